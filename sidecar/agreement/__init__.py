@@ -1,0 +1,1 @@
+"""How daemons agree through shared storage: one primitive, create-if-absent."""

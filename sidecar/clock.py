@@ -1,0 +1,34 @@
+"""Time as a collaborator: durations from a clock that counts through suspend, wall time only for records."""
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the daemon asks of time; tests pass one that they move by hand."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start; never goes back, and counts while the machine sleeps."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC, for records only: never compared between machines."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        """CLOCK_BOOTTIME: a suspended node must notice that its lease ran out."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def wall(self) -> float:
+        """CLOCK_REALTIME."""
+        return time.time()
+
+
+def timestamp(wall_seconds: float) -> str:
+    """RFC 3339 in UTC with milliseconds, as it stands in records: `2026-01-31T12:00:00.123Z`."""
+    return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

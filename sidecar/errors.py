@@ -1,0 +1,78 @@
+"""The error tree. Each class knows its exit code and whether trying again can help; it imports nothing.
+
+Messages name the offending value and what to do. What fails inside a worker process is not raised here: it crosses the
+border as data (`sidecar.group.messages.Failed`) and ends as the outcome of a plan.
+"""
+
+from typing import ClassVar
+
+
+class SidecarError(Exception):
+    """Anything this program says to its user in one sentence instead of a traceback."""
+
+    exit_code: ClassVar[int] = 70
+    retryable: ClassVar[bool] = False
+
+
+class SettingsError(SidecarError):
+    """A setting, an option or an environment variable cannot be used."""
+
+    exit_code = 2
+
+
+class TaskError(SidecarError):
+    """The user's task cannot be found, imported or understood."""
+
+    exit_code = 3
+
+
+class StorageError(SidecarError):
+    """Shared storage cannot be read or written now."""
+
+    exit_code = 4
+    retryable = True
+
+
+class StorageLostError(StorageError):
+    """The state directory now belongs to another run, or was written by a newer version."""
+
+    exit_code = 5
+    retryable = False
+
+
+class NodeNameTakenError(SidecarError):
+    """Another live daemon writes heartbeats under this node's name."""
+
+    exit_code = 6
+
+
+class RecordError(SidecarError):
+    """A record in shared storage is not what its schema says."""
+
+    exit_code = 5
+
+
+class CheckpointError(SidecarError):
+    """A checkpoint cannot be used."""
+
+    exit_code = 1
+
+
+class IncompleteError(CheckpointError):
+    """Not all of the checkpoint is there yet: look again later."""
+
+    retryable = True
+
+
+class CorruptError(CheckpointError):
+    """The checkpoint's own structure contradicts itself and will not get better."""
+
+
+class VanishedError(CheckpointError):
+    """The checkpoint was there and is gone."""
+
+
+class EvaluationFailedError(SidecarError):
+    """An evaluation ended without a result."""
+
+    exit_code = 1

@@ -1,0 +1,1 @@
+"""The worker processes of this node: started, told what to do, held to their bounds, killed."""

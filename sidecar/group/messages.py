@@ -1,0 +1,146 @@
+"""What a daemon and its worker process say to each other: one JSON object per line, both directions.
+
+Imported by both sides, so standard library only. Commands go down the worker's standard input, reports come up a pipe of
+their own: whatever the user's code prints goes to the worker's log file instead. Either side closing its end is a message
+too: the worker then ends, the daemon then reaps.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sidecar.errors import RecordError
+from sidecar.records import Checkpoint, Member, Result, from_json
+
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+"""A longer line is not read: a worker gone wild must not fill the daemon's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Import the task and say whether it can be used; no group, no checkpoint."""
+
+    task: str
+    framework: str
+    search_path: str  # where modules of the task are found: the folder the daemon was started in
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Form the group, then import and build the task. A worker joins once in its life."""
+
+    group: str
+    members: tuple[Member, ...]
+    rank: int
+    task: str
+    framework: str
+    search_path: str
+    threads: int
+    collectives: str = "ring"  # auto | ring | nccl
+    always_cluster: bool = False  # form a cluster for a group of one, too
+    cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder."""
+
+    plan: int
+    checkpoint: Checkpoint
+    path: str
+    save_to: str
+    save_weights: bool
+    progress_seconds: float  # at most one Progress report per so many seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The framework is imported; the worker stands by."""
+
+    framework: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The task can be used."""
+
+    task: str  # digest of its code
+    eval_sets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The worker entered a phase: import, join, build, restore, hello, evaluate, save or reduce."""
+
+    phase: str
+    plan: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The group is formed, the task built: the worker waits for checkpoints."""
+
+    group: str
+    task: str  # digest of its code
+    profile: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Batches of this rank's own shard done so far, over all eval sets; `total` is null until the data were read once."""
+
+    plan: int
+    batches: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The evaluation's result, the same on every rank. `traces` and `builds` count for the life of the process."""
+
+    plan: int
+    rank: int
+    result: Result
+    traces: int
+    builds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised."""
+
+    kind: str
+    message: str
+    plan: int | None = None
+    rank: int | None = None
+    phase: str | None = None
+    details: dict[str, str] = field(default_factory=dict)
+
+
+Command = Check | Join | Evaluate
+Report = Ready | Checked | Phase | Joined | Progress | Done | Failed
+
+_BY_NAME: Final[dict[str, type[Any]]] = {
+    cls.__name__: cls for cls in (Check, Join, Evaluate, Ready, Checked, Phase, Joined, Progress, Done, Failed)
+}
+
+
+def encode(message: Command | Report) -> bytes:
+    """One line, newline included."""
+    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    return json.dumps(body, allow_nan=False, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Command | Report:
+    """Read one line back; raises `RecordError` if it is no message of this protocol."""
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not a message: {line[:80]!r}") from error
+    name = body.get("type") if isinstance(body, dict) else None
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise RecordError(f"unknown message {name!r}")
+    message: Command | Report = from_json(_BY_NAME[name], body)
+    return message

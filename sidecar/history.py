@@ -1,0 +1,112 @@
+"""The journal, folded: what is settled, what is open, how often each checkpoint was tried. Pure; no I/O.
+
+Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …`); everything that is shown or decided about
+the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sidecar.errors import RecordError
+from sidecar.records import KINDS, Blame, Checkpoint, Outcome, Plan, Settlement
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A plan and how it ended."""
+
+    plan: Plan
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A checkpoint that an entry without an evaluation settled."""
+
+    plan: Plan
+    settlement: Settlement
+
+
+Entry = Closed | Settled
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Failures of one checkpoint under the newest task digest that tried it."""
+
+    task: str | None = None
+    failures: list[Outcome] = field(default_factory=list)
+
+    def blamed(self, blame: Blame) -> int:
+        """How many failures are of that class."""
+        return sum(KINDS.get(outcome.kind or "", "group") == blame for outcome in self.failures)
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the journal says, up to `through`."""
+
+    through: int = 0  # every plan to this number is known, and every outcome to this number unless `open` is that plan
+    open: Plan | None = None
+    entries: list[Entry] = field(default_factory=list)
+    succeeded: dict[Key, Closed] = field(default_factory=dict)
+    settled: dict[Key, Settlement] = field(default_factory=dict)
+    attempts: dict[Key, Attempts] = field(default_factory=dict)
+    spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
+
+    def apply(self, entry: Plan | Outcome) -> Entry | Plan | None:
+        """Add the next record; returns what it completed: the plan it opened, the plan it closed, or what it settled."""
+        return self._open(entry) if isinstance(entry, Plan) else self._close(entry)
+
+    def _open(self, plan: Plan) -> Plan | Settled | None:
+        if plan.plan != self.through + 1 or self.open is not None:
+            raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
+        self.through = plan.plan
+        last: Settled | None = None
+        for settlement in plan.settles:
+            last = Settled(plan, settlement)
+            self.entries.append(last)
+            self.settled[settlement.key] = settlement
+        if plan.checkpoint is None or plan.members is None:
+            return last
+        self.open = plan
+        return plan
+
+    def _close(self, outcome: Outcome) -> Closed:
+        plan = self.open
+        if plan is None or plan.plan != outcome.plan or plan.checkpoint is None:
+            raise RecordError(f"outcome {outcome.plan} closes no open plan")
+        self.open = None
+        closed = Closed(plan, outcome)
+        self.entries.append(closed)
+        key = plan.checkpoint.key
+        if outcome.status == "succeeded":
+            self.succeeded[key] = closed
+            self.attempts.pop(key, None)
+            return closed
+        attempts = self.attempts.setdefault(key, Attempts())
+        if attempts.task != plan.task:
+            attempts.task, attempts.failures = plan.task, []
+        attempts.failures.append(outcome)
+        self.spent_workers.update(member.worker for member in plan.members or ())
+        return closed
+
+    def is_settled(self, key: Key, task: str | None) -> bool:
+        """Whether no further plan is needed; a failure counts only for the task digest that failed."""
+        if key in self.succeeded:
+            return True
+        settlement = self.settled.get(key)
+        return settlement is not None and (settlement.verdict != "failed" or settlement.task in (None, task))
+
+    @property
+    def newest(self) -> Closed | None:
+        """The evaluation whose numbers the gauges show: the one that succeeded last."""
+        return next(reversed(self.succeeded.values()), None)
+
+    def evaluated(self) -> Iterator[tuple[Checkpoint, Closed]]:
+        """Successes in the order they were published."""
+        for closed in self.succeeded.values():
+            assert closed.plan.checkpoint is not None
+            yield closed.plan.checkpoint, closed

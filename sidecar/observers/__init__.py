@@ -1,0 +1,1 @@
+"""Views of what happened: one record in, one medium out."""

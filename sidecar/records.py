@@ -1,0 +1,268 @@
+"""Frozen values that cross a border: between rooms, between processes, or into a journal file.
+
+Standard library only, since worker processes import this under the user's interpreter. Every record is written as strict
+JSON (no NaN); reading ignores unknown fields, checks the known ones and raises `RecordError` with the field's name.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar, Union
+from urllib.parse import quote
+
+from sidecar.errors import RecordError
+
+SCHEMA: Final = 1
+"""Version of every record in the state directory. A newer one means: do not act."""
+
+Verdict = Literal["skipped", "vanished", "corrupt", "failed"]
+Role = Literal["worker", "chief"]
+NodeState = Literal["starting", "ready", "draining", "left"]
+Blame = Literal["checkpoint", "group", "corrupt", "vanished"]
+
+KINDS: Final[Mapping[str, Blame]] = {
+    # The checkpoint, the task or the data: trying again rarely helps, so it is final after `max_attempts`.
+    "mismatch": "checkpoint",  # the model, the checkpoint or the ranks do not agree
+    "task_error": "checkpoint",  # the user's code raised
+    "stream_differs": "checkpoint",  # ranks saw different data, or the data changed while they were read
+    "nonfinite_input": "checkpoint",
+    "count": "checkpoint",  # the examples counted are not the examples that exist
+    # The machines: trying again with others usually helps, so it is final only after `max_losses`.
+    "member_lost": "group",
+    "worker_died": "group",
+    "stalled": "group",
+    "deadline": "group",
+    "join": "group",
+    "address_in_use": "group",
+    "out_of_memory": "group",
+    "storage": "group",
+    "restarted": "group",
+    "drained": "group",
+    "chief_listed": "group",
+    # The files.
+    "corrupt": "corrupt",
+    "vanished": "vanished",
+}
+"""Why a plan can fail, and who is to blame: the closed list behind the `kind` label."""
+
+PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
+"""What the time between a save and its gauge is spent on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One complete checkpoint. Changed content under a known name is another checkpoint.
+
+    `name` is its path prefix relative to checkpoint_dir, `digest` a hex SHA-256 over names, sizes and the format's own
+    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned.
+    """
+
+    name: str
+    digest: str
+    step: int | None
+    format: str
+    pin: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies it."""
+        return self.name, self.digest
+
+    @property
+    def folder(self) -> str:
+        """A file name for it, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
+        return f"{quote(self.name, safe='-_.+=,')[:200]}@{self.digest[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank of an eval group. `worker` is unique for all time, `address` is HOST:PORT."""
+
+    rank: int
+    node: str
+    worker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of a checkpoint that no evaluation will succeed on. `task` limits a failure to that task digest."""
+
+    name: str
+    digest: str
+    step: int | None
+    verdict: Verdict
+    reason: str
+    task: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The checkpoint's identity."""
+        return self.name, self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One numbered attempt to evaluate one checkpoint with one group; without members it only settles."""
+
+    plan: int
+    run: str
+    nonce: str
+    checkpoint: Checkpoint | None
+    attempt: int
+    members: tuple[Member, ...] | None
+    settles: tuple[Settlement, ...]
+    task: str | None
+    proposer: str
+    proposed_at: str
+    phases: dict[str, float] = field(default_factory=dict)  # detect and agree, as the proposer measured them
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A metric's final number: `value` is null when not finite, `hex` is exact (`float.hex`, or nan, inf, -inf)."""
+
+    value: float | None
+    hex: str
+    lower: float | None = None
+    upper: float | None = None
+    goal: Literal["max", "min", "none"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an evaluation found: the same on every rank."""
+
+    group: str
+    workers: int
+    examples: dict[str, int]
+    metrics: dict[str, dict[str, Value]]
+    phases: dict[str, float]  # seconds; the slowest rank's
+    variables: str  # digest of the restored variables' values
+    task: str  # digest of the task's code
+    profile: dict[str, str]  # numeric profile: results are bit-identical within one
+    saves: tuple[str, ...]  # one folder per rank, relative to the run's state directory
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a plan ended."""
+
+    plan: int
+    run: str
+    nonce: str
+    status: Literal["succeeded", "failed"]
+    closed_by: str
+    completed_at: str
+    result: Result | None = None
+    kind: str | None = None
+    node: str | None = None
+    rank: int | None = None
+    message: str | None = None
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One replica of a node, as its heartbeat tells it: the worker in a group, and the one that stands by."""
+
+    worker: str | None
+    group: str | None
+    address: str | None
+    standby: str | None
+    standby_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a node says about itself. `beat` counts up; a change of anything is a sign of life."""
+
+    run: str
+    node: str
+    incarnation: str
+    beat: int
+    role: Role
+    role_source: str
+    state: NodeState
+    version: str
+    task: str | None
+    plan: int
+    outcome: int
+    slots: tuple[Slot, ...]
+    schema: int = SCHEMA
+
+
+R = TypeVar("R")
+
+
+def dumps(record: Any) -> bytes:
+    """Strict JSON of a record, one line."""
+    return json.dumps(dataclasses.asdict(record), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def loads(cls: type[R], data: bytes) -> R:
+    """Read a record back; raises `RecordError` naming the field that is missing or of the wrong type."""
+    try:
+        parsed = json.loads(data, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not a {cls.__name__} record: {error}") from error
+    return from_json(cls, parsed)
+
+
+def from_json(cls: type[R], parsed: Any) -> R:
+    """Build a record from parsed JSON, checking every field's type."""
+    if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
+        raise RecordError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
+    value = _convert(cls, parsed, cls.__name__)
+    return typing.cast("R", value)
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: PLR0911 - one return per kind reads best
+    """Check `value` against the annotation `kind`; dataclasses, tuples, mappings, literals, unions and scalars."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _convert_record(kind, value, where)
+    if origin is Literal:
+        if value in arguments:
+            return value
+    elif origin in (Union, types.UnionType):
+        return _convert_union(arguments, value, where)
+    elif origin is tuple and isinstance(value, list):
+        return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
+
+
+def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    (kind,) = (argument for argument in arguments if argument is not type(None))
+    return _convert(kind, value, where)
+
+
+def _convert_record(cls: type, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
+    hints = typing.get_type_hints(cls)
+    known = {}
+    for item in dataclasses.fields(cls):
+        if item.name in value:
+            known[item.name] = _convert(hints[item.name], value[item.name], f"{where}.{item.name}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise RecordError(f"{where}.{item.name}: missing")
+    return cls(**known)

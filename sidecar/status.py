@@ -1,0 +1,48 @@
+"""What a daemon shows of itself: one frozen snapshot per change, from which /metrics, /readyz and the status page are made."""
+
+from dataclasses import dataclass, field
+
+from sidecar.records import NodeState, Role
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker process of this node."""
+
+    worker: str
+    pid: int
+    state: str  # importing, standby, joining, idle, or the phase of its evaluation
+    batches: int = 0
+    total_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The checkpoint discovered last: its step, and when its last file was written (seconds since 1970)."""
+
+    step: int | None
+    written_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """This node, now. What the journal says stands in `History`, beside it."""
+
+    run: str
+    node: str
+    incarnation: str
+    version: str
+    role: Role
+    role_source: str
+    state: NodeState
+    publisher: bool = False
+    unready: str | None = "starting"  # why /readyz says no; None: ready
+    pending: int = 0  # complete checkpoints that still need an evaluation
+    newest: Newest | None = None
+    plan: int | None = None  # the open plan, if any
+    group_size: int = 0
+    groups_formed: int = 0
+    members: dict[str, int] = field(default_factory=dict)  # fresh nodes by state
+    workers: tuple[WorkerStatus, ...] = ()
+    pins_bytes: int = 0
+    saves_bytes: int = 0

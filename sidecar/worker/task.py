@@ -1,0 +1,173 @@
+"""What the user writes: a `Task`. Imports no framework, so that `from sidecar import Task` is light.
+
+The task's module is imported in worker processes only; the daemon knows it by its name: `module:attr` or
+`path/file.py:attr`.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from sidecar.errors import TaskError
+
+MAX_EVAL_SETS: Final = 64
+"""Ranks compare one fingerprint per eval set in a message of fixed size."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSet:
+    """Data in two steps: `source` yields cheap elements, of which a worker prepares only its own batches.
+
+    Args:
+        source: Called without arguments, or with a `Shard` if it divides the data itself; returns a dataset of elements
+            (paths, indices, records), one example each.
+        prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
+        examples: How many examples there are, if known; a different count fails the evaluation.
+    """
+
+    source: Callable[..., Any]
+    prepare: Callable[..., Any] | None = None
+    examples: int | None = None
+
+    @property
+    def shards_itself(self) -> bool:
+        """Whether `source` wants to be told which shard to yield."""
+        return bool(inspect.signature(self.source).parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How to evaluate a checkpoint: a model, data, what to measure.
+
+    Args:
+        build_model: Returns a model, plain or compiled.
+        eval_sets: By name: a function that returns the data, or an `EvalSet`. Elements are (x, y) or
+            (x, y, sample_weight), one example each, unless `batch_size` is None.
+        metrics: Returns fresh metric objects; None: the compiled model's own.
+        loss: A loss object; None: the compiled model's own, or no loss.
+        batch_size: Examples per batch; None: the data is batched already.
+        checkpoint: Maps the model to the object graph's root, e.g. `lambda m: tf.train.Checkpoint(net=m)`; None: found.
+        restore: Called with (model, path) and replaces restoring altogether, e.g. to read averaged weights.
+    """
+
+    build_model: Callable[[], Any]
+    eval_sets: Mapping[str, Callable[..., Any] | EvalSet]
+    metrics: Callable[[], Sequence[Any]] | None = None
+    loss: Any = None
+    batch_size: int | None = None
+    checkpoint: Callable[[Any], Any] | None = None
+    restore: Callable[[Any, str], Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("build_model", "metrics", "checkpoint", "restore"):
+            value = getattr(self, name)
+            if not callable(value) and (value is not None or name == "build_model"):
+                raise TaskError(f"Task({name}=…) must be a function, found {value!r}")
+        if not isinstance(self.eval_sets, Mapping) or not 0 < len(self.eval_sets) <= MAX_EVAL_SETS:
+            raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
+        for name, source in self.eval_sets.items():
+            if not isinstance(name, str) or not name:
+                raise TaskError(f"Task(eval_sets=…): a name must be a text of at least one letter, found {name!r}")
+            if not callable(source) and not isinstance(source, EvalSet):
+                raise TaskError(
+                    f"Task(eval_sets={{{name!r}: …}}) must be a function or an EvalSet, found {type(source).__name__}: "
+                    f"write lambda: data, so that each worker makes its own"
+                )
+        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+            raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+
+    def sets(self) -> dict[str, EvalSet]:
+        """Every eval set in its long form, in the order given."""
+        return {
+            name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTask:
+    """A task and the digest of the code that made it."""
+
+    task: Task
+    digest: str
+
+
+def load(reference: str, search_path: str) -> LoadedTask:
+    """Import `module:attr` or `path/file.py:attr` and call it if it is a function.
+
+    Raises:
+        TaskError: it does not exist or is no Task. What the user's own code raises is let through.
+    """
+    location, separator, attribute = reference.rpartition(":")
+    if not separator or not location or not attribute:
+        raise TaskError(f"task {reference!r}: write module:attr or path/file.py:attr")
+    if location.endswith(".py"):
+        module = _import_file(Path(search_path, location), reference)
+    else:
+        module = _import_module(location, search_path, reference)
+    try:
+        found = getattr(module, attribute)
+    except AttributeError:
+        names = sorted(name for name in vars(module) if not name.startswith("_"))
+        raise TaskError(
+            f"task {reference!r}: {location} has no {attribute!r}; it defines {', '.join(names) or 'nothing'}"
+        ) from None
+    task = found if isinstance(found, Task) else found() if callable(found) else found
+    if not isinstance(task, Task):
+        raise TaskError(
+            f"task {reference!r}: expected a sidecar.Task or a function that returns one, "
+            f"found {type(task).__name__} {str(task)[:80]!r}"
+        )
+    return LoadedTask(task, _digest(module, attribute))
+
+
+def _import_file(path: Path, reference: str) -> ModuleType:
+    if not path.is_file():
+        raise TaskError(f"task {reference!r}: there is no file {path}")
+    sys.path.insert(0, str(path.parent))  # as for a script: its neighbours can be imported
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
+    sys.path.insert(0, search_path)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise  # the task's own import failed: the user's traceback tells more
+        raise TaskError(
+            f"task {reference!r}: there is no module {error.name!r} in {search_path} or installed for {sys.executable}"
+        ) from None
+
+
+def _digest(module: ModuleType, attribute: str) -> str:
+    """Digest of the task's file and of every imported module that lies beside or below it (installed ones excepted)."""
+    digest = hashlib.sha256(attribute.encode())
+    for path in sorted(_own_files(module)):
+        digest.update(path.name.encode() + b"\0")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _own_files(module: ModuleType) -> set[Path]:
+    own = getattr(module, "__file__", None)
+    if own is None:
+        return set()
+    root = Path(own).resolve().parent
+    loaded = (getattr(other, "__file__", None) for other in list(sys.modules.values()))
+    files = {Path(name).resolve() for name in loaded if isinstance(name, str) and name.endswith(".py")}
+    return {Path(own).resolve()} | {
+        path for path in files if path.is_relative_to(root) and "site-packages" not in path.parts
+    }
