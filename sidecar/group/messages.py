@@ -40,6 +40,7 @@ class Join:
     collectives: str = "ring"  # auto | ring | nccl
     always_cluster: bool = False  # form a cluster for a group of one, too
     cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+    gpu_memory_mb: int | None = None  # None: as much as is needed, growing
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,289 @@
+"""This node's part of the eval groups: its worker processes, what each is doing, and which bound it has overrun.
+
+Each replica is a slot with at most one active worker (it joined a group) and one standby (framework imported, task not).
+Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from sidecar.group.environment import worker_environment
+from sidecar.group.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready, Report
+from sidecar.group.ports import Port, Ports
+from sidecar.group.process import Exited, Post, Process, start
+from sidecar.records import Member, Slot
+from sidecar.status import WorkerStatus
+
+PEERS_WAIT: Final = frozenset({"hello", "reduce"})
+"""Phases in which a rank waits for others, whose own daemons judge them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds that each part of a worker's work may take."""
+
+    join: float
+    restore: float
+    first_batch: float
+    stall: float
+    stall_factor: float  # a stall is also this many times the slowest batch
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How worker processes are started on this node."""
+
+    interpreter: str
+    framework: str
+    environment: Mapping[str, str]
+    changes: Mapping[str, str | None]
+    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers
+    logs: Path
+    directory: str
+
+
+class Start(Protocol):
+    """Starts a worker process; see `process.start`."""
+
+    def __call__(
+        self,
+        worker: str,
+        *,
+        interpreter: str,
+        framework: str,
+        environment: Mapping[str, str],
+        directory: str,
+        log: Path,
+        post: Post,
+    ) -> Process:
+        """Start it."""
+        ...
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker process as its reports tell it."""
+
+    worker: str
+    process: Process
+    port: Port
+    address: str
+    phase: str = "import"
+    since: float = 0.0  # when it entered the phase
+    ready: bool = False  # the framework is imported
+    group: str | None = None
+    joined: Joined | None = None
+    plan: int | None = None
+    batches: int = 0
+    total_batches: int | None = None
+    heard: float = 0.0  # its last sign of life
+    slowest: float = 0.0  # longest time between two of them while it worked on batches
+    killed: bool = False
+
+    def enter(self, phase: str, now: float) -> None:
+        """It does something else now."""
+        self.phase, self.since, self.heard, self.batches = phase, now, now, 0
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One slot of the node."""
+
+    devices: str
+    active: Worker | None = None
+    standby: Worker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """A worker passed a bound."""
+
+    worker: str
+    kind: str
+    message: str
+
+
+@dataclass(slots=True)
+class Workers:
+    """All worker processes of this node."""
+
+    launch: Launch
+    bounds: Bounds
+    name: str  # unique for all time: node and incarnation
+    host: str
+    ports: Ports
+    post: Post
+    start: Start = start
+    keep_standby: bool = True
+    _replicas: list[_Replica] = field(default_factory=list)
+    _started: int = 0
+
+    def __post_init__(self) -> None:
+        self._replicas = [_Replica(devices) for devices in self.launch.devices]
+
+    def fill(self, now: float) -> list[Worker]:
+        """Start a standby in every slot that should have one; returns those that were started."""
+        started = []
+        for replica in self._replicas:
+            if replica.standby is None and (replica.active is None or self.keep_standby):
+                replica.standby = self._start(replica, now)
+                started.append(replica.standby)
+        return started
+
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots as a heartbeat tells them: only workers that can be listed in a plan."""
+        found = []
+        for replica in self._replicas:
+            active = replica.active if replica.active and not replica.active.killed else None
+            standby = replica.standby if replica.standby and replica.standby.ready else None
+            found.append(
+                Slot(
+                    active.worker if active else None,
+                    active.group if active else None,
+                    active.address if active else None,
+                    standby.worker if standby else None,
+                    standby.address if standby else None,
+                )
+            )
+        return tuple(found)
+
+    def find(self, worker: str) -> Worker | None:
+        """The live worker with that id."""
+        return next((each for each in self.all() if each.worker == worker), None)
+
+    def all(self) -> Iterator[Worker]:
+        """Every worker process there is."""
+        for replica in self._replicas:
+            yield from (each for each in (replica.active, replica.standby) if each is not None)
+
+    def join(self, command: Join, worker: str, now: float) -> None:
+        """Let a standby form a group; the slot's former active worker is replaced."""
+        replica = next(each for each in self._replicas if each.standby and each.standby.worker == worker)
+        assert replica.standby is not None
+        if replica.active is not None:
+            self.kill(replica.active)
+        replica.active, replica.standby = replica.standby, None
+        replica.active.group = command.group
+        replica.active.enter("join", now)
+        replica.active.process.send(command)
+
+    def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
+        """Give an active worker a checkpoint."""
+        active = self.find(worker)
+        assert active is not None
+        active.plan = command.plan
+        if active.joined is not None:
+            active.enter("restore", now)
+        active.process.send(command)
+
+    def observe(self, worker: str, report: Report | Exited, now: float) -> None:
+        """Learn from a report. A worker that exited gives its slot and its port back."""
+        found = self.find(worker)
+        if found is None:
+            return
+        if isinstance(report, Progress):
+            if report.batches > 1:  # the first one may have traced and compiled
+                found.slowest = max(found.slowest, now - found.heard)
+            found.batches, found.total_batches = report.batches, report.total
+        found.heard = now
+        if isinstance(report, Ready):
+            found.ready = True
+            found.enter("standby", now)
+        elif isinstance(report, Phase):
+            found.enter(report.phase, now)
+        elif isinstance(report, Joined):
+            found.joined = report
+            found.enter("idle", now)
+        elif isinstance(report, Done | Checked):
+            found.plan = None
+            found.enter("idle", now)
+        elif isinstance(report, Failed):
+            found.enter("failed", now)
+        elif isinstance(report, Exited):
+            self._remove(found)
+
+    def overruns(self, now: float) -> list[Overrun]:
+        """Workers that passed a bound. They are told once, since whoever asks kills them."""
+        found = []
+        for each in self.all():
+            limit, kind, doing = self._limit(each)
+            if not each.killed and limit is not None and now - each.heard > limit:
+                found.append(
+                    Overrun(
+                        each.worker, kind, f"{doing} for {now - each.heard:.0f} s, more than the {limit:.0f} s allowed"
+                    )
+                )
+        return found
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL it and everything that it started; its end is told by `Exited`."""
+        worker.killed = True
+        worker.process.kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL every worker process."""
+        for worker in self.all():
+            self.kill(worker)
+
+    def kill_group(self, group: str | None = None, *, other_than: str | None = None) -> None:
+        """SIGKILL the active workers of a group, or of every group but one."""
+        for replica in self._replicas:
+            active = replica.active
+            if active is not None and (active.group == group if other_than is None else active.group != other_than):
+                self.kill(active)
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """What each worker process is doing, for people."""
+        return tuple(
+            WorkerStatus(each.worker, each.process.pid, each.phase, each.batches, each.total_batches)
+            for each in self.all()
+        )
+
+    def _limit(self, worker: Worker) -> tuple[float | None, str, str]:
+        """The bound of what a worker is doing now: seconds since its last sign of life, kind, and what it was doing."""
+        bounds, phase = self.bounds, worker.phase
+        if phase in ("import", "join"):
+            what = "importing" if phase == "import" else "forming the group"
+            return bounds.join, "join", f"was {what}"
+        if phase in ("restore", "save"):
+            return bounds.restore, "deadline", f"was in {phase}"
+        if phase == "build" or (phase in ("read", "evaluate") and worker.batches == 0):
+            return bounds.first_batch, "deadline", f"has not finished its first batch ({phase})"
+        if phase in ("read", "evaluate"):
+            return max(bounds.stall, bounds.stall_factor * worker.slowest), "stalled", f"made no progress in {phase}"
+        return None, "", ""  # standby, idle, failed; in hello and reduce it waits for peers
+
+    def _start(self, replica: _Replica, now: float) -> Worker:
+        self._started += 1
+        worker = f"{self.name}.{self._started}"
+        port = self.ports.reserve()
+        environment = worker_environment(
+            self.launch.environment, devices=replica.devices, hosts=[self.host], changes=self.launch.changes
+        )
+        process = self.start(
+            worker,
+            interpreter=self.launch.interpreter,
+            framework=self.launch.framework,
+            environment=environment,
+            directory=self.launch.directory,
+            log=self.launch.logs / f"{worker}.log",
+            post=self.post,
+        )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return Worker(worker, process, port, f"{host}:{port.number}", since=now, heard=now)
+
+    def _remove(self, worker: Worker) -> None:
+        worker.port.close()
+        for replica in self._replicas:
+            if replica.active is worker:
+                replica.active = None
+            if replica.standby is worker:
+                replica.standby = None
+
+
+def group_id(members: Sequence[Member]) -> str:
+    """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
+    return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]

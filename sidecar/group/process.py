@@ -1,0 +1,173 @@
+"""Start, talk to and kill a worker process. The only importer of subprocess.
+
+A worker leads its own session and process group, so that SIGKILL reaches whatever it started. It must be started from
+the daemon's main thread: its parent-death signal fires when the thread that started it ends.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from sidecar.errors import RecordError, SettingsError
+from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
+
+_ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
+_LOG_TAIL_BYTES: Final = 4000
+_DRAIN_SECONDS: Final = 5.0  # for the last reports to be read after the process ended; its pipe is closed by then
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker process ended. `status` is its exit code, or minus the signal; `tail` the end of its log."""
+
+    status: int
+    tail: str
+
+    def __str__(self) -> str:
+        how = f"was killed by {signal.Signals(-self.status).name}" if self.status < 0 else f"exited with {self.status}"
+        return f"the worker process {how}" + (f"; its log ends: {self.tail}" if self.tail else "")
+
+
+Post = Callable[[str, Report | Exited], None]
+"""Where a worker's reports go: (worker id, report). Called from threads."""
+
+
+class Process(Protocol):
+    """A running worker, as the rest of the program sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Give it a command; a dead worker's loss is told by `Exited`, not here."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL its process group. An MWMS process survives SIGTERM."""
+        ...
+
+
+class WorkerProcess:
+    """A worker process and the threads that read its reports and wait for its end."""
+
+    def __init__(self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: Path, post: Post) -> None:
+        self._worker, self._popen, self._log, self._post = worker, popen, log, post
+        self._reports = reports
+        self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
+        self._waiter = threading.Thread(target=self._wait, name=f"wait-{worker}", daemon=True)
+        self._reader.start()
+        self._waiter.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its process group's too."""
+        return self._popen.pid
+
+    def send(self, command: Command) -> None:
+        """Write a command; they are far smaller than a pipe's buffer, so this does not wait."""
+        assert self._popen.stdin is not None
+        try:
+            self._popen.stdin.write(encode(command))
+            self._popen.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return  # it is gone: Exited is on its way
+
+    def kill(self) -> None:
+        """SIGKILL the process group, unless the leader was reaped: its number may be another's by then."""
+        if self._popen.returncode is None:
+            _kill_group(self._popen.pid)
+
+    def join(self, seconds: float) -> bool:
+        """Wait until it is reaped and its reports are read; whether that came true in time."""
+        self._waiter.join(seconds)
+        return not self._waiter.is_alive()
+
+    def _read(self) -> None:
+        while line := self._reports.readline(MAX_LINE_BYTES):
+            try:
+                message = decode(line)
+            except RecordError as error:
+                self._post(self._worker, Failed("worker_died", f"the worker process sent nonsense: {error}"))
+                self.kill()
+                return
+            self._post(self._worker, message)  # type: ignore[arg-type]  # commands come up only from a broken worker
+
+    def _wait(self) -> None:
+        os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(self._popen.pid)  # what it started, while its number still is its own
+        status = self._popen.wait()
+        self._reader.join(_DRAIN_SECONDS)
+        self._reports.close()
+        if self._popen.stdin is not None:
+            try:
+                self._popen.stdin.close()
+            except BrokenPipeError:
+                pass
+        self._post(self._worker, Exited(status, _tail(self._log)))
+
+
+def start(
+    worker: str,
+    *,
+    interpreter: str,
+    framework: str,
+    environment: Mapping[str, str],
+    directory: str,
+    log: Path,
+    post: Post,
+) -> WorkerProcess:
+    """Start a worker process. Its output goes to `log`, its reports to `post`.
+
+    Raises:
+        SettingsError: the interpreter cannot be run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise AssertionError("workers are started from the main thread: their parent-death signal is its end")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    ours, theirs = os.pipe()
+    try:
+        with log.open("ab") as output:
+            popen = subprocess.Popen(  # noqa: S603 - the interpreter is a setting of the user's
+                [
+                    *(interpreter, "-P", str(_ENTRY)),
+                    *("--framework", framework, "--reports", str(theirs), "--parent", str(os.getpid())),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                cwd=directory,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(ours)
+        raise SettingsError(
+            f"worker_python {interpreter!r} cannot be run: {error.strerror}; name the Python of the training environment"
+        ) from error
+    finally:
+        os.close(theirs)
+    return WorkerProcess(worker, popen, os.fdopen(ours, "rb"), log, post)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,114 @@
+"""One evaluation, here and now, without agreement or journal: what `sidecar eval` does.
+
+The same worker processes and the same messages as the daemon's, held to the same bounds.
+"""
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.errors import EvaluationFailedError
+from sidecar.group.member import Workers, group_id
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
+from sidecar.group.process import Exited
+from sidecar.records import Checkpoint, Member, Result
+from sidecar.status import WorkerStatus
+
+_GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
+_SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
+_SECONDARY: Final = frozenset({"member_lost"})
+
+Inbox = queue.SimpleQueue[tuple[str, Report | Exited]]
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is evaluated, and how. `join` and `evaluate` are templates: ranks and members are filled in."""
+
+    join: Join
+    checkpoint: Checkpoint
+    path: str
+    save_to: Path  # worker-R-of-N is added for every rank
+    plan_cap_seconds: float
+
+
+def evaluate_once(
+    once: Once,
+    workers: Workers,
+    inbox: Inbox,
+    *,
+    clock: Clock | None = None,
+    show: Callable[[tuple[WorkerStatus, ...]], None] = lambda _: None,
+) -> list[Done]:
+    """Evaluate one checkpoint with all of this node's workers; every rank's report, in rank order.
+
+    Raises:
+        EvaluationFailedError: with the reason of the first rank that failed.
+    """
+    clock = clock or SystemClock()
+    start = clock.now()
+    started = workers.fill(start)
+    try:
+        _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Ready, len(started))
+        now = clock.now()
+        members = tuple(Member(rank, workers.name, each.worker, each.address) for rank, each in enumerate(started))
+        join = replace(once.join, group=group_id(members), members=members)
+        for member in members:
+            workers.join(replace(join, rank=member.rank), member.worker, now)
+            folder = once.save_to / f"worker-{member.rank}-of-{len(members)}"
+            command = Evaluate(1, once.checkpoint, once.path, str(folder), save_weights=True, progress_seconds=0.2)
+            workers.evaluate(command, member.worker, now)
+        done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
+        return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)
+    finally:
+        workers.kill_all()
+
+
+def result_of(done: list[Done]) -> Result:
+    """The result, after a look that every rank holds the same."""
+    results = {repr((each.result.metrics, each.result.examples, each.result.variables)) for each in done}
+    if len(results) != 1:
+        raise EvaluationFailedError("the ranks hold different results: this is a bug, please report it")
+    return done[0].result
+
+
+def _wait(
+    workers: Workers,
+    inbox: Inbox,
+    clock: Clock,
+    deadline: float,
+    show: Callable[[tuple[WorkerStatus, ...]], None],
+    kind: type[Report],
+    count: int,
+) -> list[Report]:
+    """Collect `count` reports of a kind; whatever goes wrong meanwhile ends it."""
+    found: list[Report] = []
+    suspected: tuple[float, str] | None = None
+    while len(found) < count:
+        now = clock.now()
+        show(workers.statuses())
+        for overrun in workers.overruns(now):
+            raise EvaluationFailedError(f"{overrun.kind}: a worker {overrun.message}")
+        if now > deadline:
+            raise EvaluationFailedError("deadline: the evaluation took longer than plan_cap_seconds allows")
+        if suspected is not None and now > suspected[0]:
+            raise EvaluationFailedError(suspected[1])
+        try:
+            worker, report = inbox.get(timeout=_GLANCE_SECONDS)
+        except queue.Empty:
+            continue
+        workers.observe(worker, report, clock.now())
+        if isinstance(report, kind):
+            found.append(report)
+        elif isinstance(report, Failed):
+            where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"
+            message = f"{report.kind}{where}: {report.message}"
+            if report.kind not in _SECONDARY:
+                raise EvaluationFailedError(message)
+            suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, message)
+        elif isinstance(report, Exited):
+            raise EvaluationFailedError(f"worker_died: {report}")
+    return found

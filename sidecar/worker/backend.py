@@ -1,0 +1,117 @@
+"""What a framework must offer to evaluate with it: three protocols and the table of those that do.
+
+Imports no framework: the table names modules, and only the one that is asked for is imported.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.group.messages import Join
+from sidecar.records import Value
+from sidecar.worker.failures import EvaluationError
+from sidecar.worker.shard import Shard
+from sidecar.worker.states import ExactSum
+from sidecar.worker.task import Task
+
+BACKENDS: Final = {"tensorflow": "sidecar.worker.tensorflow"}
+"""Framework to the module that defines `make() -> Backend`."""
+
+Int64s = NDArray[np.int64]
+Tick = Callable[[], None]
+"""Called after every batch that was read or evaluated: a sign of life."""
+
+
+class Collective(Protocol):
+    """The ranks of one group, able to add up integers."""
+
+    def sum(self, mine: Int64s) -> Int64s:
+        """Element-wise sum over all ranks of a vector that has the same length on each; blocks until all are there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An eval set as one rank read it: equal on all ranks, or their results do not belong together."""
+
+    eval_set: str
+    fingerprint: str  # hex digest over the contents of all batches in order; empty for a set that shards itself
+    batches: int
+    examples: int
+    own_batches: int
+    own_examples: int
+    expected: int | None = None  # examples, if the task says how many there are
+
+
+States = dict[str, dict[str, ExactSum]]
+"""By eval set and state name: exact sums over this rank's batches, or over all ranks' once reduced."""
+
+
+class Evaluator(Protocol):
+    """A built task: what stays warm between checkpoints."""
+
+    @property
+    def traces(self) -> int:
+        """How often a step was traced so far."""
+        ...
+
+    @property
+    def builds(self) -> int:
+        """How often a model was built so far."""
+        ...
+
+    def read(self, tick: Tick) -> tuple[Stream, ...]:
+        """Read every eval set once and fingerprint it; later calls return what the first one found."""
+        ...
+
+    def restore(self, path: str) -> None:
+        """Bind every variable of the model to the checkpoint, or raise naming what is missing."""
+        ...
+
+    def digest(self) -> str:
+        """Hex digest of the values of the model's variables."""
+        ...
+
+    def evaluate(self, tick: Tick) -> States:
+        """Sum metric states over this rank's own batches; identity states where it has none."""
+        ...
+
+    def save_weights(self, folder: Path) -> None:
+        """Write the model's variables into the folder; the caller makes them durable."""
+        ...
+
+    def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
+        """The final numbers, by eval set and metric."""
+        ...
+
+
+class Backend(Protocol):
+    """One framework."""
+
+    version: str
+
+    def join(self, join: Join) -> Collective:
+        """Form the group. Nothing of the task may have been imported."""
+        ...
+
+    def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
+        """Build the model on a first batch."""
+        ...
+
+    def profile(self) -> dict[str, str]:
+        """The numeric profile: what must be equal for results to be equal to the bit."""
+        ...
+
+
+def backend(framework: str) -> Backend:
+    """Import a framework and return its backend."""
+    if framework not in BACKENDS:
+        raise EvaluationError("join", f"framework {framework!r}: known are {', '.join(BACKENDS)}")
+    module: Any = importlib.import_module(BACKENDS[framework])
+    made: Backend = module.make()
+    return made

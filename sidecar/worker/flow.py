@@ -1,0 +1,212 @@
+"""One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ one all-reduce ▶ result.
+
+The same for every framework. Two collectives, whatever the number of batches: the hello, in which ranks prove that they
+are about to evaluate the same thing, and the sum of the metric states. A rank enters the sum only after its own saves
+are durable, so that the result of a sum proves all of them.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sidecar.group.messages import Done, Evaluate, Join, Progress, Report
+from sidecar.records import Result
+from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
+from sidecar.worker.failures import EvaluationError
+from sidecar.worker.saves import save
+from sidecar.worker.task import MAX_EVAL_SETS
+
+_HELLO: Final = {
+    "plan": "are not in the same plan",
+    "checkpoint": "were told different checkpoints",
+    "variables": "restored different values from the same checkpoint",
+    "task": "run different code of the task",
+    "profile": "compute with different versions, devices or settings",
+    "eval sets": "have different eval sets",
+}
+"""What ranks compare before they evaluate, and how to say that it differs."""
+
+_TIMED: Final = ("restore", "evaluate", "save", "reduce")
+
+
+def evaluate(
+    command: Evaluate,
+    *,
+    join: Join,
+    collective: Collective,
+    evaluator: Evaluator,
+    task_digest: str,
+    profile: dict[str, str],
+    enter: Callable[[str], None],
+    report: Callable[[Report], None],
+    now: Callable[[], float] = time.monotonic,
+) -> Done:
+    """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure."""
+    seconds = dict.fromkeys(_TIMED, 0.0)
+
+    @contextmanager
+    def phase(name: str, counted_as: str) -> Iterator[None]:
+        enter(name)
+        start = now()
+        yield
+        seconds[counted_as] += now() - start
+
+    progress = _Progress(command, report, now)
+    with phase("read", "evaluate"):
+        streams = evaluator.read(progress.tick)
+    progress.start_over(sum(stream.own_batches for stream in streams))
+    with phase("restore", "restore"):
+        evaluator.restore(command.path)
+        variables = evaluator.digest()
+    with phase("hello", "reduce"):
+        _say_hello(
+            collective,
+            join,
+            streams,
+            {
+                "plan": str(command.plan),
+                "checkpoint": command.checkpoint.digest,
+                "variables": variables,
+                "task": task_digest,
+                "profile": repr(sorted(profile.items())),
+                "eval sets": repr([stream.eval_set for stream in streams]),
+            },
+        )
+    with phase("evaluate", "evaluate"):
+        states = evaluator.evaluate(progress.tick)
+    with phase("save", "save"):
+        folder = Path(command.save_to)
+        save(folder, states, variables, evaluator.save_weights if command.save_weights else None)
+    with phase("reduce", "reduce"):
+        reduced, slowest = _reduce(collective, join, states, seconds)
+    examples = _count(streams, reduced)
+    result = Result(
+        group=join.group,
+        workers=len(join.members),
+        examples=examples,
+        metrics={name: dict(values) for name, values in evaluator.conclude(reduced).items()},
+        phases=slowest,
+        variables=variables,
+        task=task_digest,
+        profile=profile,
+        saves=(),
+    )
+    return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
+
+
+class _Progress:
+    """Reports at most one progress message per interval."""
+
+    def __init__(self, command: Evaluate, report: Callable[[Report], None], now: Callable[[], float]) -> None:
+        self._command, self._report, self._now = command, report, now
+        self._batches, self._told = 0, -1.0
+        self._total: int | None = None
+
+    def start_over(self, total: int) -> None:
+        self._batches, self._total, self._told = 0, total, -1.0
+
+    def tick(self) -> None:
+        self._batches += 1
+        now = self._now()
+        if self._batches == 1 or now - self._told >= self._command.progress_seconds or self._batches == self._total:
+            self._told = now
+            self._report(Progress(self._command.plan, self._batches, self._total))
+
+
+def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], said: dict[str, str]) -> None:
+    """Compare what every rank is about to do; raises `mismatch` or `stream_differs` naming the ranks that differ.
+
+    Each rank adds its row of 64-bit digests into a matrix of zeros, so that the sum is all rows.
+    """
+    texts = [said[name] for name in _HELLO]
+    texts += [f"{stream.fingerprint} {stream.batches} {stream.examples}" for stream in streams if stream.fingerprint]
+    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
+    row[: len(texts)] = [_short_digest(text) for text in texts]
+    rows = _gather(collective, join, row)
+    for column, (name, complaint) in enumerate(_HELLO.items()):
+        if groups := _differing(rows[:, column]):
+            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {_tell(groups, join)}")
+    fingerprinted = [stream.eval_set for stream in streams if stream.fingerprint]
+    for column, name in enumerate(fingerprinted, start=len(_HELLO)):
+        if groups := _differing(rows[:, column]):
+            raise EvaluationError(
+                "stream_differs",
+                f"eval set {name!r}: ranks read different data: {_tell(groups, join)}. Each rank must read the same "
+                f"examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or not at all, "
+                f"list files with shuffle=False, and let all nodes see the same files",
+            )
+
+
+def _reduce(
+    collective: Collective, join: Join, states: States, seconds: dict[str, float]
+) -> tuple[States, dict[str, float]]:
+    """All ranks' states added up, and each phase's time on the slowest rank."""
+    ordered = [(name, key) for name in sorted(states) for key in sorted(states[name])]
+    packs = [states[name][key].pack() for name, key in ordered]
+    times = np.zeros((len(join.members), len(_TIMED)), np.int64)
+    times[join.rank] = [int(seconds[name] * 1e6) for name in _TIMED]
+    # The layout must be equal on all ranks or the sum is of unlike things: it is its own first element.
+    layout = _short_digest(repr([(name, key, len(pack)) for (name, key), pack in zip(ordered, packs, strict=True)]))
+    head = np.zeros(len(join.members), np.int64)
+    head[join.rank] = layout
+    total = collective.sum(np.concatenate([head, times.ravel(), *packs]))
+    if groups := _differing(total[: len(head)]):
+        raise EvaluationError("mismatch", f"ranks have different metrics: {_tell(groups, join)}")
+    offset = len(head)
+    slowest = total[offset : offset + times.size].reshape(times.shape).max(axis=0) / 1e6
+    offset += times.size
+    for (name, key), pack in zip(ordered, packs, strict=True):
+        states[name][key].unpack(total[offset : offset + len(pack)])
+        offset += len(pack)
+    return states, {name: float(value) for name, value in zip(_TIMED, slowest, strict=True)}
+
+
+EXAMPLES: Final = "examples"
+"""The state every eval set has beside its metrics': how many examples were evaluated."""
+
+
+def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
+    """Examples evaluated per set; raises `count` unless they are the examples that were read."""
+    counted = {stream.eval_set: int(reduced[stream.eval_set][EXAMPLES].integers()) for stream in streams}
+    for stream in streams:
+        found = counted[stream.eval_set]
+        if stream.fingerprint and found != stream.examples:
+            raise EvaluationError(
+                "count", f"eval set {stream.eval_set!r}: {found} examples were evaluated of {stream.examples} read"
+            )
+        if stream.expected is not None and found != stream.expected:
+            raise EvaluationError(
+                "count",
+                f"eval set {stream.eval_set!r}: {found} examples were evaluated, EvalSet says {stream.expected}",
+            )
+        if found == 0:
+            raise EvaluationError("task_error", f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
+    return counted
+
+
+def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:
+    matrix = np.zeros((len(join.members), len(row)), np.int64)
+    matrix[join.rank] = row
+    return collective.sum(matrix.ravel()).reshape(matrix.shape)
+
+
+def _short_digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def _differing(column: Int64s) -> list[list[int]]:
+    """Ranks grouped by value, or nothing if all are equal."""
+    values = list(dict.fromkeys(column.tolist()))
+    return [[int(rank) for rank in np.flatnonzero(column == value)] for value in values] if len(values) > 1 else []
+
+
+def _tell(groups: list[list[int]], join: Join) -> str:
+    def tell(ranks: list[int]) -> str:
+        return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
+
+    return " against ".join(tell(ranks) for ranks in groups)
