@@ -1,0 +1,44 @@
+"""How sure a metric is: 95 % confidence intervals from exact totals. Standard library only."""
+
+import math
+from fractions import Fraction
+from typing import Final
+
+Z: Final = 1.959963984540054
+"""The 97.5 % quantile of the standard normal distribution."""
+
+Interval = tuple[float, float] | tuple[None, None]
+"""Lower and upper bound, or neither."""
+
+
+def wilson(successes: int, count: int) -> Interval:
+    """Interval of a proportion; none for a count of 0.
+
+    The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal
+    of the American Statistical Association 22 (1927) 209-212, without continuity correction. Raises `ValueError`
+    unless 0 <= successes <= count.
+    """
+    if not 0 <= successes <= count:
+        raise ValueError(f"{successes} successes in {count} examples cannot be: expected 0 <= successes <= count")
+    if count == 0:
+        return None, None
+    middle = successes + Z * Z / 2
+    half = Z * math.sqrt(successes * (count - successes) / count + Z * Z / 4)
+    # At the ends the formula gives 0 and 1; floats would miss them by a rounding.
+    lower = (middle - half) / (count + Z * Z) if successes > 0 else 0.0
+    upper = (middle + half) / (count + Z * Z) if successes < count else 1.0
+    return lower, upper
+
+
+def normal(total: float, total_of_squares: float, count: int) -> Interval:
+    """Interval of a mean by the central limit theorem; none for a count under 2 or when anything is not finite.
+
+    mean ± z s / sqrt(n), where s² = (Σv² - (Σv)² / n) / (n - 1) is the sample variance (NIST/SEMATECH e-Handbook of
+    Statistical Methods, section 1.3.5.2, with z in place of t). The difference is one of exact fractions, so that only
+    the rounding of the two totals is left in it.
+    """
+    if count < 2 or not (math.isfinite(total) and math.isfinite(total_of_squares)):  # noqa: PLR2004 - as the formula says
+        return None, None
+    variance = (Fraction(total_of_squares) - Fraction(total) ** 2 / count) / (count - 1)
+    half = Z * math.sqrt(max(variance, Fraction(0)) / count)  # cannot overflow: the variance is under Σv²
+    return total / count - half, total / count + half
