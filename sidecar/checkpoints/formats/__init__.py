@@ -1,0 +1,16 @@
+"""The table of checkpoint formats. A new one is a file beside this with one class, and one line below."""
+
+from typing import Final
+
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
+from sidecar.checkpoints.formats.tf_object import TfObject
+
+__all__ = ["FORMATS", "Candidate", "Format", "Inspection"]
+
+FORMATS: Final[dict[str, Format]] = {
+    format_.name: format_
+    for format_ in (
+        TfObject(),  # tf.train.Checkpoint, CheckpointManager, Checkpoint.write, Keras 2 save_weights(save_format="tf")
+    )
+}
+"""Every format by its name, which also stands in the record of each checkpoint."""

@@ -1,0 +1,301 @@
+"""Which checkpoints there are: in the watched directory, and in the pins that hold them against deletion.
+
+Each look lists both folders and re-reads only files that changed. It never waits, writes or imports a framework; it
+blocks for as long as the storage does, so the I/O thread calls it. What is complete, what is not yet and what will
+never be is decided here; which checkpoint is wanted is not.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Final
+
+from sidecar.checkpoints.files import File, list_files, sampled_digest
+from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection
+from sidecar.clock import Clock
+from sidecar.errors import CheckpointError, IncompleteError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Settlement
+
+STEP_PATTERN: Final = r"-(\d+)$"
+"""Where the step stands in a name, if the checkpoint itself holds none: `ckpt-500`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
+
+    checkpoint: Checkpoint
+    folder: Path  # absolute; holds its files now
+    written_at: float  # wall seconds, by the storage's clock: the newest modification of its files
+    seen_at: float  # `Clock.now()` of the look that first found it complete
+    files: tuple[File, ...] = ()  # what it consists of, as this look saw it
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw.
+
+    `found` is in order of discovery, within one look by step and natural order of names. `corrupt` tells of each broken
+    checkpoint once: in the look that gave it up. `waiting` has (name, reason) of what is not complete, or not yet.
+    `missing`: the directory does not exist.
+    """
+
+    found: tuple[Found, ...]
+    corrupt: tuple[Settlement, ...]
+    waiting: tuple[tuple[str, str], ...]
+    missing: bool
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What is remembered about one candidate between looks."""
+
+    files: tuple[File, ...]
+    unchanged_since: float
+    verdict: Inspection | CheckpointError
+    accepted: bool = False
+    told: bool = False
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What one look collects."""
+
+    found: list[Found] = field(default_factory=list)
+    corrupt: list[Settlement] = field(default_factory=list)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Catalog:
+    """The checkpoints of one directory and its pins, as this process has come to know them.
+
+    Args:
+        root: the checkpoint directory; it may not exist yet.
+        pins: the folder of pins; it may not exist yet.
+        settle_seconds: how long the files of a checkpoint that no state file names must stay unchanged.
+        corrupt_after_seconds: how long those of a named but broken one must, before it is given up.
+        step_key: the object-graph path of the variable that holds the step; no other is then looked at.
+        step_pattern: regular expression whose first group is the step in a name.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        pins: Path,
+        *,
+        settle_seconds: float,
+        corrupt_after_seconds: float = 60.0,
+        step_key: str | None = None,
+        step_pattern: str = STEP_PATTERN,
+        clock: Clock,
+    ) -> None:
+        self._root = root.absolute()
+        self._pins = pins.absolute()
+        self._settle_seconds = settle_seconds
+        self._corrupt_after_seconds = corrupt_after_seconds
+        self._step_key = step_key
+        self._step_pattern = re.compile(step_pattern)
+        self._clock = clock
+        self._judged: dict[tuple[str, str], _Judged] = {}
+        self._pinned: dict[str, tuple[tuple[int, int, int], Found]] = {}
+        # By (name, digest): ordinal and time of discovery. Never forgotten: what flickers must not look new again.
+        self._discovered: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def look(self) -> Look:
+        """Look once; raises `StorageError` if a folder exists and cannot be read."""
+        now, findings = self._clock.now(), _Findings()
+        missing = False
+        try:
+            self._look_at_root(findings, now)
+        except FileNotFoundError:
+            missing = True
+            self._judged.clear()
+        except OSError as error:
+            raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
+        self._look_at_pins(findings)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
+        found = self._in_order({item.checkpoint.key: item for item in findings.found}.values(), now)
+        return Look(found, tuple(findings.corrupt), tuple(findings.waiting), missing)
+
+    def _look_at_root(self, findings: _Findings, now: float) -> None:
+        listing = list_files(self._root)
+        known, self._judged = self._judged, {}
+        for format_ in FORMATS.values():
+            for candidate in format_.candidates(self._root, listing.files):
+                if leaving := [name for name in listing.escaping if name.startswith(f"{candidate.name}.")]:
+                    findings.waiting.append((candidate.name, f"{leaving[0]} is a link out of the directory"))
+                    continue
+                key = format_.name, candidate.name
+                try:
+                    judged = self._judge(format_, candidate, known.get(key), now)
+                    self._report(format_, candidate, judged, findings, now)
+                except VanishedError:
+                    continue  # deleted while it was looked at
+                except OSError as error:
+                    findings.waiting.append((candidate.name, f"cannot be read: {error.strerror}"))
+                    continue
+                self._judged[key] = judged
+
+    def _judge(self, format_: Format, candidate: Candidate, known: _Judged | None, now: float) -> _Judged:
+        """Inspect a candidate, unless its files are those that were inspected before."""
+        if known is not None and known.files == candidate.files:
+            return known
+        verdict: Inspection | CheckpointError
+        try:
+            verdict = format_.inspect(self._root, candidate.name, step_key=self._step_key)
+        except VanishedError:
+            raise
+        except CheckpointError as error:
+            verdict = error
+        if known is not None and _content(known.files) == _content(candidate.files):
+            return replace(known, files=candidate.files, verdict=verdict)  # a link was made to it, or undone
+        return _Judged(candidate.files, now, verdict)
+
+    def _report(self, format_: Format, candidate: Candidate, judged: _Judged, findings: _Findings, now: float) -> None:
+        unchanged_seconds = now - judged.unchanged_since
+        if isinstance(judged.verdict, CheckpointError):
+            if candidate.named and unchanged_seconds >= self._corrupt_after_seconds:
+                if not judged.told:
+                    findings.corrupt.append(self._give_up(candidate, judged.verdict))
+                    judged.told = True
+            else:
+                findings.waiting.append((candidate.name, str(judged.verdict)))
+            return
+        judged.accepted = judged.accepted or candidate.committed or unchanged_seconds >= self._settle_seconds
+        if judged.accepted:
+            files = tuple(file for file in candidate.files if file.name in judged.verdict.files)
+            checkpoint = self._checkpoint(format_, candidate.name, judged.verdict)
+            findings.found.append(Found(checkpoint, self._root, _written_at(files), now, files))
+        else:
+            reason = f"whole, but no state file says so: waits until unchanged for {self._settle_seconds:g} s"
+            findings.waiting.append((candidate.name, reason))
+
+    def _give_up(self, candidate: Candidate, error: CheckpointError) -> Settlement:
+        digest = sampled_digest(self._root, (file.name for file in candidate.files))
+        return Settlement(candidate.name, digest, _step_in(candidate.name, self._step_pattern), "corrupt", str(error))
+
+    def _look_at_pins(self, findings: _Findings) -> None:
+        known, self._pinned = self._pinned, {}
+        try:
+            with os.scandir(self._pins) as entries:
+                folders = [
+                    entry.name for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)
+                ]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
+        for name in folders:
+            folder = self._pins / name
+            try:
+                stat = folder.stat()
+                signature = stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+                before, found = known.get(name, (None, None))
+                if found is None or before != signature:
+                    found = self._read_pin(folder)
+            except (FileNotFoundError, VanishedError):
+                continue  # unpinned meanwhile
+            except (CheckpointError, OSError) as error:
+                findings.waiting.append((name, f"unusable pin: {error}"))
+                continue
+            self._pinned[name] = signature, found
+            findings.found.append(found)
+
+    def _read_pin(self, folder: Path) -> Found:
+        """What a pin holds; its name is a promise about its content, and the content is believed."""
+        files = list_files(folder).files
+        for format_ in FORMATS.values():
+            for candidate in format_.candidates(folder, files):
+                inspection = format_.inspect(folder, candidate.name, step_key=self._step_key)
+                checkpoint = self._checkpoint(format_, candidate.name, inspection)
+                if checkpoint.folder == folder.name:
+                    checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
+                    return Found(checkpoint, folder, _written_at(candidate.files), self._clock.now(), candidate.files)
+        raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
+
+    def _checkpoint(self, format_: Format, name: str, inspection: Inspection) -> Checkpoint:
+        step = _step_in(name, self._step_pattern) if inspection.step is None else inspection.step
+        return Checkpoint(name, inspection.digest, step, format_.name)
+
+    def _in_order(self, found: Iterable[Found], now: float) -> tuple[Found, ...]:
+        items = sorted(found, key=_by_step_and_name)
+        for item in items:
+            self._discovered.setdefault(item.checkpoint.key, (len(self._discovered), now))
+        items.sort(key=lambda item: self._discovered[item.checkpoint.key][0])
+        return tuple(replace(item, seen_at=self._discovered[item.checkpoint.key][1]) for item in items)
+
+
+def restore_path(checkpoint: Found | Checkpoint, folder: Path) -> str:
+    """The path that a worker restores from, `folder` being where the files are on that worker's node."""
+    record = checkpoint.checkpoint if isinstance(checkpoint, Found) else checkpoint
+    return str(folder / PurePath(record.name).name)
+
+
+def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
+    """The digest of the checkpoint `name` as it lies in `folder` now.
+
+    Raises:
+        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read, or its format is unknown to this version.
+    """
+    if format_name not in FORMATS:
+        raise StorageError(
+            f"{name} is of the format {format_name!r}; known are {', '.join(FORMATS)}: update this daemon"
+        )
+    try:
+        return FORMATS[format_name].inspect(folder, PurePath(name).name).digest
+    except OSError as error:
+        raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
+
+
+def _step_in(name: str, pattern: re.Pattern[str]) -> int | None:
+    match = pattern.search(name)
+    try:
+        return int(match[1]) if match else None
+    except (IndexError, TypeError, ValueError):  # the user's pattern: no group, one that took no part, no number
+        return None
+
+
+def _content(files: Iterable[File]) -> list[tuple[str, int, int]]:
+    return [file.content for file in files]
+
+
+def _written_at(files: Iterable[File]) -> float:
+    return max(file.mtime_ns for file in files) / 1e9
+
+
+def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int]]:
+    step = found.checkpoint.step
+    return step is None, step or 0, list(_natural(found.checkpoint.name))
+
+
+def _natural(name: str) -> Iterator[str | int]:
+    """`ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare without a type error."""
+    for index, part in enumerate(re.split(r"([0-9]+)", name)):
+        yield int(part) if index % 2 else part
+
+
+def inspect_one(path: Path, *, step_key: str | None = None, step_pattern: str = STEP_PATTERN) -> Checkpoint:
+    """The checkpoint at a path that somebody named, whether it is in a watched directory or not.
+
+    Raises:
+        VanishedError: there is none; the message lists those that are there.
+        IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read.
+    """
+    folder, name = path.parent, path.name
+    try:
+        for format_ in FORMATS.values():
+            inspection = format_.inspect(folder, name, step_key=step_key)
+            step = inspection.step if inspection.step is not None else _step_in(name, re.compile(step_pattern))
+            return Checkpoint(name, inspection.digest, step, format_.name)
+    except VanishedError as error:
+        listed = list_files(folder).files if folder.is_dir() else {}
+        there = sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listed)})
+        shown = ", ".join(there[:10]) or "none"
+        raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {shown}") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    raise AssertionError("there is at least one format")

@@ -1,0 +1,116 @@
+"""The regular files of one folder: listed, opened and sampled without ever leaving it. No format is known here."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from sidecar.errors import CorruptError, VanishedError
+
+NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
+"""Names that writers use for what is not finished, and this program for its own (`*_temp` are folders: not listed)."""
+
+_SAMPLE_BYTES: Final = 64 * 1024
+
+
+class File(NamedTuple):
+    """A regular file as one `stat` saw it."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+    @property
+    def content(self) -> tuple[str, int, int]:
+        """What changes when the content does; a hard link made to the file changes only its ctime."""
+        return self.name, self.size, self.mtime_ns
+
+
+class Listing(NamedTuple):
+    """A folder's own regular files by name, and the names of links that lead out of it."""
+
+    files: dict[str, File]
+    escaping: frozenset[str]
+
+
+def list_files(folder: Path) -> Listing:
+    """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read."""
+    files, escaping = {}, set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if any(fnmatchcase(entry.name, pattern) for pattern in NEVER):
+                continue
+            try:
+                if entry.is_symlink() and not _is_inside(folder, entry.path):
+                    escaping.add(entry.name)
+                elif stat.S_ISREG((found := entry.stat()).st_mode):
+                    files[entry.name] = as_file(entry.name, found)
+            except OSError as error:
+                # Gone since it was listed (ESTALE: on NFS), or a link to nothing. Anything else is the storage's fault.
+                if error.errno not in (errno.ENOENT, errno.ESTALE) and not entry.is_symlink():
+                    raise
+    return Listing(files, frozenset(escaping))
+
+
+def as_file(name: str, found: os.stat_result) -> File:
+    """The part of a `stat` that is remembered."""
+    return File(name, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
+
+
+def resolve(folder: Path, name: str) -> Path:
+    """The real path of a file; a link may lead elsewhere in the folder, never out of it."""
+    path = Path(os.path.realpath(folder / name))
+    if not _is_inside(folder, path):
+        raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
+    return path
+
+
+@contextlib.contextmanager
+def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, unbuffered; raises `VanishedError` if it is gone, else OSError."""
+    # Not following, since it was resolved; not blocking, in case somebody put a FIFO there meanwhile.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(resolve(folder, name), flags)
+    except FileNotFoundError as error:
+        raise VanishedError(f"{folder / name} is gone") from error
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CorruptError(f"{folder / name} is not a regular file")
+        yield file
+
+
+def read_file(folder: Path, name: str, *, limit: int) -> bytes:
+    """All of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
+    with open_file(folder, name) as file:
+        parts, left = [], limit + 1
+        while left > 0 and (part := file.read(min(left, 1 << 20))):
+            parts.append(part)
+            left -= len(part)
+    if left <= 0:
+        raise CorruptError(f"{folder / name} is larger than the {limit} bytes that such a file may have")
+    return b"".join(parts)
+
+
+def sampled_digest(folder: Path, names: Iterable[str]) -> str:
+    """A name for content that has no structure to take one from: SHA-256 of names, sizes, heads and tails."""
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        with open_file(folder, name) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, 0))
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES)))
+    return digest.hexdigest()
+
+
+def _is_inside(folder: Path, path: str | Path) -> bool:
+    root = os.path.realpath(folder)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root

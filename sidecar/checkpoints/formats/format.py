@@ -1,0 +1,58 @@
+"""What a checkpoint format must be able to say about files, without its framework."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sidecar.checkpoints.files import File
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Files that may be one checkpoint, judged by their names only.
+
+    `named`: the writer's own state file says that it exists. `committed`: it is named and nothing suggests that it is
+    being written again, so it may be used without waiting for its files to stay as they are.
+    """
+
+    name: str
+    files: tuple[File, ...]
+    named: bool
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A checkpoint whose structure is whole: its identity, its training step if it holds one, the files it needs."""
+
+    digest: str
+    step: int | None
+    files: tuple[str, ...]
+
+
+class Format(Protocol):
+    """One on-disk format. Its methods keep no state, read files as untrusted bytes and never import a framework."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in records."""
+        ...
+
+    def candidates(self, folder: Path, files: Mapping[str, File]) -> Iterable[Candidate]:
+        """What in a folder, whose files are given by name, may be a checkpoint of this format."""
+        ...
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Check the structure of `folder/name` and read its step, from `step_key` if the user named one.
+
+        Raises:
+            VanishedError: it is not there.
+            IncompleteError: something it needs is not there, or not all of it.
+            CorruptError: what is there contradicts itself.
+        """
+        ...
+
+    def written_in_place(self, file: str) -> bool:
+        """Whether writers rewrite this file under its final name, so that a hard link would change with it."""
+        ...

@@ -1,0 +1,57 @@
+"""A reader of the Protocol Buffers wire format, for messages of a few known fields.
+
+Source: protobuf.dev/programming-guides/encoding. Input is untrusted: every length is checked against the bytes that
+are there.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.errors import CorruptError
+
+VARINT: Final = 0
+FIXED64: Final = 1
+BYTES: Final = 2
+FIXED32: Final = 5
+
+_LONGEST_VARINT: Final = 10
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """An unsigned 64-bit varint at `position`, and the position behind it."""
+    if position < len(data) and data[position] < 0x80:  # noqa: PLR2004 - see below; most have one byte, so be quick
+        return data[position], position + 1
+    value = 0
+    for index, byte in enumerate(data[position : position + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:  # noqa: PLR2004 - the top bit says that another byte follows
+            if value >> 64:
+                raise CorruptError("a varint has more than 64 bits")
+            return value, position + index + 1
+    raise CorruptError("a varint does not end")
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Yield (field number, wire type, value) in order; numbers are unsigned, sub-messages are bytes."""
+    position = 0
+    while position < len(message):
+        tag, position = read_varint(message, position)
+        number, wire = tag >> 3, tag & 7
+        value: int | bytes
+        if wire == VARINT:
+            value, position = read_varint(message, position)
+        elif wire == BYTES:
+            length, position = read_varint(message, position)
+            value, position = _take(message, position, length)
+        elif wire in (FIXED32, FIXED64):
+            raw, position = _take(message, position, 4 if wire == FIXED32 else 8)
+            value = int.from_bytes(raw, "little")
+        else:
+            raise CorruptError(f"a field has the unknown wire type {wire}")
+        yield number, wire, value
+
+
+def _take(message: bytes, position: int, length: int) -> tuple[bytes, int]:
+    if length > len(message) - position:
+        raise CorruptError(f"a field of {length} bytes ends behind its message")
+    return message[position : position + length], position + length

@@ -1,0 +1,191 @@
+"""TensorFlow object checkpoints: `<prefix>.index` and `<prefix>.data-0000i-of-0000n`, side by side in one folder.
+
+Sources: tensorflow `core/util/tensor_bundle/{tensor_bundle.h,tensor_bundle.cc,naming.h}`,
+`core/protobuf/tensor_bundle.proto`, `python/checkpoint/checkpoint_management.py`. The index is a sorted string table:
+key "" holds a BundleHeaderProto, every other key a BundleEntryProto that says where a tensor lies and what its checksum
+is.
+
+The writer renames the shards into place, then writes the index *in place*, then names the prefix in the text file
+`checkpoint`, which is therefore the commit marker. `Checkpoint.write` does not touch that file.
+"""
+
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from sidecar.checkpoints.files import File, open_file, read_file, resolve
+from sidecar.checkpoints.formats.checkpoint_state import STATE_FILE, named_in
+from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
+from sidecar.checkpoints.formats.sstable import read_table
+from sidecar.errors import CorruptError, IncompleteError
+
+MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
+"""About 300,000 tensors. Checking takes up to a second per MB, so this also bounds the time."""
+
+_FILE: Final = re.compile(r"(?P<prefix>.+)\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})", re.DOTALL)
+_VALUE: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
+_INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.proto) and their sizes in bytes
+_INT64: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The part of a BundleEntryProto that is needed to find a tensor and to check a scalar."""
+
+    dtype: int
+    scalar: bool
+    shard: int
+    offset: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """An index, summed up: how long each of its shards must be at least, and where the training step lies."""
+
+    shards: int
+    byteorder: Literal["little", "big"]
+    ends: Mapping[int, int]
+    step: _Entry | None
+
+
+class TfObject:
+    """See the module's docstring."""
+
+    name: Final = "tf_object"
+
+    def candidates(self, folder: Path, files: Mapping[str, File]) -> Iterator[Candidate]:
+        """Every prefix with an index; without one it is being written, or being deleted (the index goes first)."""
+        named = named_in(folder) if STATE_FILE in files else frozenset()
+        by_prefix: dict[str, list[File]] = defaultdict(list)
+        for file in files.values():
+            if match := _FILE.fullmatch(file.name):
+                by_prefix[match["prefix"]].append(file)
+        for prefix, parts in by_prefix.items():
+            if index := files.get(f"{prefix}.index"):
+                # Under a constant prefix the state file names it all along, and new shards stand beside the old index
+                # for a moment. They are newer than it then, which otherwise happens only to copies of checkpoints.
+                rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
+                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Parse the index, check all its checksums, and measure the shards; tensors are not read.
+
+        The digest is a SHA-256 over the format's name, the index, which holds a checksum of every tensor, and the sizes
+        of the shards. So it does not change with the prefix or the folder.
+        """
+        index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
+        bundle = _read_bundle(index, step_key)
+        shards = tuple(f"{name}.data-{shard:05d}-of-{bundle.shards:05d}" for shard in _present(folder, name, bundle))
+        digest = hashlib.sha256(f"{self.name}\0{len(index)}\0".encode() + index)
+        for number, shard in enumerate(shards):
+            size = resolve(folder, shard).stat().st_size
+            if size < bundle.ends.get(number, 0):
+                raise IncompleteError(f"{shard} has {size} bytes, its tensors need {bundle.ends[number]}")
+            digest.update(f"{size}\0".encode())
+        step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
+        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
+
+    def written_in_place(self, file: str) -> bool:
+        """Only the index is."""
+        return file.endswith(".index")
+
+
+def _present(folder: Path, name: str, bundle: _Bundle) -> Iterator[int]:
+    """Count the shards up, stopping at the first that is missing: their number is as untrusted as the rest."""
+    for shard in range(bundle.shards):
+        if not (folder / f"{name}.data-{shard:05d}-of-{bundle.shards:05d}").is_file():
+            raise IncompleteError(f"{name}: shard {shard} of {bundle.shards} is missing")
+        yield shard
+
+
+def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
+    entries = read_table(index)
+    key, header = next(entries, (None, b""))
+    if key != b"":
+        raise CorruptError("the index has no header")
+    shards, byteorder = _read_header(header)
+    ends: dict[int, int] = {}
+    best: tuple[tuple[int, bool, int, str], _Entry] | None = None
+    for key, value in entries:
+        entry = _read_entry(value)
+        if entry.shard >= shards:
+            raise CorruptError(f"a tensor is said to lie in shard {entry.shard} of {shards}")
+        ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
+        if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
+            rank = _step_rank(key.decode("utf-8", "replace"), step_key)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, entry
+    return _Bundle(shards, byteorder, ends, best and best[1])
+
+
+def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | None:
+    """How well a scalar's key says "training step"; the least is the best, None is not at all.
+
+    An optimizer's own count comes first, nearest to the root, since nobody forgets to increment it. `save_counter`, the
+    N of `ckpt-N`, counts saves and is never taken.
+    """
+    path = key.removesuffix(_VALUE)  # name-based savers of TF 1 write keys without it
+    if step_key is not None:
+        return (0, False, 0, path) if step_key in (key, path) else None
+    parts = path.split("/")
+    for rank, leaf in enumerate(("_iterations", "iter")):  # Keras 3 and recent Keras 2; older Keras 2
+        if parts[-1] == leaf:
+            return rank, path != f"optimizer/{leaf}", len(parts), path
+    for rank, name in enumerate(("step", "global_step"), start=2):
+        if path == name:
+            return rank, False, 1, path
+    return None
+
+
+def _read_integer(folder: Path, shard: str, bundle: _Bundle) -> int | None:
+    entry = bundle.step
+    assert entry is not None
+    with open_file(folder, shard) as file:
+        raw = os.pread(file.fileno(), entry.size, entry.offset)
+    if masked_crc32c(raw) != entry.crc:
+        raise CorruptError(f"{shard}: the training step does not match its checksum; index and data are of two saves")
+    step = int.from_bytes(raw, bundle.byteorder, signed=True)
+    return step if step >= 0 else None
+
+
+def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
+    """BundleHeaderProto: num_shards = 1, endianness = 2 (0 little, 1 big), version = 3."""
+    shards, endianness = 0, 0
+    for number, wire, value in fields(message):
+        if (number, wire) == (1, VARINT):
+            shards = _natural(value)
+        elif (number, wire) == (2, VARINT):
+            endianness = _natural(value)
+    if shards < 1:
+        raise CorruptError("the index names no shards")
+    return shards, "big" if endianness else "little"
+
+
+def _read_entry(message: bytes) -> _Entry:
+    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7."""
+    numbers = dict.fromkeys((1, 3, 4, 5), 0)
+    crc, scalar = 0, True
+    for number, wire, value in fields(message):
+        if wire == VARINT and number in numbers:
+            numbers[number] = _natural(value)
+        elif (number, wire) == (6, FIXED32):
+            crc = _natural(value)
+        elif wire == BYTES and number in (2, 7):
+            # A TensorShapeProto is empty for a scalar; a tensor of slices keeps its data under other keys.
+            scalar = scalar and value == b""
+    return _Entry(numbers[1], scalar, numbers[3], numbers[4], numbers[5], crc)
+
+
+def _natural(value: int | bytes) -> int:
+    if isinstance(value, bytes) or value >= _INT64:
+        raise CorruptError("the index holds a negative number where none can be")
+    return value

@@ -1,0 +1,200 @@
+"""Pins: checkpoints held against the trainer's own clean-up, while anybody may still need them.
+
+A pin is a folder `<pins>/<name>@<digest12>` that appears by one rename and goes by one rename, so it is whole or
+absent. Several daemons share the folder of pins and may pin or unpin the same checkpoint at once. Everything here
+blocks; where links are refused, whole checkpoints are copied, which is a child's work, not the I/O thread's.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Final
+
+from sidecar.checkpoints.catalog import Found, verify
+from sidecar.checkpoints.files import File, as_file, open_file, resolve
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.clock import Clock, SystemClock
+from sidecar.errors import CorruptError, IncompleteError, StorageError, VanishedError
+from sidecar.records import Checkpoint
+
+_TEMPORARY: Final = ".tmp-"
+
+_NO_LINK: Final = (
+    errno.EPERM,  # another user's file (fs.protected_hardlinks), or a filesystem without links
+    errno.EXDEV,  # the state directory is on another filesystem
+    errno.EMLINK,
+    errno.EACCES,
+    errno.ENOSYS,  # FUSE
+    errno.ENOTSUP,
+)
+"""Why a link may be refused where a copy works."""
+
+
+def pin(found: Found, pins_dir: Path) -> Found:
+    """Hold a checkpoint; if it is held already that is the answer.
+
+    Raises:
+        VanishedError: its files are gone.
+        IncompleteError: they are no longer what was found: look again.
+        StorageError: the pin cannot be written.
+    """
+    checkpoint = found.checkpoint
+    folder = pins_dir.absolute() / checkpoint.folder
+    pinned = replace(found, checkpoint=replace(checkpoint, pin=f"{folder.parent.name}/{folder.name}"), folder=folder)
+    if folder.is_dir():
+        return pinned
+    if not found.folder.is_dir():  # else the state directory inside it would bring it back
+        raise VanishedError(f"{found.folder} is gone, and {checkpoint.name} with it")
+    try:
+        with _temporary_folder(folder.parent) as temporary:
+            files = _gather(found, temporary)
+            _require_unchanged(found, temporary, files)
+            _publish(temporary, folder)
+    except CorruptError as error:
+        raise IncompleteError(f"{checkpoint.name} changed while it was pinned: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: NFS, another client removed it
+            raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned") from error
+        raise StorageError(f"cannot pin {checkpoint.name} to {folder}: {error.strerror}") from error
+    return replace(pinned, files=files)
+
+
+def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
+    """Let a checkpoint go; one that is not pinned is no error."""
+    temporary = pins_dir / f"{_TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        # Away with the name first: a pin that is half removed must never be read as one.
+        (pins_dir / checkpoint.folder).rename(temporary)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot unpin {checkpoint.name} in {pins_dir}: {error.strerror}") from error
+    shutil.rmtree(temporary, ignore_errors=True)  # what is left is removed by `clean`
+
+
+def pins_bytes(pins_dir: Path) -> int:
+    """Bytes in all pins, counting a linked file in full: what they would occupy once the trainer deleted its own."""
+    return sum(stat.st_size for folder in _folders(pins_dir) for stat in _stats(folder))
+
+
+def clean(pins_dir: Path, *, older_than_seconds: float = 3600.0, clock: Clock | None = None) -> int:
+    """Remove what crashed daemons left half pinned or half removed; returns how many folders.
+
+    Only what nobody touched for `older_than_seconds`, since other daemons are at work here; the storage may have set
+    the times, so this must be far more than clocks differ.
+    """
+    before = (clock or SystemClock()).wall() - older_than_seconds
+    removed = 0
+    for folder in _folders(pins_dir):
+        if folder.name.startswith(_TEMPORARY):
+            # The ctime, as the times of modification are copied from the checkpoint.
+            newest = max((stat.st_ctime for stat in _stats(folder, itself=True)), default=before)
+            if newest < before:
+                shutil.rmtree(folder, ignore_errors=True)
+                removed += 1
+    return removed
+
+
+@contextlib.contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is removed, unless it was renamed."""
+    temporary = parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:  # no file of the checkpoint is meant, so not for the caller to read as vanished
+        raise StorageError(f"cannot create {temporary}: {error.strerror}") from error
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _gather(found: Found, temporary: Path) -> tuple[File, ...]:
+    """Link or copy each file, and say which files of the trainer's these were."""
+    format_ = FORMATS[found.checkpoint.format]
+    basename = PurePath(found.checkpoint.name).name
+    names = tuple(file.name for file in found.files) or format_.inspect(found.folder, basename).files
+    files = []
+    for name in names:
+        linked = None if format_.written_in_place(name) else _link(found.folder, name, temporary)
+        files.append(linked or _copy(found.folder, name, temporary))
+    _sync(temporary)
+    return tuple(files)
+
+
+def _link(source: Path, name: str, temporary: Path) -> File | None:
+    try:
+        os.link(resolve(source, name), temporary / name)  # resolved: link(2) does not follow a link, it links the link
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return None
+        raise
+    return as_file(name, (temporary / name).stat())
+
+
+def _copy(source: Path, name: str, temporary: Path) -> File:
+    """Copy content and time of modification, durably."""
+    with open_file(source, name) as original, (temporary / name).open("xb") as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
+        copy.flush()
+        stat = os.fstat(original.fileno())
+        os.utime(copy.fileno(), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        os.fsync(copy.fileno())
+    return as_file(name, stat)
+
+
+def _require_unchanged(found: Found, temporary: Path, files: tuple[File, ...]) -> None:
+    """Check what was gathered, there: the trainer may have replaced one file and not yet the other."""
+    checkpoint = found.checkpoint
+    then = {file.name: file for file in found.files}
+    for file in files:
+        # The digest trusts the index about the tensors, so a new shard beside the old index shows here only.
+        if file.name in then and then[file.name].content != file.content:
+            raise IncompleteError(f"{checkpoint.name}: {file.name} was replaced while it was pinned")
+    if verify(temporary, checkpoint.name, checkpoint.format) != checkpoint.digest:
+        raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
+
+
+def _publish(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)  # onto a folder that is not empty it fails, so it is create-if-absent
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _folders(pins_dir: Path) -> list[Path]:
+    try:
+        with os.scandir(pins_dir) as entries:
+            return [pins_dir / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read the pins in {pins_dir}: {error.strerror}") from error
+
+
+def _stats(folder: Path, *, itself: bool = False) -> list[os.stat_result]:
+    """Of the files in a pin, which has no sub-folders; what vanishes meanwhile is left out."""
+    stats = []
+    with contextlib.suppress(FileNotFoundError):
+        if itself:
+            stats.append(folder.stat())
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    stats.append(entry.stat(follow_symlinks=False))
+    return stats

@@ -1,0 +1,413 @@
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sidecar.checkpoints import catalog as catalog_module
+from sidecar.checkpoints.catalog import restore_path, verify
+from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.checkpoints.pin import pin, unpin
+from sidecar.errors import StorageError, VanishedError
+
+pytestmark = pytest.mark.tensorflow
+
+
+def names(look) -> list[str]:
+    return [found.checkpoint.name for found in look.found]
+
+
+@pytest.fixture
+def inspections(monkeypatch) -> list[str]:
+    """The names of all checkpoints that were parsed."""
+    seen, inspect = [], TfObject.inspect
+
+    def counted(self, folder, name, **settings):
+        seen.append(name)
+        return inspect(self, folder, name, **settings)
+
+    monkeypatch.setattr(TfObject, "inspect", counted)
+    return seen
+
+
+def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):
+    """What the manager committed needs no second look, and comes in order of steps."""
+    root = put("keras")
+    look = new_catalog().look()
+    assert [(found.checkpoint.name, found.checkpoint.step) for found in look.found] == [
+        ("ckpt-1", 2),
+        ("ckpt-2", 4),
+        ("ckpt-3", 7),
+    ]
+    assert (look.corrupt, look.waiting, look.missing) == ((), (), False)
+    first = look.found[0]
+    assert first.folder == root
+    assert first.seen_at == clock.now()
+    assert first.written_at == (root / "ckpt-1.index").stat().st_mtime_ns / 1e9
+    assert first.checkpoint.pin is None
+    assert first.checkpoint.format == "tf_object"
+    assert restore_path(first, first.folder) == restore_path(first.checkpoint, root) == str(root / "ckpt-1")
+    assert verify(root, "ckpt-1") == first.checkpoint.digest
+
+
+def test_unnamed_checkpoints_have_to_settle(put, new_catalog, clock):
+    """`Checkpoint.write` names nothing: found once two looks at least `settle_seconds` apart saw the same files."""
+    put("plain")
+    catalog = new_catalog()
+    assert sorted(name for name, _ in catalog.look().waiting) == ["weights-10", "weights-9"]
+    clock.seconds += 2.9
+    assert names(catalog.look()) == []
+    clock.seconds += 0.1
+    look = catalog.look()
+    assert names(look) == ["weights-9", "weights-10"]  # by the step in the name, not by its letters
+    assert look.waiting == ()
+
+
+def test_changing_files_do_not_settle(put, new_catalog, clock):
+    """Every change starts the wait anew; a hard link to a file is no change."""
+    root = put("plain", "weights-9*")
+    catalog = new_catalog()
+    catalog.look()
+    clock.seconds += 2
+    os.utime(root / "weights-9.index", ns=(1, 1))
+    catalog.look()
+    clock.seconds += 2
+    (root / "link").hardlink_to(root / "weights-9.data-00000-of-00001")
+    assert names(catalog.look()) == []
+    clock.seconds += 1
+    assert names(catalog.look()) == ["weights-9"]
+
+
+def test_unchanged_files_are_parsed_once(put, new_catalog, inspections):
+    """The cost of a look is that of what changed: found, waiting and broken alike."""
+    root = put("keras")
+    put("plain")
+    (root / "weights-9.index").write_bytes(b"broken")
+    catalog = new_catalog()
+    catalog.look()
+    assert len(inspections) == 5
+    catalog.look()
+    assert len(inspections) == 5
+    os.utime(root / "ckpt-2.index", ns=(1, 1))
+    catalog.look()
+    assert inspections[5:] == ["ckpt-2"]
+
+
+@pytest.mark.parametrize("prefix", ["workertemp_1", "tmp-1", "a.tmp1", ".hidden"])
+def test_names_of_the_unfinished(put, new_catalog, prefix):
+    """Temporary names of writers are never candidates, however whole they look."""
+    root = put("plain", "weights-9*")
+    for file in list(root.iterdir()):
+        file.rename(root / file.name.replace("weights-9", prefix))
+    catalog = new_catalog(settle_seconds=0)
+    look = catalog.look()
+    assert (look.found, look.waiting) == ((), ())
+
+
+def test_folders_are_not_entered(put, new_catalog, root):
+    """`<prefix>_temp/` and the state directory are folders, and a folder named like an index is none."""
+    put("plain", "weights-9*")
+    for folder in ("x_temp", ".sidecar"):
+        (root / folder).mkdir()
+        for file in root.glob("weights-9*"):
+            shutil.copy(file, root / folder)
+    (root / "folder.index").mkdir()
+    os.mkfifo(root / "fifo.index")
+    (root / "dangling.index").symlink_to("nowhere")
+    (root / "loop.index").symlink_to("loop.index")
+    assert names(new_catalog(settle_seconds=0).look()) == ["weights-9"]
+
+
+def test_steps_come_from_names_last(put, new_catalog):
+    """`step_pattern` is asked only if the checkpoint itself holds no step."""
+    put("step")
+    put("keras", "ckpt-3*")
+    found = new_catalog(settle_seconds=0, step_pattern=r"^none-(\d)$").look().found
+    steps = {one.checkpoint.name: one.checkpoint.step for one in found}
+    assert steps == {"all-1": 30, "both-1": 10, "global-1": 20, "none-1": 1, "saver-1": 77, "ckpt-3": 7}
+    unknown = new_catalog(settle_seconds=0, step_pattern=r"none").look().found
+    assert unknown[-1].checkpoint.name == "none-1"
+    assert unknown[-1].checkpoint.step is None
+
+
+def test_step_key(put, new_catalog):
+    """The user's variable, else the name, and no other variable."""
+    put("step")
+    found = new_catalog(settle_seconds=0, step_key="epoch").look().found
+    assert {one.checkpoint.name: one.checkpoint.step for one in found}["both-1"] == 5
+    assert {one.checkpoint.name: one.checkpoint.step for one in found}["saver-1"] == 1
+
+
+def test_changed_content_is_another_checkpoint(real_writer, root, new_catalog, clock):
+    """The same name with another digest is found anew, later in the order, and the old one is gone."""
+    catalog = new_catalog()
+    (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
+    shutil.copytree(real_writer.folder / "overwritten/before", root, dirs_exist_ok=True)
+    (before,) = catalog.look().found
+    clock.seconds += 1
+    shutil.copy2(real_writer.folder / "overwritten/after/best.data-00000-of-00001", root)
+    assert catalog.look().found == ()  # new data, old index
+    shutil.copy2(real_writer.folder / "overwritten/after/best.index", root)
+    (after,) = catalog.look().found
+    assert (before.checkpoint.name, before.checkpoint.step) == ("best", 1)
+    assert (after.checkpoint.name, after.checkpoint.step) == ("best", 2)
+    assert after.checkpoint.digest != before.checkpoint.digest
+    assert after.seen_at == before.seen_at + 1
+
+
+def test_new_data_beside_an_old_index_has_to_settle(put, new_catalog, clock):
+    """A named checkpoint whose shard is newer than its index may be half overwritten; a copied one just waits."""
+    root = put("keras", "c*")
+    shard = root / "ckpt-2.data-00000-of-00001"
+    os.utime(shard, ns=(shard.stat().st_atime_ns, (root / "ckpt-2.index").stat().st_mtime_ns + 1))
+    catalog = new_catalog()
+    assert names(catalog.look()) == ["ckpt-1", "ckpt-3"]
+    clock.seconds += 3
+    assert names(catalog.look()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
+
+
+def test_order_of_discovery(put, new_catalog):
+    """A later find comes later, though its step is lower: a rollback must show."""
+    put("keras", "ckpt-3*")
+    root = put("keras", "checkpoint")
+    catalog = new_catalog()
+    assert names(catalog.look()) == ["ckpt-3"]
+    put("keras", "ckpt-1*")
+    assert names(catalog.look()) == ["ckpt-3", "ckpt-1"]
+    for file in root.glob("ckpt-3*"):
+        file.unlink()
+    assert names(catalog.look()) == ["ckpt-1"]
+    put("keras", "ckpt-3*")
+    assert names(catalog.look()) == ["ckpt-3", "ckpt-1"]  # it flickered, it is not new
+
+
+@pytest.mark.parametrize("damage", ["index", "short", "missing"])
+def test_corrupt_is_told_once(put, new_catalog, clock, damage):
+    """A named checkpoint that stays broken is given up, once; until then it waits."""
+    root = put("keras")
+    index, shard = root / "ckpt-2.index", root / "ckpt-2.data-00000-of-00001"
+    if damage == "index":
+        index.write_bytes(index.read_bytes()[:-10])
+    elif damage == "short":
+        shard.write_bytes(shard.read_bytes()[:100])
+    else:
+        shard.unlink()
+    catalog = new_catalog()
+    look = catalog.look()
+    assert (names(look), look.corrupt) == (["ckpt-1", "ckpt-3"], ())
+    ((name, reason),) = look.waiting
+    assert name == "ckpt-2"
+    clock.seconds += 60
+    look = catalog.look()
+    (settlement,) = look.corrupt
+    assert (settlement.name, settlement.step, settlement.verdict) == ("ckpt-2", 2, "corrupt")
+    assert settlement.reason == reason
+    assert len(settlement.digest) == 64
+    assert look.waiting == ()
+    clock.seconds += 60
+    assert catalog.look().corrupt == ()
+    (again,) = told(new_catalog(), clock)
+    assert again == settlement  # every daemon comes to the same identity
+
+
+def told(catalog, clock):
+    catalog.look()
+    clock.seconds += 60
+    return catalog.look().corrupt
+
+
+def test_corrupt_becomes_whole(put, new_catalog, clock):
+    """What was given up and is then written again is found."""
+    root = put("keras")
+    whole = (root / "ckpt-2.index").read_bytes()
+    (root / "ckpt-2.index").write_bytes(whole[:50])
+    catalog = new_catalog()
+    assert len(told(catalog, clock)) == 1
+    (root / "ckpt-2.index").write_bytes(whole)
+    assert names(catalog.look()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
+
+
+def test_broken_but_not_named_is_not_corrupt(put, new_catalog, clock):
+    """Only what the writer declared finished can be broken for good."""
+    root = put("plain", "weights-9*")
+    (root / "weights-9.data-00000-of-00001").unlink()
+    catalog = new_catalog()
+    assert told(catalog, clock) == ()
+    assert [name for name, _ in catalog.look().waiting] == ["weights-9"]
+
+
+def test_being_deleted_is_not_corrupt(put, new_catalog, clock):
+    """The state file may name what is gone, or half gone: the index goes first."""
+    root = put("keras")
+    (root / "ckpt-1.index").unlink()
+    catalog = new_catalog()
+    assert told(catalog, clock) == ()
+    assert catalog.look().waiting == ()
+    assert names(catalog.look()) == ["ckpt-2", "ckpt-3"]
+
+
+def test_deleted_between_listing_and_reading(put, new_catalog, monkeypatch):
+    """The trainer may delete at any moment; the look goes on."""
+    root = put("keras")
+    inspect = TfObject.inspect
+
+    def late(self, folder, name, **settings):
+        if name == "ckpt-2":
+            (root / "ckpt-2.index").unlink(missing_ok=True)
+        return inspect(self, folder, name, **settings)
+
+    monkeypatch.setattr(TfObject, "inspect", late)
+    look = new_catalog().look()
+    assert (names(look), look.waiting) == (["ckpt-1", "ckpt-3"], ())
+
+
+def test_links_out_of_the_directory(put, new_catalog, clock, tmp_path):
+    """A checkpoint with a file from elsewhere is not used, is no corrupt one either, and says why."""
+    root = put("keras")
+    for name in ("ckpt-1.index", "ckpt-2.data-00000-of-00001"):
+        (root / name).rename(tmp_path / name)
+        (root / name).symlink_to(tmp_path / name)
+    (root / "inner.index").symlink_to("ckpt-3.index")
+    (root / "inner.data-00000-of-00001").symlink_to("ckpt-3.data-00000-of-00001")
+    catalog = new_catalog()
+    assert told(catalog, clock) == ()
+    look = catalog.look()
+    assert names(look) == ["ckpt-3", "inner"]
+    ((name, reason),) = look.waiting
+    assert name == "ckpt-2"
+    assert "link out of" in reason
+
+
+def test_a_file_that_cannot_be_read(put, new_catalog, monkeypatch):
+    """One unreadable checkpoint does not hide the others."""
+    put("keras")
+    inspect = TfObject.inspect
+
+    def refused(self, folder, name, **settings):
+        if name == "ckpt-2":
+            raise PermissionError(13, "Permission denied")
+        return inspect(self, folder, name, **settings)
+
+    monkeypatch.setattr(TfObject, "inspect", refused)
+    look = new_catalog().look()
+    assert names(look) == ["ckpt-1", "ckpt-3"]
+    assert look.waiting == (("ckpt-2", "cannot be read: Permission denied"),)
+
+
+def test_the_directory_is_missing(root, new_catalog, put):
+    """No directory is a state, not an error; it may come, go and come again."""
+    root.rmdir()
+    catalog = new_catalog()
+    assert catalog.look().missing
+    root.mkdir()
+    put("keras")
+    assert len(catalog.look().found) == 3
+    shutil.rmtree(root)
+    assert (catalog.look().missing, catalog.look().found) == (True, ())
+
+
+def test_the_directory_is_a_file(root, new_catalog):
+    """What cannot be listed is a storage error that names the path."""
+    root.rmdir()
+    root.write_text("")
+    with pytest.raises(StorageError, match="checkpoints"):
+        new_catalog().look()
+
+
+def test_pins_outlive_the_directory(put, new_catalog, pins):
+    """A pinned checkpoint that the trainer deleted is found again by a daemon that starts now."""
+    root = put("keras")
+    catalog = new_catalog()
+    before = catalog.look().found[0]
+    pinned = pin(before, pins)
+    for file in root.glob("ckpt-1*"):
+        file.unlink()
+    again = new_catalog().look().found[0]
+    assert again.checkpoint == pinned.checkpoint == replace(before.checkpoint, pin=f"pins/{before.checkpoint.folder}")
+    assert again.folder == pinned.folder == pins / before.checkpoint.folder
+    assert again.written_at == before.written_at
+    assert catalog.look().found[0].seen_at == before.seen_at
+    assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+
+
+def test_pinned_and_there_is_one(put, new_catalog, pins, inspections):
+    """In the directory and in a pin: one find, the pin, parsed once."""
+    put("keras")
+    catalog = new_catalog()
+    pin(catalog.look().found[1], pins)
+    assert [bool(one.checkpoint.pin) for one in catalog.look().found] == [False, True, False]
+    inspections.clear()
+    look = catalog.look()
+    assert inspections == []
+    unpin(look.found[1].checkpoint, pins)
+    assert [one.checkpoint.pin for one in catalog.look().found] == [None] * 3
+
+
+def test_a_pin_is_what_it_holds(put, new_catalog, pins):
+    """A folder whose content is not what its name says is no pin, and is reported."""
+    put("keras", "ckpt-1*")
+    found = new_catalog(settle_seconds=0).look().found[0]
+    pinned = pin(found, pins)
+    wrong = pinned.folder.rename(pins / f"ckpt-1@{'0' * 12}")
+    (pins / "empty").mkdir()
+    (pins / ".tmp-1").mkdir()
+    look = new_catalog(settle_seconds=0).look()
+    assert [one.checkpoint.pin for one in look.found] == [None]
+    assert sorted(name for name, _ in look.waiting) == sorted([wrong.name, "empty"])
+
+
+def test_odd_names(put, new_catalog, pins):
+    """Quotes, spaces, per cent and letters beyond ASCII survive the state file and the pin's folder name."""
+    put("odd_name")
+    (found,) = new_catalog().look().found
+    assert found.checkpoint.step == 6
+    pin(found, pins)
+    (again,) = new_catalog().look().found
+    assert again.checkpoint.name == found.checkpoint.name
+    assert again.checkpoint.pin == f"pins/{found.checkpoint.folder}"
+
+
+def test_names_that_are_no_text(put, new_catalog, clock, root, pins):
+    """A file name is bytes: one that is no UTF-8 is found, pinned and, if broken, named like any other."""
+    put("keras", "ckpt-1*")
+    name = os.fsdecode(b"ck\xffpt-1")
+    for file in list(root.iterdir()):
+        file.rename(root / file.name.replace("ckpt-1", name))
+    (root / "checkpoint").write_bytes(b'model_checkpoint_path: "ck\xffpt-1"\n')
+    (found,) = new_catalog().look().found
+    assert found.checkpoint.name == name
+    assert pin(found, pins).checkpoint == new_catalog().look().found[0].checkpoint
+    (root / f"{name}.index").write_bytes(b"")
+    (settlement,) = told(new_catalog(), clock)
+    assert settlement.name == name
+
+
+def test_verify_elsewhere(put, root):
+    """A folder is re-checked under the checkpoint's name; an unknown format asks for a newer daemon."""
+    put("plain")
+    assert verify(root, "weights-9") != verify(root, "weights-10")
+    with pytest.raises(VanishedError):
+        verify(root, "weights-8")
+    with pytest.raises(StorageError, match="orbax"):
+        verify(root, "weights-9", "orbax")
+
+
+def test_natural_order():
+    """Numbers in names compare as numbers."""
+    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(catalog_module._natural(name))) == [
+        "9",
+        "10",
+        "a",
+        "a-9",
+        "a-10",
+        "b-1",
+    ]
+
+
+def test_relative_paths_are_made_absolute(put, root, pins, clock, monkeypatch):
+    """A daemon may be started with a relative directory; what it hands to workers is absolute."""
+    put("keras")
+    monkeypatch.chdir(root.parent)
+    found = catalog_module.Catalog(Path(root.name), pins, settle_seconds=3, clock=clock).look().found
+    assert found[0].folder == root

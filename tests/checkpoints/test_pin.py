@@ -1,0 +1,201 @@
+import errno
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from sidecar.checkpoints.catalog import restore_path, verify
+from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.errors import IncompleteError, StorageError, VanishedError
+
+pytestmark = pytest.mark.tensorflow
+
+INDEX, DATA = "ckpt-3.index", "ckpt-3.data-00000-of-00001"
+
+
+@pytest.fixture
+def found(put, new_catalog):
+    """The newest of three checkpoints."""
+    put("keras")
+    return new_catalog().look().found[-1]
+
+
+def listed(folder) -> list[str]:
+    return [entry.name for entry in folder.iterdir()]
+
+
+def refuse_links(monkeypatch, code):
+    def refused(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+def test_index_is_copied_and_data_linked(found, root, pins):
+    """The index is rewritten in place by writers, so a link would change with it; shards are replaced by renames."""
+    pinned = pin(found, pins)
+    assert sorted(file.name for file in pinned.folder.iterdir()) == [DATA, INDEX]
+    assert (pinned.folder / DATA).samefile(root / DATA)
+    assert not (pinned.folder / INDEX).samefile(root / INDEX)
+    assert listed(pins) == [found.checkpoint.folder]
+    (root / INDEX).write_bytes(b"rewritten in place")
+    assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
+
+
+def test_tensorflow_restores_a_pin(found, root, pins, real_writer):
+    """The real reader restores under the new prefix, after the trainer deleted its own files."""
+    pinned = pin(found, pins)
+    for file in root.glob("ckpt-*"):
+        file.unlink()
+    assert real_writer.restore(restore_path(pinned, pinned.folder)) == real_writer.wrote["keras"]["ckpt-3"]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EXDEV, errno.ENOSYS])
+def test_refused_links_are_copied(found, root, pins, monkeypatch, code):
+    """Another user's files, another filesystem, no links at all: then the shard is copied, its time of writing too."""
+    refuse_links(monkeypatch, code)
+    pinned = pin(found, pins)
+    assert not (pinned.folder / DATA).samefile(root / DATA)
+    assert (pinned.folder / DATA).read_bytes() == (root / DATA).read_bytes()
+    assert (pinned.folder / DATA).stat().st_mtime_ns == (root / DATA).stat().st_mtime_ns
+
+
+def test_other_errors_of_links_are_told(found, pins, monkeypatch):
+    """A full disk is a storage error, and leaves nothing behind."""
+    refuse_links(monkeypatch, errno.ENOSPC)
+    with pytest.raises(StorageError, match="No space"):
+        pin(found, pins)
+    assert listed(pins) == []
+
+
+def test_pinned_already(found, pins):
+    """Pinning twice, or what another daemon pinned, is done at once."""
+    first = pin(found, pins)
+    inode = first.folder.stat().st_ino
+    assert pin(found, pins).checkpoint == first.checkpoint
+    assert pin(first, pins).folder == first.folder
+    assert first.folder.stat().st_ino == inode
+
+
+def test_two_daemons_pin_at_once(found, pins, monkeypatch):
+    """The other's rename comes first: its pin stands, ours is removed, both are content."""
+    inspect = TfObject.inspect
+
+    def other_first(self, folder, name, **settings):
+        monkeypatch.setattr(TfObject, "inspect", inspect)
+        pin(found, pins)
+        return inspect(self, folder, name, **settings)
+
+    monkeypatch.setattr(TfObject, "inspect", other_first)
+    pinned = pin(found, pins)
+    assert listed(pins) == [pinned.folder.name]
+    assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
+
+
+@pytest.mark.parametrize("name", [INDEX, DATA])
+def test_deleted_before_it_was_pinned(found, root, pins, name):
+    """A file that is gone means that the checkpoint is."""
+    (root / name).unlink()
+    with pytest.raises(VanishedError):
+        pin(found, pins)
+    assert listed(pins) == []
+
+
+def test_deleted_by_another_client(found, pins, monkeypatch):
+    """NFS says ESTALE instead."""
+    refuse_links(monkeypatch, errno.ESTALE)
+    with pytest.raises(VanishedError):
+        pin(found, pins)
+
+
+def test_the_directory_is_gone(found, root, pins):
+    """The state directory lies in it; pinning must not bring the directory back."""
+    shutil.rmtree(root)
+    with pytest.raises(VanishedError):
+        pin(found, pins)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("files_known", [True, False])
+def test_changed_since_it_was_found(found, root, pins, files_known):
+    """Other content under the name is another checkpoint: nothing is pinned under this digest."""
+    shutil.copy2(root / "ckpt-1.index", root / INDEX)
+    shutil.copy2(root / "ckpt-1.data-00000-of-00001", root / DATA)
+    with pytest.raises(IncompleteError):
+        pin(found if files_known else replace(found, files=()), pins)
+    assert listed(pins) == []
+
+
+def test_half_overwritten(found, root, pins):
+    """A new shard beside the old index, sizes equal, has the old digest; that the file is another one tells."""
+    (root / "new").write_bytes((root / DATA).read_bytes())
+    (root / "new").rename(root / DATA)
+    with pytest.raises(IncompleteError, match="replaced"):
+        pin(found, pins)
+
+
+def test_index_being_rewritten(found, root, pins):
+    """An index that is cut off at this moment is not corrupt, only not yet."""
+    (root / INDEX).write_bytes((root / INDEX).read_bytes()[:100])
+    with pytest.raises(IncompleteError):
+        pin(replace(found, files=()), pins)
+    with pytest.raises(IncompleteError):
+        pin(found, pins)
+    assert listed(pins) == []
+
+
+def test_a_link_within_the_directory(found, root, pins):
+    """What is pinned is the file, not the link to it."""
+    (root / DATA).rename(root / "real")
+    (root / DATA).symlink_to("real")
+    pinned = pin(replace(found, files=()), pins)
+    assert not (pinned.folder / DATA).is_symlink()
+    assert (pinned.folder / DATA).samefile(root / "real")
+
+
+def test_unpin(found, pins):
+    """A pin goes as a whole; letting go twice is no error."""
+    pinned = pin(found, pins)
+    unpin(pinned.checkpoint, pins)
+    assert listed(pins) == []
+    unpin(pinned.checkpoint, pins)
+
+
+def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatch):
+    """The name goes before the files do, so a crash between leaves only what `clean` removes."""
+    pinned = pin(found, pins)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    unpin(pinned.checkpoint, pins)
+    assert all(one.checkpoint.pin is None for one in new_catalog().look().found)
+    (left,) = listed(pins)
+    assert left.startswith(".tmp-")
+
+
+def test_bytes(found, root, pins):
+    """What pins would occupy alone; no folder is zero."""
+    assert pins_bytes(pins) == 0
+    pin(found, pins)
+    assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size
+
+
+def test_clean(found, pins, clock):
+    """Only old leftovers go: other daemons are at work in the same folder, and pins are not leftovers."""
+    assert clean(pins) == 0
+    pinned = pin(found, pins)
+    shutil.copytree(pinned.folder, pins / ".tmp-left")
+    written = (pins / ".tmp-left").stat().st_ctime
+    clock.wall_seconds = written + 3000
+    assert clean(pins, clock=clock) == 0
+    clock.wall_seconds = written + 3700
+    assert clean(pins, clock=clock) == 1
+    assert listed(pins) == [pinned.folder.name]
+
+
+def test_the_pins_cannot_be_written(found, pins):
+    """A file where the folder should be is named in the error."""
+    pins.parent.mkdir(parents=True)
+    pins.write_text("")
+    with pytest.raises(StorageError, match="pins"):
+        pin(found, pins)

@@ -1,0 +1,171 @@
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sidecar.checkpoints.watch import Watch, _Waker
+
+BOUND_SECONDS = 20
+
+
+@pytest.fixture
+def woken():
+    return threading.Event()
+
+
+@pytest.fixture
+def watch(root, woken):
+    watch = Watch(root, woken.set)
+    yield watch
+    watch.stop()
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.01)
+
+
+def wakes_for_a_rename_into(root, woken) -> None:
+    woken.clear()
+    (root.parent / "new").write_text("x")
+    (root.parent / "new").rename(root / "checkpoint")
+    assert woken.wait(BOUND_SECONDS)
+
+
+def test_a_file_wakes(watch, root, woken):
+    """Created, renamed into place, deleted: each wakes within a bound."""
+    watch.start()
+    assert watch.problem is None
+    wakes_for_a_rename_into(root, woken)
+    woken.clear()
+    (root / "checkpoint").unlink()
+    assert woken.wait(BOUND_SECONDS)
+
+
+def test_reading_does_not_wake(watch, root, woken, monkeypatch):
+    """This program reads in the directory itself, which must not make it look for ever."""
+    events, on_any_event = [], _Waker.on_any_event
+
+    def record(self, event):
+        on_any_event(self, event)
+        events.append(event.event_type)
+
+    monkeypatch.setattr(_Waker, "on_any_event", record)
+    (root / "checkpoint").write_text("x")
+    watch.start()
+    list(root.iterdir())
+    (root / "checkpoint").read_text()
+    wait_for(lambda: "closed_no_write" in events)
+    assert not woken.is_set()
+    wakes_for_a_rename_into(root, woken)
+
+
+def test_a_missing_directory(watch, root, woken):
+    """It is watched from the first sweep that finds it."""
+    root.rmdir()
+    watch.start()
+    assert "No such file" in watch.problem
+    root.mkdir()
+    watch.ensure()
+    assert watch.problem is None
+    wakes_for_a_rename_into(root, woken)
+
+
+def test_the_directory_vanishes_and_comes_back(watch, root, woken):
+    """Deleted and made anew under the same name, even with the same inode: the new one is watched."""
+    watch.start()
+    root.rmdir()
+    watch.ensure()
+    assert watch.problem is not None
+    root.mkdir()
+    watch.ensure()
+    wakes_for_a_rename_into(root, woken)
+
+
+def test_the_directory_is_replaced_between_sweeps(watch, root, woken):
+    """The watch follows the folder that was renamed away, so it must be set again on the name."""
+    watch.start()
+    root.rename(root.with_name("old"))
+    root.mkdir()
+    watch.ensure()
+    wakes_for_a_rename_into(root, woken)
+
+
+def test_deleted_and_made_anew_between_sweeps(watch, root, woken):
+    """A sweep that sees only the new directory notices that the watch of the old one has ended."""
+    watch.start()
+    old = watch._observer
+    root.rmdir()
+    root.mkdir()
+    wait_for(lambda: watch.ensure() or watch._observer is not old)
+    wakes_for_a_rename_into(root, woken)
+
+
+def test_threads_end(watch):
+    """The threads are daemons, and none is left after stop; stopping twice is no error."""
+    before = set(threading.enumerate())
+    watch.start()
+    started = set(threading.enumerate()) - before
+    assert started
+    assert all(thread.daemon for thread in started)
+    watch.stop()
+    wait_for(lambda: not any(thread.is_alive() for thread in started))
+    watch.stop()
+    assert watch.problem == "stopped"
+
+
+def test_ensure_keeps_a_good_watch(watch):
+    """Sweeps do not start a thread each."""
+    watch.start()
+    observer = watch._observer
+    watch.ensure()
+    assert watch._observer is observer
+
+
+def test_without_inotify(root, woken):
+    """A kernel limit is a line of text; later sweeps try again."""
+
+    def refused():
+        raise OSError(24, "inotify instance limit reached")
+
+    watch = Watch(root, woken.set, observer=refused)
+    watch.start()
+    assert "only sweeps" in watch.problem
+    assert "inotify instance limit reached" in watch.problem
+    watch.ensure()
+    watch.stop()
+
+
+def test_a_limit_met_while_scheduling(root, woken):
+    """A half-started observer is ended, its threads too."""
+    from watchdog.observers import Observer
+
+    before = set(threading.enumerate())
+
+    def limited():
+        observer = Observer()
+        observer.schedule = refuse
+        return observer
+
+    def refuse(*_, **__):
+        raise OSError(28, "inotify watch limit reached")
+
+    watch = Watch(root, woken.set, observer=limited)
+    watch.start()
+    assert "inotify watch limit reached" in watch.problem
+    wait_for(lambda: set(threading.enumerate()) <= before)
+
+
+def test_light():
+    """The catalog needs no watchdog, and nothing here needs a framework or numpy."""
+    script = (
+        "import sys, sidecar.checkpoints.catalog, sidecar.checkpoints.pin\n"
+        "assert 'watchdog' not in sys.modules\n"
+        "import sidecar.checkpoints.watch\n"
+        "assert not {'numpy', 'tensorflow', 'keras', 'torch'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
