@@ -1,7 +1,7 @@
 """The journal, folded: what is settled, what is open, how often each checkpoint was tried. Pure; no I/O.
 
-Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …`); everything that is shown or decided about
-the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
+Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …`); everything that is shown or decided
+about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
 """
 
 from collections.abc import Iterator
@@ -52,29 +52,33 @@ class History:
     open: Plan | None = None
     entries: list[Entry] = field(default_factory=list)
     succeeded: dict[Key, Closed] = field(default_factory=dict)
-    settled: dict[Key, Settlement] = field(default_factory=dict)
+    settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
+    failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     attempts: dict[Key, Attempts] = field(default_factory=dict)
     spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
 
-    def apply(self, entry: Plan | Outcome) -> Entry | Plan | None:
-        """Add the next record; returns what it completed: the plan it opened, the plan it closed, or what it settled."""
-        return self._open(entry) if isinstance(entry, Plan) else self._close(entry)
+    def apply(self, record: Plan | Outcome) -> list[Entry]:
+        """Add the next record of the journal; returns the entries that it made."""
+        known = len(self.entries)
+        if isinstance(record, Plan):
+            self._open(record)
+        else:
+            self._close(record)
+        return self.entries[known:]
 
-    def _open(self, plan: Plan) -> Plan | Settled | None:
+    def _open(self, plan: Plan) -> None:
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
         self.through = plan.plan
-        last: Settled | None = None
         for settlement in plan.settles:
-            last = Settled(plan, settlement)
-            self.entries.append(last)
+            self.entries.append(Settled(plan, settlement))
             self.settled[settlement.key] = settlement
-        if plan.checkpoint is None or plan.members is None:
-            return last
-        self.open = plan
-        return plan
+            if settlement.verdict == "failed":
+                self.failed_tasks.setdefault(settlement.key, set()).add(settlement.task)
+        if plan.checkpoint is not None and plan.members is not None:
+            self.open = plan
 
-    def _close(self, outcome: Outcome) -> Closed:
+    def _close(self, outcome: Outcome) -> None:
         plan = self.open
         if plan is None or plan.plan != outcome.plan or plan.checkpoint is None:
             raise RecordError(f"outcome {outcome.plan} closes no open plan")
@@ -83,22 +87,24 @@ class History:
         self.entries.append(closed)
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
+            self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
             self.attempts.pop(key, None)
-            return closed
+            return
         attempts = self.attempts.setdefault(key, Attempts())
         if attempts.task != plan.task:
             attempts.task, attempts.failures = plan.task, []
         attempts.failures.append(outcome)
         self.spent_workers.update(member.worker for member in plan.members or ())
-        return closed
 
     def is_settled(self, key: Key, task: str | None) -> bool:
         """Whether no further plan is needed; a failure counts only for the task digest that failed."""
         if key in self.succeeded:
             return True
-        settlement = self.settled.get(key)
-        return settlement is not None and (settlement.verdict != "failed" or settlement.task in (None, task))
+        if key in self.settled and self.settled[key].verdict != "failed":
+            return True
+        failed = self.failed_tasks.get(key, set())
+        return None in failed or task in failed
 
     @property
     def newest(self) -> Closed | None:

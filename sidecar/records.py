@@ -1,11 +1,12 @@
 """Frozen values that cross a border: between rooms, between processes, or into a journal file.
 
-Standard library only, since worker processes import this under the user's interpreter. Every record is written as strict
-JSON (no NaN); reading ignores unknown fields, checks the known ones and raises `RecordError` with the field's name.
+Standard library only, since worker processes import this under the user's interpreter. Every record is written as
+strict JSON (no NaN); reading ignores unknown fields, checks the known ones and raises `RecordError` naming the field.
 """
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class Checkpoint:
     @property
     def folder(self) -> str:
         """A file name for it, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
-        return f"{quote(self.name, safe='-_.+=,')[:200]}@{self.digest[:12]}"
+        return f"{quote(self.name, safe='-_.+=,', errors='surrogatepass')[:200]}@{self.digest[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ R = TypeVar("R")
 
 def dumps(record: Any) -> bytes:
     """Strict JSON of a record, one line."""
-    return json.dumps(dataclasses.asdict(record), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(dataclasses.asdict(record), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
 
 
 def loads(cls: type[R], data: bytes) -> R:
@@ -241,9 +243,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: PLR0911 - one r
         return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     elif origin is dict and isinstance(value, dict):
         return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 is read as inf
         return float(value)
-    elif isinstance(kind, type) and type(value) is kind:
+    elif kind is not float and isinstance(kind, type) and type(value) is kind:
         return value
     raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
 

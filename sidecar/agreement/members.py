@@ -1,0 +1,251 @@
+"""Who is there: every node writes its own heartbeat file, and judges the others by whether theirs change.
+
+`Members` reads and writes the files, in the daemon's I/O thread. `Freshness` is pure: it is told what was read and
+when, on this node's own clock, and says who is alive. No two machines' clocks are ever compared.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+from urllib.parse import quote, unquote
+
+from sidecar.agreement.storage import Storage
+from sidecar.errors import NodeNameTakenError, RecordError
+from sidecar.records import Heartbeat, dumps, loads
+
+FOLDER: Final = "members"
+
+_BEATS_OF_PREDECESSOR: Final = 3
+"""So many beats of the incarnation found at the start prove it alive: it left one, and may have died writing one."""
+
+_BEATS_OF_RIVAL: Final = 5
+"""More than the above, so that who came later is gone before the earlier one asks which of the two should go."""
+
+
+def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
+    """Sort key that counts as people do: worker-2 before worker-10. Different names have different keys."""
+    parts = re.split(r"([0-9]+)", node)  # text and digits alternate, so equal places hold equal types
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), node
+
+
+def member_path(node: str) -> str:
+    """Where a node's heartbeat stands; any name makes a safe file name."""
+    return f"{FOLDER}/{quote(node, safe='-_.+=,@:', errors='surrogatepass')}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at members' files found."""
+
+    heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
+    unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
+    complete: bool = True  # every member was looked for, not just some
+
+
+class Members:
+    """The heartbeat files of one run, of which this daemon writes one."""
+
+    def __init__(self, storage: Storage, run: str) -> None:
+        self.storage = storage
+        self.run = run
+        self._written = False
+        self._predecessor: str | None = None  # the incarnation found under this node's name at the start
+        self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
+
+    def write(self, heartbeat: Heartbeat) -> None:
+        """Put this node's heartbeat where the others look; the beat before it must have been this daemon's own.
+
+        Raises `NodeNameTakenError` if another live daemon writes there too and this one came later, `StorageError` if
+        storage does not answer.
+        """
+        self._check_name(heartbeat)
+        self.storage.replace(member_path(heartbeat.node), dumps(heartbeat))
+        self._written = True
+
+    def read_all(self) -> Reading:
+        """Read the files of all members; raises `StorageError` if storage does not answer."""
+        names = (name.removesuffix(".json") for name in self.storage.names(FOLDER) if name.endswith(".json"))
+        return replace(self.read(unquote(name) for name in names), complete=True)
+
+    def read(self, nodes: Iterable[str]) -> Reading:
+        """Read these members' files. An absent, torn or foreign one is reported and does not stop the others.
+
+        Raises `StorageError` if storage does not answer: who cannot look must not conclude that nobody is there.
+        """
+        heartbeats = []
+        unread = {}
+        for node in sorted(set(nodes), key=natural_order):
+            try:
+                heartbeats.append(self._read(node))
+            except RecordError as error:
+                unread[node] = str(error)
+        return Reading(tuple(heartbeats), unread, complete=False)
+
+    def _read(self, node: str) -> Heartbeat:
+        path = member_path(node)
+        found = self.storage.read(path)
+        if found is None:
+            raise RecordError(f"{path} is absent")
+        try:
+            heartbeat = loads(Heartbeat, found)
+        except RecordError as error:
+            raise RecordError(f"{path}: {error}") from error
+        if (heartbeat.run, heartbeat.node) != (self.run, node):
+            raise RecordError(f"{path} is a heartbeat of node {heartbeat.node} in run {heartbeat.run}, not of this run")
+        return heartbeat
+
+    def _check_name(self, mine: Heartbeat) -> None:
+        """Look at what stands under this node's name before writing there.
+
+        Who finds there, again and again, the incarnation that was there before its own first beat came later, and goes.
+        Two that started at the same moment each take the other for the later one: then the greater incarnation goes.
+        """
+        try:
+            found = self._read(mine.node)
+        except RecordError:
+            return
+        if found.incarnation == mine.incarnation:
+            return
+        if not self._written:
+            self._predecessor = found.incarnation
+        beats = self._others.setdefault(found.incarnation, set())
+        beats.add(found.beat)
+        came_later = found.incarnation == self._predecessor
+        if (came_later and len(beats) >= _BEATS_OF_PREDECESSOR) or (
+            mine.incarnation > found.incarnation and len(beats) >= _BEATS_OF_RIVAL
+        ):
+            raise NodeNameTakenError(
+                f"another live daemon (incarnation {found.incarnation}) writes heartbeats as node {mine.node!r}: "
+                "stop one of the two, or give this one a name of its own with --node"
+            )
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What this node saw of one member, in seconds on its own clock."""
+
+    looked_at: float
+    silent_since: float  # its last change, or the beginning of this watch
+    heartbeat: Heartbeat | None = None
+    changed: bool = False  # in this watch
+    largest_gap: float = 0.0  # between two changes
+
+
+class Freshness:
+    """Who is alive, as this node sees it. Pure: no I/O, and time is an argument, in seconds of `Clock.now`.
+
+    That a heartbeat stands there says nothing; its *change*, seen here, is the sign of life. So silence counts only
+    while this node looks: after a lease without a look (suspended, or storage did not answer) the watch of that node
+    begins anew, as at the start. This node's own sign of life is that it could write.
+    """
+
+    def __init__(self, node: str, lease_seconds: float) -> None:
+        self.node = node
+        self.lease_seconds = lease_seconds
+        self._watches: dict[str, _Watch] = {}
+        self._looked_at_all: float | None = None  # when it did last
+
+    def wrote(self, heartbeat: Heartbeat, now: float) -> None:
+        """Note that this node's own heartbeat was written."""
+        self._watches[self.node] = _Watch(looked_at=now, silent_since=now, heartbeat=heartbeat, changed=True)
+
+    def observe(self, reading: Reading, now: float) -> list[str]:
+        """Note what a look at the others found at `now`; returns who showed a sign of life."""
+        found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
+        nodes = found.keys() | reading.unread.keys() | (self._watches.keys() if reading.complete else set())
+        nodes -= {self.node}
+        alive = [node for node in sorted(nodes, key=natural_order) if self._observe(node, found.get(node), now)]
+        if reading.complete:
+            self._looked_at_all = now
+        return alive
+
+    def lease_of(self, node: str) -> float:
+        """How many seconds a node may be silent: longer if storage shows its changes late, but within reason."""
+        watch = self._watches.get(node)
+        return max(self.lease_seconds, 3 * min(watch.largest_gap, self.lease_seconds)) if watch else self.lease_seconds
+
+    def fresh(self, node: str, now: float) -> bool:
+        """Whether the node is there: it has changed within its lease and did not say that it left."""
+        watch = self._watches.get(node)
+        if watch is None or watch.heartbeat is None or watch.heartbeat.state == "left":
+            return False
+        return watch.changed and now - watch.silent_since < self.lease_of(node)
+
+    def fresh_heartbeats(self, now: float) -> list[Heartbeat]:
+        """What the nodes that are there said last, in natural order of their names; this node is among them."""
+        nodes = sorted(self._watches, key=natural_order)
+        return [heartbeat for node in nodes if self.fresh(node, now) and (heartbeat := self.heartbeat(node))]
+
+    def heartbeat(self, node: str) -> Heartbeat | None:
+        """Return what the node said last, however long ago."""
+        watch = self._watches.get(node)
+        return watch.heartbeat if watch else None
+
+    def gone_since(self, node: str) -> float | None:
+        """When the silence began that has lasted a lease of looking; None while there is hope, or nobody looked."""
+        watch = self._watches.get(node)
+        if watch is None or watch.looked_at - watch.silent_since < self.lease_of(node):
+            return None
+        return watch.silent_since
+
+    def lost(self, node: str, incarnation: str | None = None) -> str | None:
+        """Why a member of a plan will not finish it, as a sentence; None while it may.
+
+        `incarnation` is the one that the plan counted on. This is not the opposite of `fresh`: to be listed a node must
+        be known to be there, to be given up it must be known to be gone.
+        """
+        heartbeat = self.heartbeat(node)
+        if heartbeat is not None and incarnation not in (None, heartbeat.incarnation):
+            return f"{node} was restarted"
+        if heartbeat is not None and heartbeat.state == "left":
+            return f"{node} left"
+        if self.gone_since(node) is not None:
+            return f"{node} was silent for its lease of {self.lease_of(node):.1f} seconds"
+        return None
+
+    def ready_to_propose(self, now: float) -> bool:
+        """Whether this node knows enough of the others, and can itself be seen by them, to say what is done next.
+
+        It must have looked at all members, and each whose file it saw must since have changed once, have left, or have
+        been silent for a lease. So a node that is alone is ready at once.
+        """
+        return (
+            self._looked_at_all is not None
+            and self.fresh(self.node, now)
+            and all(map(partial(self._known, now), self._watches))
+        )
+
+    def _known(self, now: float, node: str) -> bool:
+        watch = self._watches[node]
+        left = watch.heartbeat is not None and watch.heartbeat.state == "left"
+        return watch.changed or left or now - watch.silent_since >= self.lease_of(node)
+
+    def _observe(self, node: str, found: Heartbeat | None, now: float) -> bool:
+        watch = self._watches.get(node)
+        if watch is None or now - watch.looked_at >= self.lease_of(node):
+            self._watches[node] = self._begin(watch, found, now)
+            return self._watches[node].changed
+        watch.looked_at = now
+        known = watch.heartbeat
+        if found is None or found == known:
+            return False
+        same_life = known is not None and known.incarnation == found.incarnation
+        if known is not None and same_life and found.beat < known.beat:
+            return False  # storage showed the past
+        if same_life and watch.changed:
+            watch.largest_gap = max(watch.largest_gap, now - watch.silent_since)
+        watch.heartbeat, watch.silent_since, watch.changed = found, now, True
+        return True
+
+    def _begin(self, before: _Watch | None, found: Heartbeat | None, now: float) -> _Watch:
+        """Begin to watch a node, for the first time or after not having looked for a lease.
+
+        What changed while nobody looked may have changed long ago: it says nothing of now. But a file that a look at
+        all members did not find a moment ago is new.
+        """
+        if before is not None:
+            return _Watch(now, now, heartbeat=found or before.heartbeat, largest_gap=before.largest_gap)
+        newcomer = self._looked_at_all is not None and now - self._looked_at_all < self.lease_seconds
+        return _Watch(now, now, heartbeat=found, changed=newcomer and found is not None)

@@ -1,0 +1,363 @@
+import os
+import random
+
+import pytest
+
+from sidecar.agreement.members import Freshness, Members, Reading, member_path, natural_order
+from sidecar.errors import NodeNameTakenError, StorageError
+from sidecar.records import dumps
+
+LEASE = 10.0
+
+
+@pytest.fixture
+def members(storage):
+    return Members(storage, "run-a")
+
+
+@pytest.fixture
+def freshness(new_heartbeat):
+    """Build the view of node `me`, which wrote its own heartbeat at 0."""
+
+    def build(lease=LEASE):
+        view = Freshness("me", lease)
+        view.wrote(new_heartbeat("me"), 0.0)
+        return view
+
+    return build
+
+
+def look(*heartbeats):
+    return Reading(heartbeats)
+
+
+def test_names_are_ordered_as_people_count():
+    """Numbers count, text compares, and names that look alike still differ."""
+    names = ["", "10", "9", "a", "a-2-b", "a-10-a", "a-10-b", "worker-02", "worker-2", "worker-10", "worker-10a", "é-1"]
+    shuffled = random.Random(0).sample(names, len(names))
+    assert sorted(shuffled, key=natural_order) == ["", "9", "10", *names[3:]]
+    assert len({natural_order(name) for name in names}) == len(names)
+
+
+def test_heartbeats_are_read_back_in_natural_order(storage, members, new_heartbeat):
+    """Any node name makes a file, and the record comes back whole."""
+    nodes = ["worker-2", "worker-10", "a/b", "..", "ü%2F:1"]
+    for node in reversed(nodes):
+        Members(storage, "run-a").write(new_heartbeat(node))
+    reading = members.read_all()
+    assert [heartbeat.node for heartbeat in reading.heartbeats] == sorted(nodes, key=natural_order)
+    assert reading.heartbeats[-1] == new_heartbeat(reading.heartbeats[-1].node)
+    assert (reading.unread, reading.complete) == ({}, True)
+    assert all(path.parent == storage.root / "members" for path in storage.root.rglob("*.json"))
+
+
+def test_nobody_is_there_before_the_first_heartbeat(members):
+    """An absent folder is a complete reading of nobody."""
+    assert members.read_all() == Reading()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not a Heartbeat record"),
+        (b'{"run":"run-a","no', "not a Heartbeat record"),
+        (bytes(200), "not a Heartbeat record"),
+        (b'{"schema":2}', "update this daemon"),
+        (b"{}", "Heartbeat.run: missing"),
+    ],
+)
+def test_a_broken_file_is_reported_and_stops_nobody(members, put, new_heartbeat, content, reason):
+    """The machine of one node may have crashed while it wrote; the others are read all the same."""
+    put("members/b.json", content)
+    members.write(new_heartbeat("c"))
+    reading = members.read_all()
+    assert [heartbeat.node for heartbeat in reading.heartbeats] == ["c"]
+    assert list(reading.unread) == ["b"]
+    assert reading.unread["b"].startswith("members/b.json: ")
+    assert reason in reading.unread["b"]
+
+
+def test_leftovers_of_others_are_not_members(members, put, new_heartbeat):
+    """Of another run, copied by hand, no heartbeat at all, or not renamed yet."""
+    put("members/old.json", new_heartbeat("old", run="run-before"))
+    put("members/copy.json", new_heartbeat("original"))
+    put("members/notes.txt", b"hello")
+    put("members/%FF.json", b"{}")
+    put(os.fsdecode(b"members/\xfe.json"), b"{}")
+    put("members/.tmp-1", dumps(new_heartbeat("unfinished")))
+    reading = members.read_all()
+    assert reading.heartbeats == ()
+    assert sorted(reading.unread) == ["copy", "old", "\udcfe", "\N{REPLACEMENT CHARACTER}"]
+    assert "run-before" in reading.unread["old"]
+    assert "original" in reading.unread["copy"]
+
+
+def test_some_members_can_be_read_without_the_others(members, put, new_heartbeat):
+    """Who is asked for and absent is reported as absent."""
+    put("members/a.json", new_heartbeat("a"))
+    put("members/b.json", new_heartbeat("b"))
+    reading = members.read(["z", "b", "b"])
+    assert reading.heartbeats == (new_heartbeat("b"),)
+    assert reading.unread == {"z": "members/z.json is absent"}
+    assert not reading.complete
+
+
+def test_storage_that_does_not_answer_is_no_empty_reading(members, put, new_heartbeat):
+    """Who cannot look must not conclude that nobody is there."""
+    put("members/a.json/in_the_way", b"")
+    with pytest.raises(StorageError):
+        members.read_all()
+    with pytest.raises(StorageError):
+        members.write(new_heartbeat("a"))
+
+
+def test_a_restarted_daemon_takes_over_its_file(storage, new_heartbeat):
+    """The file of the former life is there, and one late write of the dying process changes nothing."""
+    old, new = Members(storage, "run-a"), Members(storage, "run-a")
+    old.write(new_heartbeat(incarnation="z", beat=7))
+    new.write(new_heartbeat(incarnation="b", beat=1))
+    storage.replace(member_path("worker-1"), dumps(new_heartbeat(incarnation="z", beat=8)))
+    for beat in range(2, 30):
+        new.write(new_heartbeat(incarnation="b", beat=beat))
+    assert new.read(["worker-1"]).heartbeats == (new_heartbeat(incarnation="b", beat=29),)
+
+
+@pytest.mark.parametrize(("earlier", "later"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("beats_between", [1, 3])
+def test_of_two_daemons_under_one_name_the_later_goes(storage, new_heartbeat, earlier, later, beats_between):
+    """Whatever their incarnations, who found the other's heartbeat at its start stops soon, and the other stays."""
+    first, second = Members(storage, "run-a"), Members(storage, "run-a")
+    first.write(new_heartbeat(incarnation=earlier, beat=1))
+    for beat in range(2, 4):
+        for extra in range(beats_between):
+            second.write(new_heartbeat(incarnation=later, beat=beat * 10 + extra))
+        first.write(new_heartbeat(incarnation=earlier, beat=beat))
+    with pytest.raises(NodeNameTakenError, match="'worker-1': stop one of the two"):
+        second.write(new_heartbeat(incarnation=later, beat=40))
+    for beat in range(4, 24):
+        first.write(new_heartbeat(incarnation=earlier, beat=beat))
+
+
+def test_of_two_daemons_that_start_at_once_under_one_name_one_goes(storage, new_heartbeat):
+    """Neither found the other at its start, so the incarnations decide: never both go."""
+
+    class Simultaneous(Members):
+        def _check_name(self, mine):
+            if self._written:
+                super()._check_name(mine)
+
+    daemons = {incarnation: Simultaneous(storage, "run-a") for incarnation in ("a", "b")}
+    gone = []
+    for beat in range(1, 40):
+        for incarnation, daemon in list(daemons.items()):
+            try:
+                daemon.write(new_heartbeat(incarnation=incarnation, beat=beat))
+            except NodeNameTakenError:
+                gone.append(incarnation)
+                del daemons[incarnation]
+    assert gone == ["b"]
+
+
+def test_only_a_change_is_a_sign_of_life(freshness, new_heartbeat):
+    """A file that stands there may be years old; when it changes its node is there, for a lease."""
+    view = freshness()
+    assert view.observe(look(new_heartbeat("a", beat=5)), 0.0) == []
+    assert not view.fresh("a", 0.0)
+    assert view.observe(look(new_heartbeat("a", beat=5)), 2.0) == []
+    assert view.observe(look(new_heartbeat("a", beat=6)), 4.0) == ["a"]
+    assert view.fresh("a", 13.9)
+    assert not view.fresh("a", 14.0)
+
+
+def test_a_change_of_anything_counts_and_a_stale_read_does_not(freshness, new_heartbeat):
+    """The same beat with another state is news, a smaller beat is the past, a new incarnation begins anew."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a", beat=5)), 0.0)
+    assert view.observe(look(new_heartbeat("a", beat=5, state="draining")), 1.0) == ["a"]
+    assert view.observe(look(new_heartbeat("a", beat=4)), 2.0) == []
+    assert view.heartbeat("a").beat == 5
+    assert view.observe(look(new_heartbeat("a", beat=1, incarnation="i2")), 3.0) == ["a"]
+    assert view.heartbeat("a").incarnation == "i2"
+
+
+def test_a_newcomer_is_fresh_at_once(freshness, new_heartbeat):
+    """A file that was not there a moment ago was written since."""
+    view = freshness()
+    view.observe(look(), 0.0)
+    assert view.observe(look(new_heartbeat("a")), 2.0) == ["a"]
+    assert view.fresh("a", 2.0)
+    assert view.ready_to_propose(2.0)
+
+
+def test_a_file_that_appeared_while_nobody_looked_is_no_newcomer(freshness, new_heartbeat):
+    """Its node may be dead again by the time that somebody looks."""
+    view = freshness()
+    view.observe(look(), 0.0)
+    assert view.observe(look(new_heartbeat("a")), 10.0) == []
+    assert not view.fresh("a", 10.0)
+
+
+def test_a_file_that_could_not_be_read_for_a_while_is_not_changed_by_that(freshness, new_heartbeat):
+    """Only other content than the last one known is a sign of life, also across an absence."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a")), 0.0)
+    for now in (1.0, 50.0):
+        view.observe(Reading((), {"a": "torn"}), now)
+        assert view.observe(look(new_heartbeat("a")), now + 1) == []
+    assert view.observe(look(new_heartbeat("a", beat=2)), 52.0) == ["a"]
+
+
+def test_nobody_waits_for_who_left(freshness, new_heartbeat):
+    """Its file stays, and does not delay the first proposal."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a", state="left")), 0.0)
+    assert view.ready_to_propose(0.0)
+
+
+def test_who_left_is_not_there(freshness, new_heartbeat):
+    """The last heartbeat of a node that left is a change, yet no presence."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a", beat=1)), 0.0)
+    view.observe(look(new_heartbeat("a", beat=2, state="left")), 1.0)
+    assert not view.fresh("a", 1.0)
+    assert view.lost("a") == "a left"
+
+
+def test_fresh_nodes_come_in_natural_order_with_this_one_among_them(freshness, new_heartbeat):
+    """The order by which daemons find their proposer."""
+    view = freshness()
+    view.observe(look(), 0.0)
+    view.observe(look(*(new_heartbeat(node) for node in ("worker-10", "worker-2", "a"))), 1.0)
+    assert [heartbeat.node for heartbeat in view.fresh_heartbeats(1.0)] == ["a", "me", "worker-2", "worker-10"]
+
+
+def test_who_cannot_write_does_not_count_itself(freshness, new_heartbeat):
+    """A lease after the last own heartbeat this node is neither fresh nor ready, until it writes again."""
+    view = freshness()
+    view.observe(look(), 9.0)
+    assert view.ready_to_propose(9.9)
+    view.observe(look(new_heartbeat("me", beat=77)), 10.0)  # what is read of oneself proves nothing
+    assert not view.fresh("me", 10.0)
+    assert not view.ready_to_propose(10.0)
+    view.wrote(new_heartbeat("me", beat=78), 11.0)
+    assert view.ready_to_propose(11.0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "now", "ready"),
+    [
+        ([], 0.0, False),
+        ([(0.0, {})], 0.0, True),
+        ([(0.0, {"a": 1})], 0.0, False),
+        ([(0.0, {"a": 1}), (2.0, {"a": 1})], 2.0, False),
+        ([(0.0, {"a": 1}), (2.0, {"a": 2})], 2.0, True),
+        ([(0.0, {"a": 1, "b": 1}), (2.0, {"a": 2, "b": 1})], 2.0, False),
+        ([(0.0, {"a": 1, "b": 1}), (2.0, {"a": 2, "b": 1}), (9.9, {"a": 3, "b": 1})], 9.9, False),
+        ([(0.0, {"a": 1, "b": 1}), (2.0, {"a": 2, "b": 1}), (9.9, {"a": 3, "b": 1})], 10.0, True),
+        ([(0.0, {"a": 1}), (2.0, {})], 9.9, False),
+        ([(0.0, {"a": 1}), (2.0, {})], 10.0, True),
+    ],
+    ids=[
+        "not before looking",
+        "alone: at once",
+        "one stands there",
+        "one is silent so far",
+        "one has changed",
+        "two, of which one has changed",
+        "one silent almost for a lease",
+        "one silent for a lease",
+        "a file vanished a moment ago",
+        "a file vanished a lease ago",
+    ],
+)
+def test_at_the_start_a_node_gets_to_know_the_others_before_it_proposes(freshness, new_heartbeat, looks, now, ready):
+    """Every file it saw has changed once or been silent for a lease."""
+    view = freshness()
+    for at, beats in looks:
+        view.observe(look(*(new_heartbeat(node, beat=beat) for node, beat in beats.items())), at)
+        view.wrote(new_heartbeat("me"), at)
+    assert view.ready_to_propose(now) is ready
+
+
+def test_a_look_at_some_is_no_look_at_all(freshness, new_heartbeat):
+    """Who read only those before it does not know yet who else is there."""
+    view = freshness()
+    view.observe(Reading((new_heartbeat("a", beat=1),), complete=False), 0.0)
+    view.observe(Reading((new_heartbeat("a", beat=2),), complete=False), 1.0)
+    assert view.fresh("a", 1.0)
+    assert not view.ready_to_propose(1.0)
+
+
+def test_a_listed_member_is_lost_after_a_lease_of_silence_while_it_is_watched(freshness, new_heartbeat):
+    """Whether it stood there unchanged, went silent later, or has no file at all."""
+    view = freshness()
+    for at in (0.0, 3.0, 6.0, 9.9):
+        changing = new_heartbeat("b", beat=1 if at == 0 else 2)
+        view.observe(Reading((new_heartbeat("a"), changing), {"c": "absent"}, complete=False), at)
+        assert [view.lost(node) for node in "abc"] == [None] * 3
+    view.observe(Reading((new_heartbeat("a"), new_heartbeat("b", beat=2)), {"c": "torn"}, complete=False), 10.0)
+    assert view.lost("a") == "a was silent for its lease of 10.0 seconds"
+    assert [view.gone_since(node) for node in "abc"] == [0.0, None, 0.0]
+    assert view.lost("never looked at") is None
+
+
+def test_a_restarted_member_is_lost_to_its_plan(freshness, new_heartbeat):
+    """Another incarnation does not know the plan, however alive it is."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a")), 0.0)
+    assert view.lost("a", "i1") is None
+    view.observe(look(new_heartbeat("a", incarnation="i2")), 1.0)
+    assert view.lost("a", "i1") == "a was restarted"
+    assert view.lost("a", "i2") is None
+    assert view.lost("a") is None
+
+
+def test_a_members_silence_counts_only_while_this_node_looks(freshness, new_heartbeat):
+    """After an absence of its own it gives nobody up, and trusts nobody, until it has watched again."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a", beat=1), new_heartbeat("b", beat=1)), 0.0)
+    view.observe(look(new_heartbeat("a", beat=2), new_heartbeat("b", beat=2)), 1.0)
+    view.wrote(new_heartbeat("me", beat=2), 100.0)
+    assert view.observe(look(new_heartbeat("a", beat=2), new_heartbeat("b", beat=40)), 100.0) == []
+    assert [view.lost(node) for node in "ab"] == [None, None]
+    assert not view.fresh("b", 100.0)
+    assert not view.ready_to_propose(100.0)
+    view.observe(look(new_heartbeat("a", beat=2), new_heartbeat("b", beat=41)), 102.0)
+    assert view.fresh("b", 102.0)
+    view.observe(look(new_heartbeat("a", beat=2), new_heartbeat("b", beat=42)), 110.0)
+    assert view.gone_since("a") == 100.0
+    view.wrote(new_heartbeat("me", beat=3), 110.0)
+    assert view.ready_to_propose(110.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lease"),
+    [
+        ([0, 2, 4, 6], 10.0),
+        ([0, 2, 7, 9], 15.0),
+        ([0, 2, 7, 16], 27.0),
+        ([0, 2, 14, 16], 30.0),
+        ([0, 2, 500, 502], 30.0),
+    ],
+    ids=["regular", "a gap of 5", "gaps of 5 and 9", "a gap over the lease", "a node that was away"],
+)
+def test_the_lease_is_three_times_the_largest_gap_within_reason(freshness, new_heartbeat, changes, lease):
+    """Storage that shows changes late does not make its nodes flap, nor does one long absence make them immortal."""
+    view = freshness()
+    for now in range(changes[-1] + 1):
+        beat = sum(change <= now for change in changes)
+        view.observe(look(new_heartbeat("a", beat=beat)), float(now))
+    assert view.lease_of("a") == lease
+    last = changes[-1]
+    assert view.fresh("a", last + lease - 0.1)
+    assert not view.fresh("a", last + lease)
+
+
+def test_a_restart_is_no_gap(freshness, new_heartbeat):
+    """The time that a node takes to start again says nothing of how late its storage shows changes."""
+    view = freshness()
+    for now in range(20):
+        life, beat = ("i1", min(now, 3)) if now < 12 else ("i2", now)
+        view.observe(look(new_heartbeat("a", beat=beat, incarnation=life)), float(now))
+    assert view.lease_of("a") == LEASE
+    assert view.lease_of("never seen") == LEASE

@@ -1,0 +1,193 @@
+import pytest
+
+from sidecar.errors import RecordError
+from sidecar.history import Closed, History, Settled
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+
+A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
+B = Checkpoint("ckpt-b", "b" * 64, 2, "tf")
+
+
+def plan(number, checkpoint=A, *, task="t1", settles=(), workers=("w1",)):
+    members = tuple(Member(rank, f"n{rank}", worker, "h:1") for rank, worker in enumerate(workers))
+    return Plan(number, "r", f"p{number}", checkpoint, 1, members if checkpoint else None, settles, task, "n0", "now")
+
+
+def success(number):
+    result = Result("g", 1, {}, {}, {}, "v", "t", {}, ())
+    return Outcome(number, "r", f"o{number}", "succeeded", "n0", "now", result=result)
+
+
+def failure(number, kind="stalled"):
+    return Outcome(number, "r", f"o{number}", "failed", "n0", "now", kind=kind)
+
+
+def settle(checkpoint, verdict, task=None):
+    return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, "because", task)
+
+
+def fold(*entries):
+    history = History()
+    for entry in entries:
+        history.apply(entry)
+    return history
+
+
+def test_an_empty_journal_has_no_past():
+    """Nothing is open, settled or newest before plan 1."""
+    history = History()
+    assert (history.through, history.open, history.newest, list(history.evaluated())) == (0, None, None, [])
+    assert not history.is_settled(A.key, "t1")
+
+
+def test_a_success_settles_its_checkpoint_for_every_task():
+    """Plan, outcome: the plan is open in between, and afterwards nobody evaluates that checkpoint again."""
+    history = History()
+    assert history.apply(plan(1)) == []
+    assert (history.open, history.through) == (plan(1), 1)
+    assert not history.is_settled(A.key, "t1")
+    closed = Closed(plan(1), success(1))
+    assert history.apply(success(1)) == [closed]
+    assert (history.open, history.through) == (None, 1)
+    assert history.is_settled(A.key, "t1")
+    assert history.is_settled(A.key, "t2")
+    assert not history.is_settled(B.key, "t1")
+    assert history.entries == [closed]
+
+
+def test_changed_content_under_a_known_name_is_another_checkpoint():
+    """Name and digest together are the identity."""
+    history = fold(plan(1), success(1))
+    assert not history.is_settled((A.name, "f" * 64), "t1")
+
+
+def test_the_newest_is_what_succeeded_last():
+    """In journal order, not by step; a later failure does not take its place."""
+    history = fold(
+        plan(1, B), success(1), plan(2, A), success(2), plan(3, Checkpoint("c", "c" * 64, 3, "tf")), failure(3)
+    )
+    assert history.newest == Closed(plan(2, A), success(2))
+    assert [checkpoint for checkpoint, _ in history.evaluated()] == [B, A]
+
+
+def test_a_checkpoint_evaluated_again_is_the_newest():
+    """Its numbers are those of the later evaluation, and stand last."""
+    history = fold(plan(1, A), success(1), plan(2, B), success(2), plan(3, A), success(3))
+    assert history.newest == Closed(plan(3, A), success(3))
+    assert [checkpoint for checkpoint, _ in history.evaluated()] == [B, A]
+    assert len(history.entries) == 3
+
+
+@pytest.mark.parametrize(
+    ("entries", "group", "checkpoint"),
+    [
+        ([plan(1), failure(1)], 1, 0),
+        ([plan(1), failure(1), plan(2), failure(2, "member_lost"), plan(3), failure(3, "mismatch")], 2, 1),
+        ([plan(1), failure(1), plan(2, task="t2"), failure(2, "task_error")], 0, 1),
+        ([plan(1), failure(1), plan(2), failure(2, "a kind of a newer version")], 2, 0),
+        ([plan(1), failure(1), plan(2), failure(2, None)], 2, 0),
+        ([plan(1), failure(1), plan(2, B), failure(2)], 1, 0),
+    ],
+    ids=["one", "two classes", "another task begins anew", "unknown kind", "no kind", "another checkpoint"],
+)
+def test_failures_are_counted_by_who_is_to_blame(entries, group, checkpoint):
+    """Per checkpoint and for the newest task digest that tried it; an unknown kind is the machines' fault."""
+    attempts = fold(*entries).attempts[A.key]
+    assert (attempts.blamed("group"), attempts.blamed("checkpoint")) == (group, checkpoint)
+    assert attempts.blamed("corrupt") == attempts.blamed("vanished") == 0
+
+
+def test_a_failure_alone_settles_nothing():
+    """It is final only when the journal says so."""
+    assert not fold(plan(1), failure(1, "corrupt")).is_settled(A.key, "t1")
+
+
+def test_a_success_forgets_the_failures_before_it():
+    """The attempts were for nothing else."""
+    assert fold(plan(1), failure(1), plan(2), success(2)).attempts == {}
+
+
+@pytest.mark.parametrize("verdict", ["skipped", "vanished", "corrupt"])
+def test_what_was_not_evaluated_is_settled_for_all_tasks(verdict):
+    """Skipped, vanished and corrupt hold for ever, even if somebody later calls it failed for one task."""
+    history = fold(plan(1, None, settles=(settle(A, verdict),)))
+    assert history.is_settled(A.key, "t1")
+    assert history.is_settled(A.key, None)
+    assert not history.is_settled(B.key, "t1")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "settled_for", "open_for"),
+    [
+        (["t1"], ["t1"], ["t2", None]),
+        (["t1", "t2"], ["t1", "t2"], ["t3"]),
+        ([None], ["t1", "t2", None], []),
+        ([None, "t1"], ["t1", "t2", None], []),
+    ],
+    ids=["one task", "two tasks", "all tasks", "all tasks, then one"],
+)
+def test_a_final_failure_holds_for_the_task_that_failed(tasks, settled_for, open_for):
+    """A corrected task gets its try, and going back to one that failed does not."""
+    history = fold(*(plan(n, None, settles=(settle(A, "failed", task),)) for n, task in enumerate(tasks, 1)))
+    assert all(history.is_settled(A.key, task) for task in settled_for)
+    assert not any(history.is_settled(A.key, task) for task in open_for)
+
+
+def test_a_plan_that_only_settles_is_closed_at_once():
+    """It needs no outcome, and each settlement is an entry."""
+    only = plan(1, None, settles=(settle(A, "skipped"), settle(B, "vanished")))
+    history = History()
+    assert history.apply(only) == [Settled(only, settle(A, "skipped")), Settled(only, settle(B, "vanished"))]
+    assert (history.through, history.open) == (1, None)
+    assert history.apply(plan(2, None)) == []
+    assert history.through == 2
+
+
+def test_a_plan_may_settle_some_and_evaluate_another():
+    """The settlements count from the proposal on, whatever becomes of the evaluation."""
+    history = fold(plan(1, A, settles=(settle(B, "skipped"),)))
+    assert history.is_settled(B.key, "t1")
+    assert history.open is not None
+    history.apply(failure(1))
+    assert [type(entry) for entry in history.entries] == [Settled, Closed]
+
+
+def test_workers_of_a_failed_plan_are_spent():
+    """They are never listed again; those of a success stay warm."""
+    history = fold(plan(1, workers=("w1", "w2")), failure(1), plan(2, workers=("w3",)), success(2))
+    assert history.spent_workers == {"w1", "w2"}
+
+
+@pytest.mark.parametrize(
+    ("before", "entry"),
+    [
+        ([], plan(2)),
+        ([], plan(0)),
+        ([], success(1)),
+        ([plan(1)], plan(2)),
+        ([plan(1)], plan(1)),
+        ([plan(1)], success(2)),
+        ([plan(1), success(1)], success(1)),
+        ([plan(1), success(1)], plan(1)),
+        ([plan(1), success(1)], plan(3)),
+        ([plan(1, None)], success(1)),
+    ],
+    ids=[
+        "a gap at the start",
+        "plan 0",
+        "an outcome of nothing",
+        "a plan while one is open",
+        "the open plan again",
+        "the outcome of another plan",
+        "an outcome twice",
+        "a closed plan again",
+        "a gap",
+        "an outcome of a plan that only settles",
+    ],
+)
+def test_what_is_out_of_order_is_refused_and_changes_nothing(before, entry):
+    """The fold believes no journal that no journal could be."""
+    history = fold(*before)
+    with pytest.raises(RecordError):
+        history.apply(entry)
+    assert history == fold(*before)

@@ -1,0 +1,177 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.errors import RecordError
+from sidecar.records import (
+    KINDS,
+    SCHEMA,
+    Checkpoint,
+    Heartbeat,
+    Member,
+    Outcome,
+    Plan,
+    Result,
+    Settlement,
+    Slot,
+    Value,
+    dumps,
+    from_json,
+    loads,
+)
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.builds(Value, value=st.none() | FINITE, lower=st.none() | FINITE, upper=st.none() | FINITE)
+SECONDS = st.dictionaries(st.text(), FINITE, max_size=3)
+RESULTS = st.builds(
+    Result,
+    metrics=st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES, max_size=2), max_size=2),
+    phases=SECONDS,
+)
+RECORDS = st.one_of(
+    st.builds(Plan, phases=SECONDS, schema=st.just(SCHEMA)),
+    st.builds(Outcome, result=st.none() | RESULTS, schema=st.just(SCHEMA)),
+    st.builds(Heartbeat, schema=st.just(SCHEMA)),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+PLAN = Plan(
+    plan=1,
+    run="r",
+    nonce="n",
+    checkpoint=Checkpoint("ckpt-5", "d" * 64, 5, "tf"),
+    attempt=1,
+    members=(Member(0, "node", "w", "h:1"),),
+    settles=(Settlement("old", "0" * 64, None, "skipped", "newer ones wait"),),
+    task="t",
+    proposer="node",
+    proposed_at="now",
+    phases={"detect": 0.5},
+)
+
+
+def strict(text):
+    def refuse(name):
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@given(record=RECORDS)
+def test_every_record_survives_the_round_trip(record):
+    """What is written is one line of strict JSON with a schema, and what is read back is equal."""
+    data = dumps(record)
+    assert b"\n" not in data
+    assert strict(data)["schema"] == SCHEMA
+    assert loads(type(record), data) == record
+
+
+@given(name=st.text(st.characters(), min_size=1))
+def test_any_file_name_can_be_recorded(name):
+    """Names that are not UTF-8 arrive as lone surrogates; they are written as valid UTF-8, and make a safe folder."""
+    checkpoint = Checkpoint(name, "d" * 64, None, "tf")
+    data = dumps(checkpoint)
+    data.decode()
+    again = loads(Checkpoint, data)
+    assert again.name.encode("utf-16", "surrogatepass") == name.encode("utf-16", "surrogatepass")
+    assert checkpoint.folder.isascii()
+    assert "/" not in checkpoint.folder
+    assert len(checkpoint.folder) <= 213
+
+
+def test_folders_of_different_checkpoints_differ():
+    """The same name with other content has another folder, and a path prefix makes one folder."""
+    assert Checkpoint("run/ckpt-5", "0123456789abcdef", 5, "tf").folder == "run%2Fckpt-5@0123456789ab"
+    assert Checkpoint("c", "a" * 64, 5, "tf").folder != Checkpoint("c", "b" * 64, 5, "tf").folder
+
+
+@given(data=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_lies_in_a_file_reading_it_fails_only_with_a_record_error(data):
+    """Garbage ends as one sentence, never as a traceback of the parser."""
+    for cls in (Plan, Outcome, Heartbeat, Slot):
+        with pytest.raises(RecordError, match=cls.__name__):
+            loads(cls, data)
+
+
+@given(field=st.sampled_from(sorted(strict(dumps(PLAN)))), value=JSON)
+def test_a_field_that_is_wrong_is_named(field, value):
+    """A record with one field replaced is either a record or refused by the name of that field."""
+    try:
+        record = from_json(Plan, strict(dumps(PLAN)) | {field: value})
+    except RecordError as error:
+        assert field in str(error)  # noqa: PT017 - most values are refused, some are fine
+    else:
+        assert loads(Plan, dumps(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"value":1e999,"hex":"inf"}', "Value.value: expected float"),
+        ('{"value":' + "9" * 400 + ',"hex":"inf"}', "Value.value: expected float"),
+        ('{"value":NaN,"hex":"nan"}', "NaN is not JSON"),
+        ('{"value":-Infinity,"hex":"-inf"}', "-Infinity is not JSON"),
+        ('{"value":true,"hex":"1"}', "Value.value: expected float"),
+        ('{"value":"1","hex":"1"}', "Value.value: expected float"),
+        ('{"value":1}', "Value.hex: missing"),
+        ('{"value":1,"hex":null}', "Value.hex: expected str"),
+        ('{"value":1,"hex":"1","goal":"most"}', "Value.goal: expected"),
+        ("[" * 100_000, "not a Value record"),
+        ('{"value":' + "9" * 5000 + ',"hex":"1"}', "not a Value record"),
+    ],
+)
+def test_what_is_no_number_of_this_format_is_refused(text, sentence):
+    """Strict JSON has no infinity by any spelling, and a boolean is no number."""
+    with pytest.raises(RecordError, match=sentence):
+        loads(Value, text.encode())
+
+
+def test_an_infinite_number_is_not_written():
+    """The programmer hears of it; the file would be no JSON."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dumps(Value(float("inf"), "inf"))
+
+
+def test_a_whole_number_stands_for_a_float():
+    """Other programs write 1 for 1.0, but 1.0 is no count."""
+    value = loads(Value, b'{"value":1,"hex":"0x1p+0"}')
+    assert isinstance(value.value, float)
+    with pytest.raises(RecordError, match=r"Member.rank: expected int, found '1.0'"):
+        loads(Member, b'{"rank":1.0,"node":"n","worker":"w","address":"a"}')
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"members": [{"rank": 0, "node": "n", "worker": "w"}]}, r"Plan\.members\[0\]\.address: missing"),
+        ({"settles": [{"verdict": "lost"}]}, r"Plan\.settles\[0\]\.name: missing"),
+        ({"checkpoint": "ckpt-5"}, r"Plan\.checkpoint: expected an object"),
+        ({"settles": {}}, r"Plan\.settles: expected"),
+        ({"phases": {"detect": None}}, r"Plan\.phases\.detect: expected float"),
+    ],
+)
+def test_the_place_of_an_error_is_named_to_the_leaf(change, where):
+    """Whoever repairs a file by hand learns where to look."""
+    with pytest.raises(RecordError, match=where):
+        from_json(Plan, strict(dumps(PLAN)) | change)
+
+
+def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():
+    """A later version may add fields; only when it says so may this one no longer act."""
+    record = strict(dumps(PLAN))
+    assert from_json(Plan, record | {"added_later": 1}) == PLAN
+    with pytest.raises(RecordError, match="schema 2, this version knows 1: update this daemon"):
+        from_json(Plan, record | {"schema": 2})
+    with pytest.raises(RecordError, match=r"Plan\.schema"):
+        from_json(Plan, record | {"schema": "2"})
+
+
+def test_every_kind_of_failure_has_somebody_to_blame():
+    """The closed list behind the label has no empty class."""
+    assert set(KINDS.values()) == {"checkpoint", "group", "corrupt", "vanished"}
