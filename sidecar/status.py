@@ -1,4 +1,4 @@
-"""What a daemon shows of itself: one frozen snapshot per change, from which /metrics, /readyz and the status page are made."""
+"""What a daemon shows of itself: one frozen snapshot, the source of /metrics, /readyz and the status page."""
 
 from dataclasses import dataclass, field
 

@@ -1,0 +1,182 @@
+"""Log lines: one per happening, on standard error, readable by people on a terminal and by programs elsewhere.
+
+Everything this process says goes through here, the standard library's `logging` included. Lines about the journal are
+views of its records, so they cannot disagree with the gauges. Called by the composition root (`configure`) and by the
+daemon (`entry_logged`); imports neither.
+"""
+
+import logging
+import sys
+import threading
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+from sidecar.history import Closed, Entry, Settled
+from sidecar.records import Outcome, Plan, Value
+
+LogFormat = Literal["console", "json"]
+
+
+def configure(log_format: LogFormat | None = None, stream: TextIO | None = None) -> None:
+    """Send every log line to `stream` (default: standard error) as text or as JSON lines.
+
+    Without a format, a terminal gets text and everything else JSON. Libraries that use `logging` are heard from
+    WARNING on. Calling it again replaces what the last call set.
+    """
+    stream = sys.stderr if stream is None else stream
+    if log_format is None:
+        log_format = "console" if stream.isatty() else "json"
+    lines = _Lines(stream)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    rendering = _console(colors=stream.isatty()) if log_format == "console" else _json()
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=False,  # module-level loggers must follow a later call
+    )
+    bridge = _Bridge(lines)
+    bridge.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Bridge)]:
+        root.removeHandler(handler)
+    root.addHandler(bridge)
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)  # else they would stand between JSON lines as bare text
+
+
+def entry_logged(log: FilteringBoundLogger, entry: Entry | Plan) -> None:
+    """Write the one line that an entry of the journal is worth: a plan opened, a plan closed, a checkpoint settled.
+
+    A plan that only settles opens nothing and is silent: what it settled follows as entries of their own.
+    """
+    if isinstance(entry, Plan):
+        if entry.checkpoint is not None and entry.members is not None:
+            log.info(
+                "plan_opened",
+                **_about(entry),
+                attempt=entry.attempt,
+                workers=len(entry.members),
+                nodes=list(dict.fromkeys(member.node for member in entry.members)),
+            )
+    elif isinstance(entry, Closed):
+        _closed(log, entry)
+    else:
+        _settled(log, entry)
+
+
+def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
+    plan, outcome = closed.plan, closed.outcome
+    if outcome.status == "failed" or outcome.result is None:
+        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome))
+        return
+    result = outcome.result
+    numbers = {
+        f"{eval_set}.{name}": _number(value)
+        for eval_set, values in result.metrics.items()
+        for name, value in values.items()
+    }
+    seconds = {phase: round(length, 3) for phase, length in (plan.phases | result.phases).items()}
+    about = _about(plan)
+    log.info(
+        "evaluation_succeeded", **about, workers=result.workers, **numbers, examples=result.examples, seconds=seconds
+    )
+
+
+def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
+    settlement = settled.settlement
+    say = log.info if settlement.verdict == "skipped" else log.warning
+    say(
+        "checkpoint_settled",
+        plan=settled.plan.plan,
+        checkpoint=settlement.name,
+        step=settlement.step,
+        verdict=settlement.verdict,
+        reason=settlement.reason,
+    )
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    checkpoint = plan.checkpoint
+    return {
+        "plan": plan.plan,
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint and checkpoint.step,
+    }
+
+
+def _failure(outcome: Outcome) -> dict[str, Any]:
+    return {"kind": outcome.kind, "node": outcome.node, "rank": outcome.rank, "message": outcome.message}
+
+
+def _number(value: Value) -> float | str:
+    """The number, or `nan`, `inf`, `-inf` as text, which strict JSON can carry."""
+    return value.hex if value.value is None else value.value
+
+
+def _json() -> list[Processor]:
+    # Local variables may hold secrets from the environment, so tracebacks go without them.
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
+
+
+def _console(*, colors: bool) -> list[Processor]:
+    render = structlog.dev.ConsoleRenderer(
+        colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_printable, render]
+
+
+def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters: the name of a file must not steer somebody's terminal."""
+    return {
+        key: repr(value) if isinstance(value, str) and not value.isprintable() else value
+        for key, value in event.items()
+    }
+
+
+class _Lines:
+    """Writes whole lines for all threads, and never raises: a full disk behind the log must not stop the daemon."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        """Write one line."""
+        try:
+            with self._lock:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):  # nowhere is left to say it; ValueError: the stream is closed
+            pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Bridge(logging.Handler):
+    """Takes what libraries say through `logging` to the same lines."""
+
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, formatted like every other line."""
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a library's broken log call is its own affair, as `logging` has it
+            self.handleError(record)
+        else:
+            self._lines.msg(line)

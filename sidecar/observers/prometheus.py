@@ -1,0 +1,291 @@
+"""Prometheus families: what the journal holds and what this node is doing, as one snapshot.
+
+The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last. The
+journal is folded into running totals, each entry once, so an update costs the same after ten entries or ten thousand.
+Imports nothing of the daemon.
+"""
+
+import math
+import operator
+import platform
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, get_args
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sidecar.history import Closed, Entry, History, Key
+from sidecar.records import KINDS, PHASES, NodeState, Value
+from sidecar.status import Status
+from sidecar.version import __version__
+
+BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
+"""Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
+
+_ONE = ("run",)
+_METRIC = ("run", "eval_set", "metric")
+_DURATION: Final = "sidecar_evaluation_phase_duration_seconds"
+_DURATION_HELP: Final = "Seconds that successful evaluations spent in each phase, on the slowest worker."
+
+# Information is typed as a gauge of 1: OpenMetrics would otherwise strip `_info` and see `sidecar_eval_metric` twice.
+_FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "sidecar_eval_metric": (_METRIC, "Value of a metric for the checkpoint evaluated last, over all workers."),
+    "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
+    "sidecar_eval_metric_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
+    "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
+    "sidecar_eval_best_metric": (_METRIC, "Best value of a metric over all checkpoints evaluated in this run."),
+    "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
+    "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
+    "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint that the sidecar_eval_* gauges show."),
+    "sidecar_eval_completed_timestamp_seconds": (_ONE, "Unix time at which the evaluation shown was completed."),
+    "sidecar_newest_checkpoint_step": (_ONE, "Training step of the complete checkpoint discovered last."),
+    "sidecar_newest_checkpoint_timestamp_seconds": (
+        _ONE,
+        "Unix time at which that checkpoint's last file was written.",
+    ),
+    "sidecar_checkpoints_pending": (_ONE, "Complete checkpoints that still need an evaluation."),
+    "sidecar_checkpoints_evaluated_total": (_ONE, "Checkpoints that were evaluated successfully."),
+    "sidecar_checkpoints_failed_total": (_ONE, "Checkpoints given up after too many failed attempts."),
+    "sidecar_checkpoints_skipped_total": (_ONE, "Checkpoints passed over on purpose, by the queue or start setting."),
+    "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
+    "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
+    "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
+    "sidecar_group_size": (_ONE, "Worker processes in the current evaluation group."),
+    "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
+    "sidecar_members": (("run", "state"), "Nodes whose heartbeat this node sees, by the state they report."),
+    "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
+    "sidecar_saves_bytes": (_ONE, "Disk space of what workers saved about their evaluations."),
+    "sidecar_publisher": (("run", "node"), "1 on the one node that exports the sidecar_eval_* families, else 0."),
+    "sidecar_node_info": (
+        ("run", "node", "role", "role_source", "version"),
+        "Always 1; this node's role and where it was found.",
+    ),
+    "sidecar_worker_processes": (("run", "state"), "Worker processes of this node, by what they are doing."),
+    "sidecar_worker_batches": (("run", "process"), "Batches of the running evaluation that a worker process has done."),
+    "sidecar_worker_expected_batches": (("run", "process"), "Batches of the running evaluation that are its share."),
+    "sidecar_worker_info": (("run", "process", "worker", "pid"), "Always 1; which process stands behind a number."),
+    "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
+}
+
+
+class Exporter(Collector):
+    """Collector of every `sidecar_*` family, registered with `registry` on construction.
+
+    Args:
+        registry: where scrapes look; never the global one, so that several daemons fit in one process.
+        process_metrics: add the daemon's own `process_*` families (CPU seconds, memory, open files).
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, process_metrics: bool = True) -> None:
+        self._history: History | None = None
+        self._folded = 0
+        self._totals = _Totals()
+        self._snapshot: tuple[Metric, ...] = (_build_info(),)
+        registry.register(self)
+        if process_metrics:
+            ProcessCollector(registry=registry)
+
+    def update(self, status: Status, history: History) -> None:
+        """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
+        self._follow(history)
+        samples = _Samples(status.run)
+        if status.publisher and history.newest is not None:
+            _export_evaluation(samples, history.newest, self._totals)
+        _export_totals(samples, self._totals)
+        _export_status(samples, status)
+        durations = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=("run", "phase"))
+        for phase, duration in self._totals.durations.items():
+            durations.add_metric((status.run, phase), duration.cumulative(), duration.total)
+        self._snapshot = (*samples.families.values(), durations, _build_info())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the snapshot built last; safe in any thread."""
+        yield from self._snapshot
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield all families without samples, so that `?name[]=` can select them before the first update."""
+        for name in _FAMILIES:
+            yield _family(name)
+        yield HistogramMetricFamily(_DURATION, _DURATION_HELP)
+
+    def _follow(self, history: History) -> None:
+        if history is not self._history or len(history.entries) < self._folded:
+            self._history, self._folded, self._totals = history, 0, _Totals()
+        for entry in history.entries[self._folded :]:
+            self._totals.add(entry)
+        self._folded = len(history.entries)
+
+
+_Family = GaugeMetricFamily | CounterMetricFamily
+
+
+def _family(name: str) -> _Family:
+    labels, explanation = _FAMILIES[name]
+    return (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, explanation, labels=labels)
+
+
+def _build_info() -> Metric:
+    family = _family("sidecar_build_info")
+    family.add_metric((__version__, platform.python_version()), 1)
+    return family
+
+
+class _Samples:
+    """Families that have samples, all of one run. A family without any is not shown at all."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.families: dict[str, _Family] = {}
+
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        """Add one sample; None stands for a number that does not exist."""
+        if value is not None:
+            family = self.families.get(name) or self.families.setdefault(name, _family(name))
+            family.add_metric((self._run, *labels), value)
+
+
+def _export_evaluation(samples: _Samples, newest: Closed, totals: "_Totals") -> None:
+    checkpoint, outcome, result = newest.plan.checkpoint, newest.outcome, newest.outcome.result
+    if checkpoint is None or result is None:
+        return
+    for eval_set, values in result.metrics.items():
+        for name, value in values.items():
+            samples.add("sidecar_eval_metric", _number(value), eval_set, name)
+            samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
+            samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
+            samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
+            # A metric that the task no longer has would otherwise show its best for ever.
+            best = totals.best.get((eval_set, name))
+            if best is not None and best.goal == value.goal:
+                samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
+                samples.add("sidecar_eval_best_step", best.step, eval_set, name)
+    for eval_set, count in result.examples.items():
+        samples.add("sidecar_eval_examples", count, eval_set)
+    samples.add("sidecar_eval_checkpoint_step", checkpoint.step)
+    samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(outcome.completed_at))
+
+
+def _export_totals(samples: _Samples, totals: "_Totals") -> None:
+    for status, keys in totals.checkpoints.items():
+        samples.add(f"sidecar_checkpoints_{status}_total", len(keys))
+    for kind, count in totals.failures.items():
+        samples.add("sidecar_plans_failed_total", count, kind)
+
+
+def _export_status(samples: _Samples, status: Status) -> None:
+    if status.newest is not None:
+        samples.add("sidecar_newest_checkpoint_step", status.newest.step)
+        samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
+    samples.add("sidecar_checkpoints_pending", status.pending)
+    samples.add("sidecar_group_size", status.group_size)
+    samples.add("sidecar_groups_formed_total", status.groups_formed)
+    for state, count in (dict.fromkeys(get_args(NodeState), 0) | status.members).items():
+        samples.add("sidecar_members", count, state)
+    samples.add("sidecar_pins_bytes", status.pins_bytes)
+    samples.add("sidecar_saves_bytes", status.saves_bytes)
+    samples.add("sidecar_publisher", status.publisher, status.node)
+    samples.add("sidecar_node_info", 1, status.node, status.role, status.role_source, status.version)
+    for state, count in Counter(worker.state for worker in status.workers).items():
+        samples.add("sidecar_worker_processes", count, state)
+    # Numbered by place, since ids are never used twice and would leave a new series behind with every group.
+    for place, worker in enumerate(status.workers):
+        process = str(place)
+        samples.add("sidecar_worker_batches", worker.batches, process)
+        samples.add("sidecar_worker_expected_batches", worker.total_batches, process)
+        samples.add("sidecar_worker_info", 1, process, worker.worker, str(worker.pid))
+
+
+_IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    goal: str
+    number: float
+    step: int | None
+
+
+@dataclass(slots=True)
+class _Duration:
+    """A histogram of seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one; two clocks may disagree about what came first, which is no time at all."""
+        self.counts[bisect_left(BUCKETS, max(seconds, 0.0))] += 1
+        self.total += max(seconds, 0.0)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Pairs of upper bound and how many were not longer."""
+        seen, pairs = 0, []
+        for bound, count in zip(BUCKETS, self.counts, strict=True):
+            seen += count
+            pairs.append(("+Inf" if math.isinf(bound) else str(bound), float(seen)))
+        return pairs
+
+
+@dataclass(slots=True)
+class _Totals:
+    """The journal's entries added up, one by one. All known series exist from the start, as 0."""
+
+    checkpoints: dict[str, set[Key]] = field(
+        default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
+    )
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    durations: dict[str, _Duration] = field(default_factory=lambda: {phase: _Duration() for phase in PHASES})
+    best: dict[tuple[str, str], _Best] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Add the next entry. A checkpoint counts once, however often it is settled."""
+        if not isinstance(entry, Closed):
+            self.checkpoints[entry.settlement.verdict].add(entry.settlement.key)
+        elif entry.outcome.status == "succeeded":
+            self._succeeded(entry)
+        else:
+            kind = entry.outcome.kind if entry.outcome.kind in KINDS else "unknown"  # the label's values stay bounded
+            self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
+
+    def _succeeded(self, closed: Closed) -> None:
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        if checkpoint is None or result is None:
+            return
+        self.checkpoints["evaluated"].add(checkpoint.key)
+        for phase, seconds in (closed.plan.phases | result.phases).items():
+            if phase in self.durations:
+                self.durations[phase].add(seconds)
+        for eval_set, values in result.metrics.items():
+            for name, value in values.items():
+                self._compare((eval_set, name), value, checkpoint.step)
+
+    def _compare(self, metric: tuple[str, str], value: Value, step: int | None) -> None:
+        number, best, improves = _number(value), self.best.get(metric), _IMPROVES.get(value.goal)
+        if improves is None or math.isnan(number):
+            return
+        # Another goal means another task: its numbers do not compete with the old ones.
+        if best is None or best.goal != value.goal or improves(number, best.number):
+            self.best[metric] = _Best(value.goal, number, step)
+
+
+def _number(value: Value) -> float:
+    """The number as a float; what strict JSON cannot carry is in `hex`."""
+    if value.value is not None:
+        return value.value
+    try:
+        return float.fromhex(value.hex)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _seconds(text: str) -> float | None:
+    """Unix time of a record's timestamp."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

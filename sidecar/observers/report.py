@@ -1,0 +1,192 @@
+"""The past as rows: `sidecar history` for programs and for people, and the JSON behind the status page.
+
+Pure views of `History` and `Status`. `table` imports rich when it is called, since the daemon never needs it.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sidecar.clock import timestamp
+from sidecar.history import Closed, Entry, History, Key, Settled
+from sidecar.records import Checkpoint, Plan
+from sidecar.status import Status
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = dict[str, Any]
+
+_RECENT_ROWS = 10
+_RECENT_ENTRIES = 40  # read a little further back, so that a settled failure finds the attempt it belongs to
+
+
+def rows(history: History) -> list[Row]:
+    """One JSON object per closed plan and settled checkpoint, oldest first.
+
+    `final` is true for what nothing follows: successes, settled checkpoints, and the last failed attempt at a
+    checkpoint that was then settled as failed. That attempt's row stands for the settlement too.
+    """
+    return _rows(history.entries)
+
+
+def table(history: History) -> "Table":
+    """Build the same rows as a table for people, one column per metric."""
+    from rich.table import Table  # noqa: PLC0415 - only people need it
+    from rich.text import Text  # noqa: PLC0415
+
+    shown = rows(history)
+    columns = dict.fromkeys(
+        (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
+    )
+    result = Table("step", "checkpoint", "status")
+    for eval_set, name in columns:
+        result.add_column(Text(_printable(f"{eval_set}.{name}")), justify="right")
+    for name in ("examples", "workers", "seconds"):
+        result.add_column(name, justify="right")
+    result.add_column("completed")
+    for row in shown:
+        cells = [
+            "" if row["step"] is None else str(row["step"]),
+            row["checkpoint"],
+            row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}",
+            *(_number(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
+            str(sum(row["examples"].values())) if row["examples"] else "",
+            str(row["workers"] or ""),
+            f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
+            row["completed_at"],
+        ]
+        result.add_row(*(Text(_printable(cell)) for cell in cells))
+    return result
+
+
+def status_json(status: Status, history: History) -> dict[str, Any]:
+    """Everything the status page shows, as strict JSON. Its cost does not grow with the history.
+
+    `recent` holds the newest rows of `sidecar history`, newest first; `evaluation` the row that the gauges show.
+    """
+    plan, newest = history.open, history.newest
+    return {
+        "run": status.run,
+        "node": status.node,
+        "incarnation": status.incarnation,
+        "version": status.version,
+        "role": status.role,
+        "role_source": status.role_source,
+        "state": status.state,
+        "publisher": status.publisher,
+        "ready": status.unready is None,
+        "unready": status.unready,
+        "plan": None if plan is None else _open(plan),
+        "evaluation": None if newest is None else _closed_row(newest),
+        "recent": _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1],
+        "pending": status.pending,
+        "newest_checkpoint": status.newest
+        and {"step": status.newest.step, "written_at": timestamp(status.newest.written_at)},
+        "evaluated": len(history.succeeded),
+        "settled": len(history.settled),
+        "group_size": status.group_size,
+        "groups_formed": status.groups_formed,
+        "members": dict(status.members),
+        "workers": [dataclasses.asdict(worker) for worker in status.workers],
+        "pins_bytes": status.pins_bytes,
+        "saves_bytes": status.saves_bytes,
+    }
+
+
+def _rows(entries: Iterable[Entry]) -> list[Row]:
+    found: list[Row] = []
+    failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
+    for entry in entries:
+        if isinstance(entry, Closed):
+            found.append(row := _closed_row(entry))
+            if entry.outcome.status == "failed" and entry.plan.checkpoint is not None:
+                failed[entry.plan.checkpoint.key] = entry.plan, row
+            continue
+        settlement = entry.settlement
+        attempt = failed.get(settlement.key)
+        if attempt and settlement.verdict == "failed" and settlement.task in (None, attempt[0].task):
+            attempt[1]["final"] = True
+            del failed[settlement.key]
+        else:
+            found.append(_settled_row(entry))
+    return found
+
+
+def _closed_row(closed: Closed) -> Row:
+    plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
+    checkpoint: Checkpoint | None = plan.checkpoint
+    assert checkpoint is not None  # History closes no plan without one
+    return {
+        "plan": plan.plan,
+        "attempt": plan.attempt,
+        "checkpoint": checkpoint.name,
+        "digest": checkpoint.digest,
+        "step": checkpoint.step,
+        "status": outcome.status,
+        "final": outcome.status == "succeeded",
+        "kind": outcome.kind,
+        "message": outcome.message,
+        "workers": len(plan.members or ()) if result is None else result.workers,
+        "group": None if result is None else result.group,
+        "examples": {} if result is None else dict(result.examples),
+        "metrics": {}
+        if result is None
+        else {
+            eval_set: {
+                name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
+                for name, value in values.items()
+            }
+            for eval_set, values in result.metrics.items()
+        },
+        "phases": dict(plan.phases) if result is None else plan.phases | result.phases,
+        "proposed_at": plan.proposed_at,
+        "completed_at": outcome.completed_at,
+    }
+
+
+def _settled_row(settled: Settled) -> Row:
+    """No attempt was made: the plan that carried the settlement may have been about another checkpoint."""
+    plan, settlement = settled.plan, settled.settlement
+    return {
+        "plan": plan.plan,
+        "attempt": None,
+        "checkpoint": settlement.name,
+        "digest": settlement.digest,
+        "step": settlement.step,
+        "status": settlement.verdict,
+        "final": True,
+        "kind": None,
+        "message": settlement.reason,
+        "workers": 0,
+        "group": None,
+        "examples": {},
+        "metrics": {},
+        "phases": {},
+        "proposed_at": plan.proposed_at,
+        "completed_at": plan.proposed_at,
+    }
+
+
+def _open(plan: Plan) -> dict[str, Any]:
+    checkpoint, members = plan.checkpoint, plan.members or ()
+    return {
+        "plan": plan.plan,
+        "attempt": plan.attempt,
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint and checkpoint.step,
+        "workers": len(members),
+        "nodes": list(dict.fromkeys(member.node for member in members)),
+        "proposed_at": plan.proposed_at,
+    }
+
+
+def _number(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return ""
+    return str(value["hex"]) if value["value"] is None else f"{value['value']:.6g}"
+
+
+def _printable(text: str) -> str:
+    """Escape control characters: the name of a file must not steer somebody's terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

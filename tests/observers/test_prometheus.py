@@ -1,0 +1,277 @@
+import math
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from sidecar.observers import prometheus
+from sidecar.observers.prometheus import Exporter
+from sidecar.records import KINDS, PHASES, Value
+
+TEST = {"run": "mnist", "eval_set": "test"}
+ACCURACY = TEST | {"metric": "accuracy"}
+RUN = {"run": "mnist"}
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def exporter(registry):
+    return Exporter(registry, process_metrics=False)
+
+
+def value(number, goal="max"):
+    return Value(number if math.isfinite(number) else None, number.hex(), goal=goal)
+
+
+def names(registry):
+    return {sample.name for family in registry.collect() for sample in family.samples}
+
+
+def test_newest_evaluation(exporter, registry, journal, status):
+    """The gauges show the evaluation that succeeded last, with interval, step, time and examples."""
+    journal.evaluate("ckpt-4", 400)
+    journal.evaluate("ckpt-5", 500, {"accuracy": Value(0.5, (0.5).hex(), 0.4, 0.6, "max")})
+    exporter.update(status(), journal.history)
+    read = registry.get_sample_value
+    assert read("sidecar_eval_metric", ACCURACY) == 0.5
+    assert read("sidecar_eval_metric_lower", ACCURACY) == 0.4
+    assert read("sidecar_eval_metric_upper", ACCURACY) == 0.6
+    assert read("sidecar_eval_metric_info", ACCURACY | {"goal": "max"}) == 1
+    assert read("sidecar_eval_examples", TEST) == 1003
+    assert read("sidecar_eval_checkpoint_step", RUN) == 500
+    assert read("sidecar_eval_completed_timestamp_seconds", RUN) == 1769860801.5
+    assert read("sidecar_eval_best_metric", ACCURACY) == 0.97
+    assert read("sidecar_eval_best_step", ACCURACY) == 400
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("max", [0.1, 0.9, 0.9, 0.3], 0.9, 2),
+        ("min", [0.5, 0.2, 0.2, 0.7], 0.2, 2),
+        ("max", [math.nan, 0.2, math.nan], 0.2, 2),
+        ("min", [math.nan, math.inf, 3.0], 3.0, 3),
+        ("none", [0.1, 0.9], None, None),
+        ("max", [math.nan], None, None),
+    ],
+)
+def test_best(exporter, registry, journal, status, case):
+    """The best is the first of the best values, never NaN, and only where the task says what is better."""
+    goal, numbers, best, step = case
+    for number, one in enumerate(numbers, start=1):
+        journal.evaluate(f"ckpt-{number}", number, {"accuracy": value(one, goal)})
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_eval_best_metric", ACCURACY) == best
+    assert registry.get_sample_value("sidecar_eval_best_step", ACCURACY) == step
+
+
+def test_best_forgets_another_goal(exporter, registry, journal, status):
+    """When the task turns a metric's goal around, numbers from before do not compete any more."""
+    journal.evaluate("ckpt-1", 1, {"accuracy": value(0.9, "max")})
+    journal.evaluate("ckpt-2", 2, {"accuracy": value(0.5, "min")})
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_eval_best_metric", ACCURACY) == 0.5
+    journal.evaluate("ckpt-3", 3, {"accuracy": value(0.6, "none")})
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_eval_best_metric", ACCURACY) is None
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_cannot_carry(exporter, registry, journal, status, number):
+    """A null value with its hex is exported as NaN or infinity, in text that Prometheus reads."""
+    journal.evaluate("ckpt-1", 1, {"accuracy": value(number)})
+    exporter.update(status(), journal.history)
+    (family,) = [f for f in parse_text(generate_latest(registry).decode()) if f.name == "sidecar_eval_metric"]
+    assert family.samples[0].value == pytest.approx(number, nan_ok=True)
+
+
+def test_unreadable_hex(exporter, registry, journal, status):
+    """A hex that is no number is shown as NaN instead of stopping the daemon."""
+    journal.evaluate("ckpt-1", 1, {"accuracy": Value(None, "what?", goal="max")})
+    exporter.update(status(), journal.history)
+    assert math.isnan(registry.get_sample_value("sidecar_eval_metric", ACCURACY))
+
+
+def test_only_the_publisher_exports_evaluations(exporter, registry, journal, status):
+    """The sidecar_eval_* families come and go with the publisher's office; everything else stays."""
+    journal.evaluate("ckpt-5", 500)
+    exporter.update(status(publisher=False), journal.history)
+    assert not [name for name in names(registry) if name.startswith("sidecar_eval_")]
+    assert registry.get_sample_value("sidecar_publisher", RUN | {"node": "worker-0"}) == 0
+    assert registry.get_sample_value("sidecar_checkpoints_evaluated_total", RUN) == 1
+    exporter.update(status(publisher=True), journal.history)
+    assert registry.get_sample_value("sidecar_eval_metric", ACCURACY) == 0.97
+    assert registry.get_sample_value("sidecar_publisher", RUN | {"node": "worker-0"}) == 1
+    exporter.update(status(publisher=False), journal.history)
+    assert registry.get_sample_value("sidecar_eval_metric", ACCURACY) is None
+
+
+def test_counters_come_from_the_journal(exporter, registry, journal, status, settle):
+    """Each checkpoint counts once under its end, and each failed plan under its kind."""
+    for attempt in (1, 2):
+        journal.plan("ckpt-1", attempt=attempt)
+        journal.fail("task_error")
+    journal.plan(None, settles=[settle("ckpt-1"), settle("ckpt-2", "skipped"), settle("ckpt-3", "vanished")])
+    journal.plan("ckpt-4", settles=[settle("ckpt-5", "corrupt"), settle("ckpt-1", task="t2")])
+    journal.succeed()
+    exporter.update(status(), journal.history)
+    for end in ("evaluated", "failed", "skipped", "vanished", "corrupt"):
+        assert registry.get_sample_value(f"sidecar_checkpoints_{end}_total", RUN) == 1, end
+    assert registry.get_sample_value("sidecar_plans_failed_total", RUN | {"kind": "task_error"}) == 2
+
+
+def test_known_series_start_at_zero(exporter, registry, journal, status):
+    """Counters and histograms exist before anything happened, so that the first increase is seen."""
+    exporter.update(status(), journal.history)
+    for kind in KINDS:
+        assert registry.get_sample_value("sidecar_plans_failed_total", RUN | {"kind": kind}) == 0
+    for phase in PHASES:
+        labels = RUN | {"phase": phase}
+        assert registry.get_sample_value("sidecar_evaluation_phase_duration_seconds_count", labels) == 0
+    assert registry.get_sample_value("sidecar_checkpoints_evaluated_total", RUN) == 0
+    assert registry.get_sample_value("sidecar_members", RUN | {"state": "draining"}) == 0
+
+
+def test_kind_from_the_future(exporter, registry, journal, status):
+    """A kind that this version does not know becomes `unknown`, so that the label stays bounded."""
+    journal.plan()
+    journal.fail("solar_flare")
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_plans_failed_total", RUN | {"kind": "unknown"}) == 1
+
+
+def test_phase_histogram(exporter, registry, journal, status):
+    """Durations fall into the bucket that includes them; the proposer's phases count; clocks that disagree give 0."""
+    journal.plan()
+    journal.succeed(phases={"restore": 0.1, "evaluate": 90.0, "reduce": 5000.0, "save": -1.0, "invented": 1.0})
+    exporter.update(status(), journal.history)
+
+    def bucket(phase, bound):
+        return registry.get_sample_value(
+            "sidecar_evaluation_phase_duration_seconds_bucket", RUN | {"phase": phase, "le": bound}
+        )
+
+    assert (bucket("restore", "0.03"), bucket("restore", "0.1"), bucket("restore", "+Inf")) == (0, 1, 1)
+    assert (bucket("evaluate", "60.0"), bucket("evaluate", "300.0")) == (0, 1)
+    assert (bucket("reduce", "3600.0"), bucket("reduce", "+Inf")) == (0, 1)
+    assert bucket("save", "0.01") == bucket("detect", "0.01") == 1
+    assert bucket("invented", "+Inf") is None
+    sums = "sidecar_evaluation_phase_duration_seconds_sum"
+    assert registry.get_sample_value(sums, RUN | {"phase": "evaluate"}) == 90.0
+    assert registry.get_sample_value(sums, RUN | {"phase": "save"}) == 0.0
+
+
+def test_this_node(exporter, registry, journal, status):
+    """Queue, group, disk, identity and the worker processes come from the status."""
+    exporter.update(status(), journal.history)
+    read = registry.get_sample_value
+    assert read("sidecar_newest_checkpoint_step", RUN) == 700
+    assert read("sidecar_newest_checkpoint_timestamp_seconds", RUN) == 1769860800.25
+    assert read("sidecar_checkpoints_pending", RUN) == 3
+    assert read("sidecar_group_size", RUN) == 2
+    assert read("sidecar_groups_formed_total", RUN) == 4
+    assert read("sidecar_members", RUN | {"state": "ready"}) == 2
+    assert read("sidecar_pins_bytes", RUN) == 1024
+    assert read("sidecar_saves_bytes", RUN) == 2048
+    node = {"node": "worker-0", "role": "worker", "role_source": "TF_CONFIG", "version": "0.1.0"}
+    assert read("sidecar_node_info", RUN | node) == 1
+    assert read("sidecar_worker_processes", RUN | {"state": "standby"}) == 1
+    assert read("sidecar_worker_batches", RUN | {"process": "0"}) == 3
+    assert read("sidecar_worker_expected_batches", RUN | {"process": "0"}) == 8
+    assert read("sidecar_worker_expected_batches", RUN | {"process": "1"}) is None
+    assert read("sidecar_worker_info", RUN | {"process": "1", "worker": "w1-9", "pid": "4243"}) == 1
+    assert "sidecar_build_info" in names(registry)
+
+
+def test_checkpoint_without_a_step(exporter, registry, journal, status):
+    """A checkpoint whose step is unknown has numbers but no step."""
+    journal.evaluate("final", None)
+    exporter.update(status(newest=None), journal.history)
+    assert registry.get_sample_value("sidecar_eval_metric", ACCURACY) == 0.97
+    assert not names(registry) & {"sidecar_eval_checkpoint_step", "sidecar_eval_best_step"}
+    assert "sidecar_newest_checkpoint_step" not in names(registry)
+
+
+@pytest.mark.parametrize("text_format", [(generate_latest, parse_text), (openmetrics_latest, parse_openmetrics)])
+def test_exposition_parses(exporter, registry, journal, status, text_format):
+    """Both text formats parse, every family has a help text, and odd names come back unharmed."""
+    write, parse = text_format
+    odd = 'top "5"\\ of\nall'
+    journal.evaluate("ckpt-5", 500, {odd: value(math.nan), "accuracy": value(0.5)})
+    journal.plan()
+    exporter.update(status(run=odd), journal.history)
+    families = list(parse(write(registry).decode()))
+    assert all(family.documentation for family in families)
+    metrics = {sample.labels["metric"] for f in families if f.name == "sidecar_eval_metric" for sample in f.samples}
+    assert metrics == {odd, "accuracy"}
+    runs = {sample.labels.get("run") for family in families for sample in family.samples}
+    assert runs == {odd, None}  # None: sidecar_build_info
+
+
+def test_labels_are_bounded(exporter, registry, journal, status):
+    """No label is a step or a path, and a default run stays far under 500 series."""
+    for step in range(40):
+        journal.evaluate(f"ckpt-{step}", step)
+    exporter.update(status(), journal.history)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert len(samples) < 250
+    values = {value for sample in samples for value in sample.labels.values()}
+    assert not [value for value in values if "ckpt" in value or "/" in value]
+
+
+def test_described_before_the_first_update(exporter, registry, journal, status):
+    """A scrape may come first and sees only the build; `name[]` selects from all families, described or built."""
+    assert names(registry) == {"sidecar_build_info"}
+    journal.evaluate("ckpt-5", 500)
+    exporter.update(status(), journal.history)
+    assert {family.name for family in registry.collect()} <= {family.name for family in exporter.describe()}
+    chosen = registry.restricted_registry(["sidecar_eval_metric"])
+    assert [sample.value for family in chosen.collect() for sample in family.samples] == [0.97]
+
+
+def test_entries_are_folded_once(exporter, registry, journal, status):
+    """An update reads only what the journal gained; another history object starts the totals again."""
+    journal.evaluate("ckpt-1", 1)
+    exporter.update(status(), journal.history)
+    journal.history.entries[0] = None  # a second look at it would fail
+    journal.evaluate("ckpt-2", 2)
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_checkpoints_evaluated_total", RUN) == 2
+    exporter.update(status(), type(journal.history)())
+    assert registry.get_sample_value("sidecar_checkpoints_evaluated_total", RUN) == 0
+
+
+def test_a_scrape_never_sees_the_history(exporter, registry, journal, status):
+    """What the loop does to the journal after an update is invisible until the next one, in every thread."""
+    journal.evaluate("ckpt-1", 1)
+    exporter.update(status(), journal.history)
+    journal.evaluate("ckpt-2", 2)
+    seen = []
+    scrape = threading.Thread(
+        target=lambda: seen.append(registry.get_sample_value("sidecar_eval_checkpoint_step", RUN))
+    )
+    scrape.start()
+    scrape.join(timeout=10)
+    assert seen == [1]
+
+
+def test_process_metrics(registry):
+    """The daemon's own memory is exported unless it is not wanted."""
+    Exporter(registry)
+    assert registry.get_sample_value("process_resident_memory_bytes") > 1_000_000
+
+
+def test_families_follow_the_conventions():
+    """Every name has the one prefix, every help is a sentence, and no label could grow without bound."""
+    for name, (labels, explanation) in prometheus._FAMILIES.items():
+        assert name.startswith("sidecar_")
+        assert explanation.endswith(".")
+        assert not {"step", "path", "checkpoint"} & set(labels)
