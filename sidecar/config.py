@@ -1,0 +1,467 @@
+"""What the daemon is told to do: one frozen `Settings`, read from a TOML file < `SIDECAR_*` environment < options.
+
+The first thing a command calls. All problems come in one `SettingsError`, one line each: where the value came from, the
+value, what to write instead. A value that a stronger source replaces is never used, so it is not judged. It imports
+neither a framework nor the command line: every command pays for it at start-up.
+"""
+
+import ipaddress
+import json
+import os
+import re
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from sidecar.errors import SettingsError
+from sidecar.records import Role
+
+PREFIX: Final = "SIDECAR_"
+CONFIG: Final = "config"  # says where the file is, so it is no setting and cannot stand in the file
+
+FLAGS: Final[Mapping[str, str]] = {
+    "--checkpoint-dir": "checkpoint_dir",
+    "--state-dir": "state_dir",
+    "--run": "run",
+    "--task": "task",
+    "--node": "node",
+    "--role": "role",
+    "--host": "host",
+    "--port-range": "port_range",
+    "--replicas": "replicas",
+    "--min-workers": "min_workers",
+    "--http": "http",
+    "--queue": "queue",
+    "--start": "start",
+    "--stop-after-step": "stop_after_step",
+    "--stop-idle-seconds": "stop_idle_seconds",
+    "--log-format": "log_format",
+    "--no-wait": "wait",
+}
+"""Options that scripts rely on, and the settings they give; `--config` beside them. The others live in the file."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SERVICE: Final = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+_MAX_PORT: Final = 65535
+_DERIVED: Final[Any] = None  # a default that a validator makes of other settings
+
+
+def _no_boolean(value: Any) -> Any:
+    """Without this `replicas = true` would be read as 1."""
+    if isinstance(value, bool):
+        raise ValueError("write a number")  # noqa: TRY004 - pydantic collects ValueError only
+    return value
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_boolean)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+
+
+class Settings(BaseSettings):
+    """Every setting of a daemon, checked. `load` reads them; constructing one looks at its arguments only."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", validate_default=True, env_prefix=PREFIX, enable_decoding=False
+    )
+
+    # Where. Relative paths start at the current directory, wherever they are written; all are absolute afterwards.
+    checkpoint_dir: Path  # no default: guessing what to watch helps nobody
+    state_dir: Path = _DERIVED  # <checkpoint_dir>/.sidecar: all nodes share that storage already
+    run: str = _DERIVED  # the checkpoint directory's own name: what people call the training run
+
+    # What. Not needed on a chief, so `require_task` asks for it.
+    task: str | None = None
+    framework: Literal["tensorflow"] = "tensorflow"  # the only backend so far
+
+    # Who. Null: found out from the training job's environment (roles.py).
+    node: str | None = None
+    role: Role | None = None
+    chief_nodes: tuple[str, ...] = ()  # nobody can guess host names
+    host: str | None = None  # IPv6 addresses stand in brackets, ready for a port
+
+    # How many, and where they meet.
+    replicas: Count = 1  # right for a CPU node; a GPU node takes one per GPU
+    min_workers: Count = 1  # a result now, from one node, beats waiting for all
+    port_range: str = "21000-21999"  # below 32768, where Linux' ephemeral ports start: no outgoing connection takes one
+    http: str = "127.0.0.1:19108"  # the numbers say how good a model is: reachable from outside only on request
+
+    # Which checkpoints, and when to end.
+    queue: Literal["every", "latest"] = "every"  # nothing is lost unless asked for
+    start: Literal["all", "new"] = "all"  # a daemon started late evaluates what it missed
+    stop_after_step: Whole | None = None  # a daemon serves until it is stopped
+    stop_idle_seconds: Seconds | None = None
+    wait: bool = True  # `run` stays; --no-wait evaluates what is there and ends
+
+    log_format: Literal["console", "json"] | None = None  # null: console on a terminal, JSON lines elsewhere
+
+    # The worker processes.
+    worker_python: Path = Path(sys.executable)  # the daemon's own; the trainer's venv when they differ
+    worker_logs: Path = _DERIVED  # a folder of this user's below the system's temporary one: never on shared storage
+    worker_env: dict[str, str | None] = {}  # null (false in TOML, which has no null) removes a variable
+    devices: Literal["cpu", "gpu"] | tuple[int | str, ...] = "cpu"  # training owns the GPUs until told otherwise
+    share_gpu: bool = False  # memory taken beside a training process is what kills it
+    gpu_memory_mb: Count | None = None  # grows as needed
+    release_idle_seconds: Seconds = 600.0  # outlasts most save intervals: a busy run stays warm, a paused one lets go
+    standby: bool = True  # 540 MB for a group that re-forms in 0.4 s instead of 5 s
+    # Never from the core count: threads split sums, so nodes of different sizes would get different bits and refuse to
+    # form a group. 2 gave the same bits as 1 where 3 and 8 did not, and leaves the cores to the trainer.
+    threads: Count = 2
+    collectives: Literal["auto", "ring", "nccl"] = "ring"  # a few KB per evaluation need no NCCL
+    always_cluster: bool = False  # a group of one needs no cluster; tests force it
+    step_key: str | None = None  # the usual names of the step are tried first
+    step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
+    keep_saves: Count = 2  # the newest and the one before it, to compare; a whole run would fill the storage
+    save_weights: bool = True  # what was evaluated stays available after the trainer deleted it
+    cache_bytes: Whole = 1024**3  # common test sets fit; 0 prepares the data for every checkpoint again
+    pin_max_bytes: Count | None = None  # every pinned checkpoint is wanted, so only the user can say what is too much
+
+    # Trying again: how often, how soon.
+    max_attempts: Count = 3  # the checkpoint's or task's fault: one accident is excused, a habit is not
+    max_losses: Count = 10  # the machines' fault: with the backoff below that is eight minutes: a reboot
+    backoff_first_seconds: Seconds = 1.0  # most losses are over when they are noticed
+    backoff_last_seconds: Seconds = 300.0  # five minutes late at worst once the trouble is over
+
+    # Bounds: no wait without one.
+    beat_seconds: Seconds = 2.0  # small files on shared storage, one per node: cheap at this pace
+    lease_seconds: Seconds = 10.0  # five beats: a slow write is no death
+    settle_seconds: Seconds = 3.0  # a beat and a half: nodes that start together land in one group
+    visibility_seconds: Seconds = 60.0  # NFS caches a directory for up to 60 s (acdirmax)
+    storage_timeout_seconds: Seconds = 10.0  # one lease: longer, and the others count this node out anyway
+    join_timeout_seconds: Seconds = 120.0  # seconds when warm; a cold import reads gigabytes from a slow disk
+    restore_timeout_seconds: Seconds = 1800.0  # 100 GB at 60 MB/s
+    first_batch_timeout_seconds: Seconds = 900.0  # tracing, compiling and filling an input pipeline
+    stall_seconds: Seconds = 60.0  # never called stalled sooner, however fast the batches are
+    stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)] = 5.0
+    plan_cap_seconds: Seconds = 86400.0  # a day: whatever still runs then is not coming back
+    drain_seconds: Seconds = 25.0  # inside the 30 s that Kubernetes grants
+    proposal_patience_seconds: Seconds = 10.0  # one lease: the node before had its chance
+    # On NFS no file event crosses machines, so there the sweep is the detection; a look costs what changed.
+    sweep_seconds: Seconds = 2.0
+    progress_seconds: Seconds = 1.0  # what an eye on the progress bar needs
+
+    @classmethod
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments only: `load` merges the sources itself, since it must say which of them a bad value came from."""
+        return (sources["init_settings"],)
+
+    @property
+    def run_dir(self) -> Path:
+        """What the daemons of this run share."""
+        return self.state_dir / self.run
+
+    @property
+    def http_host(self) -> str:
+        """Address to bind, without brackets."""
+        return self.http.rpartition(":")[0].strip("[]")
+
+    @property
+    def http_port(self) -> int:
+        """Port to bind; 0 lets the kernel choose."""
+        return int(self.http.rpartition(":")[2])
+
+    @property
+    def ports(self) -> range:
+        """Ports that workers of this node may serve on."""
+        first, last = self.port_range.split("-")
+        return range(int(first), int(last) + 1)
+
+    def require_task(self) -> str:
+        """The task, for a command or role that cannot do without one; raises `SettingsError`."""
+        if self.task is None:
+            raise SettingsError(f"task is not set: {_ways('task')}, such as my_eval.py:task or package.module:task")
+        return self.task
+
+    @field_validator("checkpoint_dir", "state_dir", "worker_python", "worker_logs", mode="before")
+    @classmethod
+    def _absolute(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.field_name == "state_dir":
+            return info.data.get("checkpoint_dir", Path()) / ".sidecar"
+        if value is None and info.field_name == "worker_logs":
+            return Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}", str(info.data.get("run", "run")))
+        if value == "":
+            raise ValueError("write a path")
+        try:
+            return Path(value).expanduser().absolute() if isinstance(value, str | Path) else value
+        except RuntimeError as error:  # `~` of a user that does not exist
+            raise ValueError(f"{error}: write the path in full") from error
+
+    @field_validator("state_dir")
+    @classmethod
+    def _beside_checkpoints(cls, value: Path, info: ValidationInfo) -> Path:
+        checkpoints = info.data.get("checkpoint_dir")
+        if checkpoints and checkpoints.resolve().is_relative_to(value.resolve()):
+            # Nothing under a state directory is ever a candidate.
+            raise ValueError(f"must not be or contain checkpoint_dir ({checkpoints}): name a folder in or beside it")
+        return value
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _named_after_checkpoints(cls, value: Any, info: ValidationInfo) -> Any:
+        return info.data.get("checkpoint_dir", Path("run")).resolve().name if value is None else value
+
+    @field_validator("run", "node")
+    @classmethod
+    def _file_name(cls, value: str | None) -> str | None:
+        return value if value is None else check_name(value)
+
+    @field_validator("task")
+    @classmethod
+    def _reference(cls, value: str | None) -> str | None:
+        if value is not None and not all(value.rpartition(":")):
+            raise ValueError("write module:attr or path/file.py:attr")
+        return value
+
+    @field_validator("chief_nodes", mode="before")
+    @classmethod
+    def _comma_separated(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("chief_nodes")
+    @classmethod
+    def _no_empty_pattern(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(value):
+            raise ValueError("an empty name matches no node: write names or globs such as 'node-0*'")
+        return value
+
+    @field_validator("host")
+    @classmethod
+    def _dialable(cls, value: str | None) -> str | None:
+        return value if value is None else check_host(value)
+
+    @field_validator("port_range")
+    @classmethod
+    def _enough_ports(cls, value: str, info: ValidationInfo) -> str:
+        found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value, re.ASCII)
+        first, last = map(int, found.groups()) if found else (0, 0)
+        if not 1024 <= first <= last <= _MAX_PORT:  # noqa: PLR2004 - the first unprivileged port
+            raise ValueError("write FIRST-LAST with 1024 <= FIRST <= LAST <= 65535, such as 21000-21999")
+        needed = 2 * info.data.get("replicas", 1)
+        if last - first + 1 < needed:
+            raise ValueError(
+                f"has {last - first + 1} ports: a worker and its standby per replica need {needed}, widen it"
+            )
+        return value
+
+    @field_validator("http")
+    @classmethod
+    def _bindable(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        known = _is_ip(host[1:-1], 6) if bracketed else bool(_HOST.fullmatch(host))
+        if not known or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > _MAX_PORT:
+            raise ValueError("write HOST:PORT, such as 127.0.0.1:19108, 0.0.0.0:19108 or [::1]:19108")
+        return value
+
+    @field_validator("worker_python")
+    @classmethod
+    def _executable(cls, value: Path) -> Path:
+        if not (value.is_file() and os.access(value, os.X_OK)):
+            raise ValueError("no such program: write the path of a Python interpreter, such as /opt/venv/bin/python")
+        return value
+
+    @field_validator("worker_env", mode="before")
+    @classmethod
+    def _variables(cls, value: Any) -> Any:
+        remedy = 'write names with a string, or null to remove, such as {"OMP_NUM_THREADS": "1", "HTTP_PROXY": null}'
+        try:
+            parsed = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError(f"not JSON ({error}): {remedy}") from error
+        if not isinstance(parsed, Mapping) or not all(_is_variable(name, item) for name, item in parsed.items()):
+            raise ValueError(remedy)
+        return {name: None if item is None or item is False else str(item) for name, item in parsed.items()}
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _gpus(cls, value: Any, info: ValidationInfo) -> Any:
+        listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if listed in (["cpu"], ["gpu"]):
+            return listed[0]
+        if not isinstance(listed, list | tuple) or not listed or not all(_is_device(item) for item in listed):
+            raise ValueError("write cpu, gpu, or the GPUs to use, such as 0,1 or GPU-8a1c…")
+        devices = tuple(int(item) if str(item).isdecimal() else item for item in listed)
+        replicas = info.data.get("replicas", 1)
+        if len(set(devices)) < max(len(devices), replicas):
+            raise ValueError(f"a GPU takes one process: list at least as many different ones as replicas ({replicas})")
+        return devices
+
+    @field_validator("step_pattern")
+    @classmethod
+    def _one_group(cls, value: str) -> str:
+        try:
+            groups = re.compile(value).groups
+        except re.error as error:
+            raise ValueError(rf"no regular expression ({error}): write one such as -(\d+)$") from error
+        if groups != 1:
+            raise ValueError(rf"has {groups} groups: put exactly one around the step's digits, such as -(\d+)$")
+        return value
+
+    @field_validator("backoff_last_seconds")
+    @classmethod
+    def _backoff_grows(cls, value: float, info: ValidationInfo) -> float:
+        if value < (first := info.data.get("backoff_first_seconds", value)):
+            raise ValueError(f"must be at least backoff_first_seconds ({first:g}): raise it or lower that")
+        return value
+
+    @field_validator("lease_seconds")
+    @classmethod
+    def _outlasts_beats(cls, value: float, info: ValidationInfo) -> float:
+        if value < 3 * (beat := info.data.get("beat_seconds", value / 3)):
+            raise ValueError(f"must be at least 3 x beat_seconds ({beat:g}): raise it to {3 * beat:g} or lower that")
+        return value
+
+
+def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings; raises `SettingsError` with every problem found, one per line.
+
+    `flags` holds the options given, by setting (`FLAGS`), and `config`; null counts as not given. So does an empty
+    variable, since compose files and unit files pass those on.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    variables = {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
+    problems: list[str] = []
+    otherwise = variables.pop(_variable(CONFIG), None)
+    path = given.pop(CONFIG, otherwise)
+    in_file = _read_file(Path(path), problems) if path else {}
+
+    origins = {key: f"file {path}, key {key}" for key in in_file or {}}
+    values = dict(in_file or {})
+    for key, value in _read_environment(variables, environ, problems).items():
+        values[key], origins[key] = value, f"environment {_variable(key)}"
+    for key, value in given.items():
+        values[key], origins[key] = value, f"option {_option(key)}"
+    for key in [key for key in values if key not in Settings.model_fields]:
+        problems.append(f"{origins[key]}: there is no such setting; {_did_you_mean(key, str)}")
+        del values[key]
+
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        problems += _explain(error, origins, unread=in_file is None)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return settings
+
+
+def check_name(value: str) -> str:
+    """A run's or node's name, which becomes a file name; raises `ValueError`."""
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} cannot be a file name everywhere: use letters, digits, '.', '_' and '-', at most 128, "
+            "not starting with '.' or '-'"
+        )
+    return value
+
+
+def check_host(value: str) -> str:
+    """A host that other nodes can dial, an IPv6 address in brackets; raises `ValueError`."""
+    bare = value.removeprefix("[").removesuffix("]")
+    if _is_ip(bare, 6) and bare != "::":
+        return f"[{bare}]"
+    if not _HOST.fullmatch(value) or value == "0.0.0.0":  # noqa: S104 - refused, not bound
+        raise ValueError(f"{value!r} cannot be dialled: write a host name or address without port, such as 10.0.0.7")
+    return value
+
+
+def _read_file(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    """The file's keys; null if it cannot be read, so that nothing is called missing that may stand in it."""
+    text = ""
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        problems.append(f"file {path}: cannot be read ({reason}); give --config or SIDECAR_CONFIG a readable TOML file")
+    except ValueError as error:  # not TOML, with line and column; or not UTF-8, with the byte
+        *before, last = text.split("\n")
+        end = f"at line {len(before) + 1}, column {len(last) + 1}"  # which tomllib does not count
+        reason = str(error).replace("at end of document", end)
+        problems.append(f'file {path}: not TOML: {reason}; write lines such as replicas = 2 or run = "name"')
+    return None
+
+
+def _read_environment(
+    variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
+) -> Mapping[str, Any]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in variables.items()}  # not the process's own
+    values = source()
+    for name in variables:
+        key = name.removeprefix(PREFIX).lower()
+        # Kubernetes describes a Service named `sidecar` to every pod: SIDECAR_SERVICE_HOST, SIDECAR_PORT_80_TCP, …
+        of_kubernetes = "KUBERNETES_SERVICE_HOST" in environ and _SERVICE.fullmatch(name)
+        if key not in Settings.model_fields and not of_kubernetes:
+            problems.append(f"environment {name}: there is no such setting; {_did_you_mean(key, _variable)}")
+    return values
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False):
+        key, *inside = (str(part) for part in problem["loc"])
+        if problem["type"] == "missing":
+            if not unread:
+                lines.append(f"{key} is not set: {_ways(key)}")
+            continue
+        origin = origins.get(key, f"default of {key}")
+        shown = "" if problem["input"] is None else f": {_shown(problem['input'])}"
+        where = "".join(f"[{part}]" for part in inside)
+        remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        lines.append(f"{origin}{where}{shown}: {remedy}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    text = repr(str(value) if isinstance(value, Path) else value)
+    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004 - one terminal line
+
+
+def _ways(key: str) -> str:
+    return f"give {_option(key)}, {_variable(key)} or {key} in the file"
+
+
+def _option(key: str) -> str:
+    return next((flag for flag, field in FLAGS.items() if field == key), f"--{key.replace('_', '-')}")
+
+
+def _variable(key: str) -> str:
+    return f"{PREFIX}{key.upper()}"
+
+
+def _did_you_mean(key: str, spell: Any) -> str:
+    import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
+
+    similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)
+    return f"did you mean {spell(similar[0])}?" if similar else "remove it, or see the README for those there are"
+
+
+def _is_ip(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False
+
+
+def _is_variable(name: Any, value: Any) -> bool:
+    """Whether a process can be given this variable; false removes one, as TOML has no null."""
+    return (
+        isinstance(name, str)
+        and bool(name)
+        and not set(name) & {"=", "\0"}
+        and (value is None or value is False or (isinstance(value, str | int) and value is not True))
+    )
+
+
+def _is_device(item: Any) -> bool:
+    """A GPU's number, or its UUID as nvidia-smi -L prints it."""
+    if isinstance(item, str):
+        return bool(re.fullmatch(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+", item, re.ASCII))
+    return isinstance(item, int) and not isinstance(item, bool) and item >= 0
