@@ -119,6 +119,7 @@ class Workers:
     start: Start = start
     keep_standby: bool = True
     _replicas: list[_Replica] = field(default_factory=list)
+    _probe: Worker | None = None
     _started: int = 0
 
     def __post_init__(self) -> None:
@@ -129,9 +130,25 @@ class Workers:
         started = []
         for replica in self._replicas:
             if replica.standby is None and (replica.active is None or self.keep_standby):
-                replica.standby = self._start(replica, now)
+                replica.standby = self._start(replica.devices, now)
                 started.append(replica.standby)
         return started
+
+    def probe(self, now: float) -> None:
+        """Start, unless it runs, a process of its own in which the task is tried: it never joins a group."""
+        if self._probe is None:
+            self._probe = self._start("-1", now)
+
+    def is_probe(self, worker: str) -> bool:
+        """Whether that worker is the one in which the task is tried."""
+        return self._probe is not None and self._probe.worker == worker
+
+    def release(self, idle_since: float) -> None:
+        """End the active workers that have been idle since then, so that others get their GPU."""
+        for replica in self._replicas:
+            active = replica.active
+            if active is not None and not active.killed and active.phase == "idle" and active.since <= idle_since:
+                self.kill(active)
 
     def slots(self) -> tuple[Slot, ...]:
         """The slots as a heartbeat tells them: only workers that can be listed in a plan."""
@@ -158,6 +175,8 @@ class Workers:
         """Every worker process there is."""
         for replica in self._replicas:
             yield from (each for each in (replica.active, replica.standby) if each is not None)
+        if self._probe is not None:
+            yield self._probe
 
     def join(self, command: Join, worker: str, now: float) -> None:
         """Let a standby form a group; the slot's former active worker is replaced."""
@@ -256,12 +275,12 @@ class Workers:
             return max(bounds.stall, bounds.stall_factor * worker.slowest), "stalled", f"made no progress in {phase}"
         return None, "", ""  # standby, idle, failed; in hello and reduce it waits for peers
 
-    def _start(self, replica: _Replica, now: float) -> Worker:
+    def _start(self, devices: str, now: float) -> Worker:
         self._started += 1
         worker = f"{self.name}.{self._started}"
         port = self.ports.reserve()
         environment = worker_environment(
-            self.launch.environment, devices=replica.devices, hosts=[self.host], changes=self.launch.changes
+            self.launch.environment, devices=devices, hosts=[self.host], changes=self.launch.changes
         )
         process = self.start(
             worker,
@@ -277,6 +296,8 @@ class Workers:
 
     def _remove(self, worker: Worker) -> None:
         worker.port.close()
+        if self._probe is worker:
+            self._probe = None
         for replica in self._replicas:
             if replica.active is worker:
                 replica.active = None

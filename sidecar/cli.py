@@ -1,0 +1,195 @@
+"""The command line: composition root, and the only place that exits.
+
+Every command takes the same options for settings (`config.FLAGS`). Errors that we know end in one sentence and their
+exit code; see the README for the codes.
+"""
+
+import inspect
+import json
+import os
+import queue
+import secrets
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import click
+import typer
+
+from sidecar.config import CONFIG, FLAGS, load
+from sidecar.errors import SettingsError, SidecarError
+from sidecar.version import __version__
+
+_INTERRUPTED: Final = 130
+_A_BUG: Final = 70
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Evaluates every training checkpoint beside the job: distributed, exact, nothing lost.",
+)
+
+_OPTIONS: Final[dict[str, tuple[Any, str]]] = {
+    "config": (Path, "TOML file with any of the settings."),
+    "checkpoint_dir": (Path, "Directory that training saves its checkpoints in."),
+    "state_dir": (Path, "Directory that the daemons of all nodes share. [default: CHECKPOINT_DIR/.sidecar]"),
+    "run": (str, "Name of the training run. [default: the checkpoint directory's]"),
+    "task": (str, "What to evaluate with: path/file.py:attr or module:attr."),
+    "node": (str, "Name of this node. [default: its task in TF_CONFIG, else the host name]"),
+    "role": (Literal["worker", "chief"], "Whether this node may evaluate. [default: found out]"),
+    "host": (str, "Address at which other nodes reach this one."),
+    "port_range": (str, "Ports for worker processes, FIRST-LAST."),
+    "replicas": (int, "Worker processes on this node."),
+    "min_workers": (int, "The smallest group that evaluates."),
+    "http": (str, "HOST:PORT of /metrics and the status page; port 0 takes a free one."),
+    "queue": (Literal["every", "latest"], "Which of several waiting checkpoints are evaluated."),
+    "start": (Literal["all", "new"], "Whether checkpoints that are there at the start count."),
+    "stop_after_step": (int, "End once a checkpoint of this step is evaluated."),
+    "stop_idle_seconds": (float, "End after so long without anything to do."),
+    "log_format": (Literal["console", "json"], "[default: console on a terminal, json elsewhere]"),
+}
+_SWITCHES: Final = {"wait": ("--no-wait", "Evaluate what is there and end; do not wait for more.")}
+
+
+def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_OPTIONS`; it is called with those that were given, as `flags`."""
+    own = [each for each in inspect.signature(command).parameters.values() if each.name != "flags"]
+    names = {field: flag for flag, field in FLAGS.items()} | {CONFIG: "--config"}
+
+    @wraps(command)
+    def with_flags(**arguments: Any) -> None:
+        flags = {name: arguments.pop(name) for name in _OPTIONS}
+        flags |= {name: False if arguments.pop(name) else None for name in _SWITCHES}
+        command(**arguments, flags=flags)
+
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, typer.Option(names[name], help=text, show_default=False)],
+        )
+        for name, (kind, text) in _OPTIONS.items()
+    ]
+    switches = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, typer.Option(flag, help=text)],
+        )
+        for name, (flag, text) in _SWITCHES.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + options + switches
+    with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_flags
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+    """Print the version, if that is asked."""
+    if version:
+        typer.echo(f"sidecar-evaluator {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@_takes_settings
+def run(flags: dict[str, Any]) -> None:
+    """Watch a checkpoint directory and evaluate what appears in it, until stopped."""
+    from sidecar.observers.log import configure
+
+    settings = load(flags)
+    configure(settings.log_format)
+    from sidecar.compose import serve
+
+    raise typer.Exit(serve(settings, os.environ))
+
+
+@app.command(name="eval")
+@_takes_settings
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint's path prefix, such as ckpts/ckpt-5.")],
+    flags: dict[str, Any],
+    save_dir: Annotated[Path | None, typer.Option(help="Where workers save; one folder each.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Evaluate one checkpoint, once, here; nothing is written to the journal."""
+    from sidecar.checkpoints.catalog import inspect_one
+    from sidecar.compose import make_join, make_workers
+    from sidecar.once import Inbox, Once, evaluate_once, result_of
+    from sidecar.roles import decide_role, node_name
+    from sidecar.show import print_result, shown_progress
+
+    path = checkpoint.absolute()
+    path = path.with_suffix("") if path.suffix == ".index" else path
+    settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or path.parent})
+    settings.require_task()
+    node = node_name(settings, os.environ)
+    if settings.role is not None or settings.chief_nodes or "TF_CONFIG" in os.environ:
+        decision = decide_role(settings, node, os.environ)
+        if decision.role == "chief":
+            raise SettingsError(
+                f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}"
+            )
+    found = inspect_one(path, step_key=settings.step_key, step_pattern=settings.step_pattern)
+    inbox: Inbox = queue.SimpleQueue()
+    incarnation = secrets.token_hex(4)
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
+    once = Once(make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds)
+    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
+    with shown_progress() as show:
+        done = evaluate_once(once, workers, inbox, show=show)
+    print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
+
+
+@app.command()
+@_takes_settings
+def history(
+    flags: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects, oldest first.")] = False,
+) -> None:
+    """Print every evaluation and every settled checkpoint of a run, oldest first."""
+    from sidecar.agreement.journal import read_history
+    from sidecar.agreement.storage import PosixStorage
+    from sidecar.observers.report import rows, table
+
+    settings = load(flags)
+    found = read_history(PosixStorage(settings.run_dir))
+    if as_json:
+        typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        Console().print(table(found))
+
+
+def main() -> None:
+    """Entry point: run a command, and exit with its code."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = _INTERRUPTED
+    except SidecarError as error:
+        typer.echo(f"sidecar: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:  # `sidecar history | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
+        traceback.print_exc()
+        typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
+        code = _A_BUG
+    sys.exit(code or 0)

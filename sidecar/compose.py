@@ -1,0 +1,280 @@
+"""From settings to running parts: what the commands put together. Imported by the command line alone."""
+
+import os
+import queue
+import secrets
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from sidecar.agreement.storage import PosixStorage
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.watch import Watch
+from sidecar.clock import Clock, SystemClock
+from sidecar.config import Settings
+from sidecar.courier import Courier
+from sidecar.daemon import Daemon, Identity, Message, Terminate, Timing, Woke
+from sidecar.errors import SettingsError
+from sidecar.group.member import Bounds, Launch, Workers
+from sidecar.group.messages import Evaluate, Join
+from sidecar.group.ports import Ports
+from sidecar.group.process import Post
+from sidecar.history import Entry, History
+from sidecar.http import Server
+from sidecar.observers.log import entry_logged
+from sidecar.observers.prometheus import Exporter
+from sidecar.observers.report import status_json
+from sidecar.policy import Rules
+from sidecar.records import Checkpoint, Plan
+from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
+from sidecar.status import Status
+from sidecar.version import __version__
+
+_LOGS_KEPT: Final = 20  # worker logs of this node: the last days of a bad week, not the disk
+_CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
+
+
+def serve(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Run a daemon until it ends; returns its exit code.
+
+    /healthz is served before anything else is done, so that a slow disk is not mistaken for a dead daemon.
+    """
+    node = node_name(settings, environ)
+    decision = decide_role(settings, node, environ)
+    if decision.role == "worker":
+        settings.require_task()
+    if not settings.wait and not settings.checkpoint_dir.is_dir():
+        raise SettingsError(
+            f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --no-wait it would be waited for"
+        )
+    log = structlog.get_logger().bind(run=settings.run, node=node)
+    shown = Shown({"run": settings.run, "node": node, "state": "starting"})
+    registry = CollectorRegistry()
+    exporter = Exporter(registry)
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    clock = SystemClock()
+    daemon = make_daemon(settings, environ, node, decision, inbox, clock, Log(log), Showing(shown, exporter))
+    server = Server(
+        settings.http_host,
+        settings.http_port,
+        registry=registry,
+        health=daemon.healthy,
+        ready=lambda: shown.unready,
+        status=lambda: shown.status,
+    )
+    server.start()
+    _announce(log, settings, decision, server.url)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, _: inbox.put(Terminate(signal.Signals(number).name)))
+    courier = daemon.courier
+    assert isinstance(courier, Courier)
+    courier.start()
+    try:
+        return daemon.run(inbox)
+    finally:
+        courier.close(_CLOSE_SECONDS)
+        server.close()
+
+
+def make_daemon(
+    settings: Settings,
+    environ: Mapping[str, str],
+    node: str,
+    decision: RoleDecision,
+    inbox: "queue.SimpleQueue[Message]",
+    clock: Clock,
+    log: "Log",
+    showing: "Showing",
+) -> Daemon:
+    """A daemon and its courier, neither of them running yet."""
+    incarnation = secrets.token_hex(4)
+    evaluates = decision.role == "worker"
+    courier = Courier(
+        PosixStorage(settings.run_dir),
+        settings.run_dir,
+        Catalog(
+            settings.checkpoint_dir,
+            settings.run_dir / "pins",
+            settle_seconds=settings.settle_seconds,
+            corrupt_after_seconds=settings.visibility_seconds,
+            step_key=settings.step_key,
+            step_pattern=settings.step_pattern,
+            clock=clock,
+        ),
+        Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
+        clock,
+        inbox.put,
+    )
+    nothing = Checkpoint("", "", None, "")
+    return Daemon(
+        Identity(settings.run, node, incarnation, __version__, decision),
+        _rules(settings),
+        Timing(
+            beat=settings.beat_seconds,
+            lease=settings.lease_seconds,
+            sweep=settings.sweep_seconds,
+            storage=settings.storage_timeout_seconds,
+            visibility=settings.visibility_seconds,
+            drain=settings.drain_seconds,
+            release_idle=settings.release_idle_seconds if settings.devices != "cpu" else None,
+        ),
+        courier,
+        make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
+        if evaluates
+        else None,
+        make_join(settings),
+        Evaluate(0, nothing, "", "", settings.save_weights, settings.progress_seconds),
+        start_new=settings.start == "new",
+        keep_saves=settings.keep_saves,
+        run_dir=settings.run_dir,
+        clock=clock,
+        log=log,
+        show=showing,
+        new_nonce=lambda: secrets.token_hex(16),
+    )
+
+
+def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post: Post) -> Workers:
+    """This node's worker processes; none is started yet."""
+    logs = settings.worker_logs
+    _make_private(logs)
+    _prune(logs)
+    return Workers(
+        Launch(
+            interpreter=str(settings.worker_python),
+            framework=settings.framework,
+            environment=environ,
+            changes=settings.worker_env,
+            devices=("-1",) * settings.replicas,
+            logs=logs,
+            directory=str(Path.cwd()),
+        ),
+        Bounds(
+            join=settings.join_timeout_seconds,
+            restore=settings.restore_timeout_seconds,
+            first_batch=settings.first_batch_timeout_seconds,
+            stall=settings.stall_seconds,
+            stall_factor=settings.stall_factor,
+        ),
+        name,
+        advertised_host(settings, environ),
+        Ports(settings.ports.start, settings.ports.stop - 1),
+        post,
+        keep_standby=settings.standby,
+    )
+
+
+def make_join(settings: Settings) -> Join:
+    """What every worker is told when it joins; members and rank are filled in by the plan."""
+    return Join(
+        group="",
+        members=(),
+        rank=0,
+        task=settings.task or "",  # a chief has none and needs none
+        framework=settings.framework,
+        search_path=str(Path.cwd()),
+        threads=settings.threads,
+        collectives=settings.collectives,
+        always_cluster=settings.always_cluster,
+        cache_bytes=settings.cache_bytes,
+        gpu_memory_mb=settings.gpu_memory_mb,
+    )
+
+
+@dataclass(slots=True)
+class Shown:
+    """What request threads show: replaced as a whole by the loop, never changed."""
+
+    status: dict[str, Any]
+    unready: str | None = "starting"
+
+
+@dataclass(slots=True)
+class Showing:
+    """Takes what the loop says of itself, at each turn, to whoever shows it."""
+
+    shown: Shown
+    exporter: Exporter
+    last: tuple[Status, int] | None = None
+
+    def __call__(self, status: Status, history: History) -> None:
+        """Renew gauges and status page, if anything changed."""
+        if self.last == (status, len(history.entries)):
+            return
+        self.last = status, len(history.entries)
+        self.exporter.update(status, history)
+        self.shown.unready = status.unready
+        self.shown.status = status_json(status, history)
+
+
+@dataclass(slots=True)
+class Log:
+    """The loop's log: named events, and entries of the journal in their canonical lines."""
+
+    log: Any
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Something happened."""
+        self.log.info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Something that a person may have to look at."""
+        self.log.warning(event, **fields)
+
+    def entry(self, entry: Entry | Plan) -> None:
+        """A record of the journal."""
+        entry_logged(self.log, entry)
+
+
+def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
+    log.info(
+        "daemon_started",
+        version=__version__,
+        role=decision.role,
+        role_source=decision.source,
+        checkpoint_dir=str(settings.checkpoint_dir),
+        state_dir=str(settings.state_dir),
+        http=url,
+    )
+    if decision.warning is not None:
+        log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
+    elif decision.role == "chief":
+        log.info("chief_idles", source=decision.source, remedy=decision.remedy)
+
+
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        queue=settings.queue,
+        min_workers=settings.min_workers,
+        max_attempts=settings.max_attempts,
+        max_losses=settings.max_losses,
+        backoff_first=settings.backoff_first_seconds,
+        backoff_last=settings.backoff_last_seconds,
+        settle=settings.settle_seconds,
+        join=settings.join_timeout_seconds,
+        patience=settings.proposal_patience_seconds,
+        plan_cap=settings.plan_cap_seconds,
+        stop_after_step=settings.stop_after_step,
+        stop_idle=settings.stop_idle_seconds,
+        wait=settings.wait,
+    )
+
+
+def _make_private(folder: Path) -> None:
+    """A folder below the shared temporary one: nobody else may have made it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    below = Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}")
+    if folder.is_relative_to(below) and below.stat(follow_symlinks=False).st_uid != os.getuid():
+        raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")
+
+
+def _prune(logs: Path) -> None:
+    found = sorted(logs.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_LOGS_KEPT:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""This node's part in the open plan: lets its workers join and evaluate, and says how the plan ends as far as it knows.
+
+No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.group.member import Workers, group_id
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
+from sidecar.group.process import Exited
+from sidecar.policy import Fail
+from sidecar.records import Member, Plan, Result
+
+_SECONDARY: Final = frozenset({"member_lost"})
+"""What a rank reports when another one went: whoever caused it says it better, if given a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the plan ends: with a result, or as failed. `at`: not to be written before."""
+
+    at: float
+    result: Result | None = None
+    fail: Fail | None = None
+
+
+@dataclass(slots=True)
+class Part:
+    """The members of a plan that are this node's own workers, and what became of them."""
+
+    plan: Plan
+    node: str
+    workers: Workers
+    join: Join  # a template: group, members and rank are filled in
+    evaluate: Evaluate  # likewise: path and folder
+    run_dir: Path
+    opened_at: float
+    patience: float  # seconds that each node waits for those before it to write the result
+    second_thought: float  # seconds that a secondary failure waits for the one that caused it
+    started: bool = False
+    joining_since: float | None = None
+    joined_at: float | None = None
+    done_at: float | None = None
+    ending: Ending | None = None
+    own: tuple[Member, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.own = tuple(member for member in self.plan.members or () if member.node == self.node)
+
+    @property
+    def group(self) -> str:
+        """The group's id."""
+        return group_id(self.plan.members or ())
+
+    @property
+    def folder(self) -> str:
+        """Where the ranks of this plan save, relative to the run's state directory."""
+        assert self.plan.checkpoint is not None
+        return plan_folder(self.plan)
+
+    def start(self, path: str, now: float) -> None:
+        """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""
+        self.started = True
+        members = self.plan.members or ()
+        for member in self.own:
+            worker = self.workers.find(member.worker)
+            if worker is None or worker.killed:
+                self.fail("worker_died", "the worker process ended before it was told to join", member.rank, now)
+                return
+            if worker.group != self.group:
+                self.joining_since = now
+                self.workers.join(
+                    replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
+                )
+            folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
+            self.workers.evaluate(replace(self.evaluate, path=path, save_to=str(folder)), member.worker, now)
+
+    def observe(self, worker: str, report: Report | Exited, now: float) -> None:
+        """Learn what an own worker reports."""
+        rank = next((member.rank for member in self.own if member.worker == worker), None)
+        if rank is None:
+            return
+        if isinstance(report, Failed):
+            self.fail(report.kind, report.message, rank, now)
+        elif isinstance(report, Exited):
+            self.fail("worker_died", str(report), rank, now)
+        elif isinstance(report, Joined):
+            self.joined_at = now
+            if self.plan.task is not None and report.task != self.plan.task:
+                message = "the task's code changed while the daemon ran; the changed one is used from now on"
+                self.fail("mismatch", message, rank, now)
+        elif isinstance(report, Done) and report.plan == self.plan.plan and self.done_at is None:
+            self.done_at = now
+            self._succeed(report, now)
+
+    def fail(self, kind: str, message: str, rank: int | None, now: float) -> None:
+        """Note a failure; the first that is no mere consequence of another stands."""
+        secondary = kind in _SECONDARY
+        known = self.ending
+        if known is not None and (known.result is not None or secondary or known.at <= now):
+            return
+        at = now + self.second_thought if secondary else now
+        self.ending = Ending(at, fail=Fail(kind, message, self.node, rank))
+
+    def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
+        """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""
+        assert self.ending is not None
+        assert self.ending.result is not None
+        joined = self.joined_at is not None and self.joining_since is not None
+        join = self.joined_at - self.joining_since if joined else 0.0  # type: ignore[operator]
+        publish = now - self.done_at if self.done_at is not None else 0.0
+        measured = {**extra, "join": join, **self.ending.result.phases, "publish": publish}
+        return {name: round(seconds, 6) for name, seconds in measured.items()}
+
+    def _succeed(self, done: Done, now: float) -> None:
+        members = self.plan.members or ()
+        nodes = list(dict.fromkeys(member.node for member in members))  # rank 0's first
+        saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
+        turn = now + nodes.index(self.node) * self.patience
+        self.ending = Ending(turn, result=replace(done.result, saves=saves))
+
+
+def plan_folder(plan: Plan) -> str:
+    """Where the ranks of a plan save, relative to the run's state directory."""
+    assert plan.checkpoint is not None
+    return f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}"
