@@ -19,7 +19,8 @@ from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
 from sidecar.courier import Courier
-from sidecar.daemon import Daemon, Identity, Message, Terminate, Timing, Woke
+from sidecar.crew import Crew
+from sidecar.daemon import Daemon, Message, Terminate, Timing, Woke
 from sidecar.errors import SettingsError
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
@@ -32,9 +33,12 @@ from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import status_json
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint, Plan
+from sidecar.retention import Retention
 from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
+from sidecar.scribe import Scribe
 from sidecar.status import Status
 from sidecar.version import __version__
+from sidecar.world import Identity, World
 
 _LOGS_KEPT: Final = 20  # worker logs of this node: the last days of a bad week, not the disk
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
@@ -93,7 +97,7 @@ def make_daemon(
     showing: "Showing",
 ) -> Daemon:
     """A daemon and its courier, neither of them running yet."""
-    incarnation = secrets.token_hex(4)
+    identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
     courier = Courier(
         PosixStorage(settings.run_dir),
@@ -111,32 +115,20 @@ def make_daemon(
         clock,
         inbox.put,
     )
-    nothing = Checkpoint("", "", None, "")
+    world = World(identity, settings.lease_seconds, start_new=settings.start == "new")
     return Daemon(
-        Identity(settings.run, node, incarnation, __version__, decision),
+        world,
         _rules(settings),
-        Timing(
-            beat=settings.beat_seconds,
-            lease=settings.lease_seconds,
-            sweep=settings.sweep_seconds,
-            storage=settings.storage_timeout_seconds,
-            visibility=settings.visibility_seconds,
-            drain=settings.drain_seconds,
-            release_idle=settings.release_idle_seconds if settings.devices != "cpu" else None,
-        ),
+        _timing(settings),
+        Retention(settings.keep_saves),
         courier,
-        make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
-        if evaluates
-        else None,
-        make_join(settings),
-        Evaluate(0, nothing, "", "", settings.save_weights, settings.progress_seconds),
-        start_new=settings.start == "new",
-        keep_saves=settings.keep_saves,
-        run_dir=settings.run_dir,
-        clock=clock,
-        log=log,
-        show=showing,
-        new_nonce=lambda: secrets.token_hex(16),
+        _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None,
+        Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
+        settings.run_dir,
+        clock,
+        log,
+        showing,
+        Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
 
 
@@ -176,7 +168,7 @@ def make_join(settings: Settings) -> Join:
         group="",
         members=(),
         rank=0,
-        task=settings.task or "",  # a chief has none and needs none
+        task=settings.task or "",
         framework=settings.framework,
         search_path=str(Path.cwd()),
         threads=settings.threads,
@@ -246,6 +238,28 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
     elif decision.role == "chief":
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
+
+
+def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
+    return Crew(
+        make_workers(settings, environ, identity.workers, post),
+        make_join(settings),
+        settings.backoff_first_seconds,
+        settings.backoff_last_seconds,
+        settings.release_idle_seconds if settings.devices != "cpu" else None,
+        log,
+    )
+
+
+def _timing(settings: Settings) -> Timing:
+    return Timing(
+        beat=settings.beat_seconds,
+        lease=settings.lease_seconds,
+        sweep=settings.sweep_seconds,
+        storage=settings.storage_timeout_seconds,
+        visibility=settings.visibility_seconds,
+        drain=settings.drain_seconds,
+    )
 
 
 def _rules(settings: Settings) -> Rules:

@@ -22,6 +22,7 @@ from sidecar.clock import Clock
 from sidecar.errors import IncompleteError, RecordError, SidecarError, VanishedError
 from sidecar.history import Closed, Key
 from sidecar.records import Heartbeat, Outcome, Plan, Settlement
+from sidecar.retention import Tidying
 
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 
@@ -38,9 +39,7 @@ class Visit:
     heartbeat: Heartbeat
     look: bool
     is_wanted: Callable[[Key], bool]  # called from the courier's thread; it only looks things up
-    drop: tuple[str, ...] = ()  # folders of failed plans' saves, relative to the run's state directory
-    drop_weights: tuple[str, ...] = ()  # folders of evaluations whose weights are no longer kept
-    keep_weights: tuple[str, ...] = ()  # and of those whose are
+    tidying: Tidying
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class Courier:
         self._members.write(visit.heartbeat)
         entries = self._read()
         reading = self._members.read_all()
-        self._tidy(visit)
+        self._tidy(visit.tidying)
         look, given_up = self._look(visit) if visit.look else (None, ())
         return Answer(
             visit,
@@ -148,7 +147,7 @@ class Courier:
             look=look,
             given_up=given_up,
             pins_bytes=self._measure_pins() if look is not None else None,
-            saves_bytes=self._measure_saves(visit) if visit.drop_weights or visit.keep_weights else None,
+            saves_bytes=self._measure_saves(visit.tidying.measure) if visit.tidying.measure else None,
             watch_problem=self.watch.problem if self.watch is not None else None,
         )
 
@@ -197,11 +196,11 @@ class Courier:
                 continue  # it changed while it was pinned: the next look finds what it became
         return replace(look, found=tuple(found)), tuple(lost)
 
-    def _tidy(self, visit: Visit) -> None:
+    def _tidy(self, tidying: Tidying) -> None:
         """Remove what failed plans left, and weights that are no longer kept. Metric states stay for ever."""
-        for folder in visit.drop:
+        for folder in tidying.drop:
             shutil.rmtree(self._inside(folder), ignore_errors=True)
-        for folder in visit.drop_weights:
+        for folder in tidying.drop_weights:
             for path in self._inside(folder).glob("worker-*/weights*"):
                 path.unlink(missing_ok=True)
 
@@ -211,8 +210,8 @@ class Courier:
         self._pins_changed = False
         return pins_bytes(self._pins)
 
-    def _measure_saves(self, visit: Visit) -> int:
-        files = (path for folder in visit.keep_weights for path in self._inside(folder).glob("worker-*/*"))
+    def _measure_saves(self, folders: tuple[str, ...]) -> int:
+        files = (path for folder in folders for path in self._inside(folder).glob("worker-*/*"))
         return sum(path.stat().st_size for path in files if path.is_file())
 
     @property

@@ -13,6 +13,7 @@ from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
 from sidecar.group.process import Exited
 from sidecar.policy import Fail
 from sidecar.records import Member, Plan, Result
+from sidecar.retention import plan_folder
 
 _SECONDARY: Final = frozenset({"member_lost"})
 """What a rank reports when another one went: whoever caused it says it better, if given a moment."""
@@ -58,7 +59,6 @@ class Part:
     @property
     def folder(self) -> str:
         """Where the ranks of this plan save, relative to the run's state directory."""
-        assert self.plan.checkpoint is not None
         return plan_folder(self.plan)
 
     def start(self, path: str, now: float) -> None:
@@ -121,9 +121,3 @@ class Part:
         saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
         turn = now + nodes.index(self.node) * self.patience
         self.ending = Ending(turn, result=replace(done.result, saves=saves))
-
-
-def plan_folder(plan: Plan) -> str:
-    """Where the ranks of a plan save, relative to the run's state directory."""
-    assert plan.checkpoint is not None
-    return f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}"

@@ -111,9 +111,9 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     return action if isinstance(action, Wait) else _in_turn(view, rules, now, action)
 
 
-def pending(view: View) -> int:
+def pending(history: History, found: Sequence[Checkpoint], task: str | None) -> int:
     """How many complete checkpoints still need an evaluation."""
-    return sum(not view.history.is_settled(each.key, view.task) for each in view.found)
+    return sum(not history.is_settled(each.key, task) for each in found)
 
 
 def proposer(members: Sequence[Heartbeat]) -> str | None:
