@@ -1,0 +1,35 @@
+# Two targets do all on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint bench clean
+
+help:  ## Show this.
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## Train on real digits and watch every checkpoint being evaluated (3 minutes).
+	$(BIN)/sidecar demo $(ARGS)
+
+test: lint  ## Run every check and the whole test suite (20 minutes).
+	$(BIN)/pytest $(ARGS)
+
+lint: $(READY)  ## Run the checks that run nothing.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## Measure; prints tables, fails for nothing but errors.
+	$(BIN)/pytest tests/benchmarks -s $(ARGS)
+
+clean:  ## Remove the virtual environment and what tools left.
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo
+
+$(READY): pyproject.toml tests/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt --editable '.[tensorflow,dev]'
+	@touch $(READY)
