@@ -171,6 +171,73 @@ def history(
         Console().print(table(found))
 
 
+@app.command()
+@_takes_settings
+def status(
+    flags: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
+) -> None:
+    """Show who is there and what is going on, from shared storage alone."""
+    from rich.console import Console
+
+    from sidecar.agreement.storage import PosixStorage
+    from sidecar.compose import make_catalog
+    from sidecar.operate import as_json as status_as_json
+    from sidecar.operate import lines, standing
+
+    settings = load(flags)
+    found = standing(PosixStorage(settings.run_dir), make_catalog(settings))
+    if as_json:
+        typer.echo(json.dumps(status_as_json(settings.run, found), indent=1, allow_nan=False))
+    else:
+        Console().print(*lines(settings.run, found), sep="\n", highlight=False)
+
+
+@app.command()
+@_takes_settings
+def check(flags: dict[str, Any]) -> None:
+    """Try everything that the daemon needs here, and say what would happen."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from sidecar.check import findings
+    from sidecar.compose import make_catalog, make_workers
+
+    settings = load(flags)
+    console, failed = Console(), 0
+    name = f"check.{secrets.token_hex(4)}"
+    trials = findings(
+        settings,
+        os.environ,
+        catalog=make_catalog(settings),
+        make_workers=lambda post: make_workers(settings, os.environ, name, post),
+        search_path=str(Path.cwd()),
+    )
+    for found in trials:
+        mark = Text("ok  ", "green") if found.ok else Text("FAIL", "red")
+        console.print(mark, Text(f"{found.what:<12}{found.text}"), soft_wrap=True)
+        failed += not found.ok
+    raise typer.Exit(2 if failed else 0)
+
+
+@app.command()
+@_takes_settings
+def requeue(
+    checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint that was given up, such as ckpt-5.")],
+    flags: dict[str, Any],
+) -> None:
+    """Let a checkpoint that failed, vanished, was corrupt or skipped be tried again."""
+    from sidecar.agreement.storage import PosixStorage
+    from sidecar.clock import SystemClock
+    from sidecar.operate import requeue as reopen
+    from sidecar.roles import node_name
+
+    settings = load(flags)
+    by = node_name(settings, os.environ)
+    reopened = reopen(PosixStorage(settings.run_dir), checkpoint, by=by, clock=SystemClock())
+    typer.echo(f"{reopened.name} will be evaluated again if it is still there ({reopened.reason})")
+
+
 def main() -> None:
     """Entry point: run a command, and exit with its code."""
     try:

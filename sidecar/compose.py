@@ -102,15 +102,7 @@ def make_daemon(
     courier = Courier(
         PosixStorage(settings.run_dir),
         settings.run_dir,
-        Catalog(
-            settings.checkpoint_dir,
-            settings.run_dir / "pins",
-            settle_seconds=settings.settle_seconds,
-            corrupt_after_seconds=settings.visibility_seconds,
-            step_key=settings.step_key,
-            step_pattern=settings.step_pattern,
-            clock=clock,
-        ),
+        make_catalog(settings, clock),
         Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
         clock,
         inbox.put,
@@ -129,6 +121,19 @@ def make_daemon(
         log,
         showing,
         Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
+    )
+
+
+def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
+    """What lies in the checkpoint directory."""
+    return Catalog(
+        settings.checkpoint_dir,
+        settings.run_dir / "pins",
+        settle_seconds=settings.settle_seconds,
+        corrupt_after_seconds=settings.visibility_seconds,
+        step_key=settings.step_key,
+        step_pattern=settings.step_pattern,
+        clock=clock or SystemClock(),
     )
 
 

@@ -72,6 +72,10 @@ class History:
         self.through = plan.plan
         for settlement in plan.settles:
             self.entries.append(Settled(plan, settlement))
+            if settlement.verdict == "requeued":
+                for known in (self.settled, self.failed_tasks, self.attempts):
+                    known.pop(settlement.key, None)
+                continue
             self.settled[settlement.key] = settlement
             if settlement.verdict == "failed":
                 self.failed_tasks.setdefault(settlement.key, set()).add(settlement.task)

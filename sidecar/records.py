@@ -19,7 +19,7 @@ from sidecar.errors import RecordError
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
 
-Verdict = Literal["skipped", "vanished", "corrupt", "failed"]
+Verdict = Literal["skipped", "vanished", "corrupt", "failed", "requeued"]
 Role = Literal["worker", "chief"]
 NodeState = Literal["starting", "ready", "draining", "left"]
 Blame = Literal["checkpoint", "group", "corrupt", "vanished"]
@@ -90,7 +90,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of a checkpoint that no evaluation will succeed on. `task` limits a failure to that task digest."""
+    """The end of a checkpoint that no evaluation will succeed on, or (`requeued`) that a person reopened it.
+
+    `task` limits a failure to that task digest.
+    """
 
     name: str
     digest: str

@@ -162,12 +162,17 @@ class Journal:
         )
 
 
-def read_history(storage: Storage) -> History:
-    """Everything that the journal of a run says, for those who only look; an empty history if there is none."""
+def read_run(storage: Storage) -> str | None:
+    """The id of the run whose state directory this is; None if no daemon was there yet. For those who only look."""
     found = storage.read(RUN_PATH)
+    return None if found is None else _parse(Run, RUN_PATH, found).run
+
+
+def read_history(storage: Storage) -> History:
+    """Everything that the journal of a run says; an empty history if there is none."""
     history = History()
-    if found is not None:
-        for record in Journal(storage, _parse(Run, RUN_PATH, found).run).read_new():
+    if (run := read_run(storage)) is not None:
+        for record in Journal(storage, run).read_new():
             history.apply(record)
     return history
 

@@ -96,7 +96,7 @@ def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
     settlement = settled.settlement
-    say = log.info if settlement.verdict == "skipped" else log.warning
+    say = log.info if settlement.verdict in ("skipped", "requeued") else log.warning
     say(
         "checkpoint_settled",
         plan=settled.plan.plan,

@@ -243,9 +243,9 @@ class _Totals:
     best: dict[tuple[str, str], _Best] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
-        """Add the next entry. A checkpoint counts once, however often it is settled."""
+        """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
         if not isinstance(entry, Closed):
-            self.checkpoints[entry.settlement.verdict].add(entry.settlement.key)
+            self.checkpoints.get(entry.settlement.verdict, set()).add(entry.settlement.key)
         elif entry.outcome.status == "succeeded":
             self._succeeded(entry)
         else:

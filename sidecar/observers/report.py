@@ -32,6 +32,7 @@ def rows(history: History) -> list[Row]:
 
 def table(history: History) -> "Table":
     """Build the same rows as a table for people, one column per metric."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415 - only people need it
     from rich.text import Text  # noqa: PLC0415
 
@@ -39,22 +40,27 @@ def table(history: History) -> "Table":
     columns = dict.fromkeys(
         (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
     )
-    result = Table("step", "checkpoint", "status")
+    result = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )  # as wide as its numbers: terminals are narrow
+    result.add_column("step", justify="right", no_wrap=True)
+    result.add_column("checkpoint", overflow="fold", min_width=10)
+    result.add_column("status", overflow="fold", min_width=6)
     for eval_set, name in columns:
-        result.add_column(Text(_printable(f"{eval_set}.{name}")), justify="right")
-    for name in ("examples", "workers", "seconds"):
-        result.add_column(name, justify="right")
-    result.add_column("completed")
+        result.add_column(Text(f"{_printable(eval_set)}\n{_printable(name)}"), justify="right", no_wrap=True)
+    for name in ("examples", "workers", "s"):
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("UTC", no_wrap=True)
     for row in shown:
         cells = [
             "" if row["step"] is None else str(row["step"]),
             row["checkpoint"],
-            row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}",
+            _verdict(row),
             *(_number(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
             str(sum(row["examples"].values())) if row["examples"] else "",
             str(row["workers"] or ""),
             f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
-            row["completed_at"],
+            row["completed_at"][5:16].replace("T", " "),
         ]
         result.add_row(*(Text(_printable(cell)) for cell in cells))
     return result
@@ -155,7 +161,7 @@ def _settled_row(settled: Settled) -> Row:
         "digest": settlement.digest,
         "step": settlement.step,
         "status": settlement.verdict,
-        "final": True,
+        "final": settlement.verdict != "requeued",
         "kind": None,
         "message": settlement.reason,
         "workers": 0,
@@ -181,10 +187,16 @@ def _open(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _verdict(row: Row) -> str:
+    if row["status"] == "succeeded":
+        return "ok"
+    return str(row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}")
+
+
 def _number(value: dict[str, Any] | None) -> str:
     if value is None:
         return ""
-    return str(value["hex"]) if value["value"] is None else f"{value['value']:.6g}"
+    return str(value["hex"]) if value["value"] is None else f"{value['value']:.5g}"
 
 
 def _printable(text: str) -> str:

@@ -1,0 +1,155 @@
+"""`sidecar check`: what would happen if the daemon were started here, tried for real, with a remedy for each trouble.
+
+It runs no daemon and leaves nothing behind. Each trial is a function that returns findings; none stops another.
+"""
+
+import queue
+import secrets
+import socket
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.agreement.storage import PosixStorage
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.watch import Watch
+from sidecar.clock import SystemClock
+from sidecar.config import Settings
+from sidecar.errors import SidecarError
+from sidecar.group.member import Workers
+from sidecar.group.messages import Check, Checked, Failed, Ready, Report
+from sidecar.group.process import Exited, Post
+from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
+
+_GLANCE_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was tried."""
+
+    what: str
+    ok: bool
+    text: str
+
+
+def findings(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    catalog: Catalog,
+    make_workers: Callable[[Post], Workers],
+    search_path: str,
+) -> Iterator[Finding]:
+    """Try everything, one by one; the slow ones last."""
+    role = yield from _role(settings, environ)
+    yield from _checkpoints(settings, catalog)
+    yield from _storage(settings)
+    yield from _http(settings)
+    if role is not None and role.role == "chief":
+        yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
+        return
+    yield _task(settings, make_workers, search_path)
+
+
+def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:
+    try:
+        node = node_name(settings, environ)
+        decision = decide_role(settings, node, environ)
+        host = advertised_host(settings, environ)
+    except SidecarError as error:
+        yield Finding("role", ok=False, text=str(error))
+        return None
+    yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
+    text = f"{decision.role} ({decision.source})"
+    yield Finding("role", ok=True, text=f"{text}; {decision.warning}: {decision.remedy}" if decision.warning else text)
+    return decision
+
+
+def _checkpoints(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
+    watch = Watch(settings.checkpoint_dir, lambda: None)
+    watch.start()
+    how = "sweeps" if watch.problem else "file events and sweeps"
+    watch.stop()
+    try:
+        look = catalog.look()
+    except SidecarError as error:
+        yield Finding("checkpoints", ok=False, text=str(error))
+        return
+    if look.missing:
+        text = f"{settings.checkpoint_dir} does not exist yet; the daemon would wait. Is it shared with the chief?"
+        yield Finding("checkpoints", ok=True, text=text)
+        return
+    newest = f", the newest is {look.found[-1].checkpoint.name}" if look.found else ""
+    text = f"{len(look.found)} complete in {settings.checkpoint_dir}{newest}; new ones are seen by {how}"
+    yield Finding("checkpoints", ok=True, text=text)
+    for name, reason in look.waiting:
+        yield Finding("checkpoints", ok=True, text=f"{name} is not complete, or not yet: {reason}")
+
+
+def _storage(settings: Settings) -> Iterator[Finding]:
+    """The one primitive that agreement rests on, tried on a name that is removed again."""
+    storage = PosixStorage(settings.run_dir)
+    name = f".check-{secrets.token_hex(8)}"
+    try:
+        storage.create(name, b"first")
+        storage.create(name, b"second")
+        kept = storage.read(name)
+    except SidecarError as error:
+        yield Finding("state", ok=False, text=str(error))
+        return
+    finally:
+        (settings.run_dir / name).unlink(missing_ok=True)
+    if kept != b"first":
+        text = f"{settings.run_dir}: an existing name was overwritten; name a state_dir on a POSIX filesystem"
+        yield Finding("state", ok=False, text=text)
+        return
+    yield Finding("state", ok=True, text=f"{settings.run_dir} is writable, and create-if-absent works")
+
+
+def _http(settings: Settings) -> Iterator[Finding]:
+    family = socket.AF_INET6 if ":" in settings.http_host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((settings.http_host, settings.http_port))
+        except OSError as error:
+            text = f"{settings.http}: {error.strerror}; does a daemon run here already? --http chooses another address"
+            yield Finding("http", ok=False, text=text)
+            return
+    yield Finding("http", ok=True, text=f"{settings.http} is free")
+
+
+def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_path: str) -> Finding:
+    """Import the task in a worker process, as the daemon does at its start."""
+    if settings.task is None:
+        return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
+    inbox: queue.SimpleQueue[tuple[str, Report | Exited]] = queue.SimpleQueue()
+    clock = SystemClock()
+    workers = make_workers(lambda *report: inbox.put(report))
+    version = ""
+    try:
+        workers.probe(clock.now())
+        while True:
+            for overrun in workers.overruns(clock.now()):
+                return Finding("task", ok=False, text=f"the worker process {overrun.message}")
+            try:
+                name, report = inbox.get(timeout=_GLANCE_SECONDS)
+            except queue.Empty:
+                continue
+            worker = workers.find(name)
+            workers.observe(name, report, clock.now())
+            if isinstance(report, Ready) and worker is not None:
+                version = report.version
+                worker.process.send(Check(settings.task, settings.framework, search_path))
+            elif isinstance(report, Checked):
+                sets = ", ".join(report.eval_sets)
+                return Finding(
+                    "task", ok=True, text=f"{settings.task} evaluates {sets} with {settings.framework} {version}"
+                )
+            elif isinstance(report, Failed):
+                return Finding("task", ok=False, text=f"{settings.task}: {report.message}")
+            elif isinstance(report, Exited):
+                return Finding("task", ok=False, text=f"{settings.task}: {report}")
+    finally:
+        workers.kill_all()
