@@ -40,9 +40,7 @@ def table(history: History) -> "Table":
     columns = dict.fromkeys(
         (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
     )
-    result = Table(
-        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )  # as wide as its numbers: terminals are narrow
+    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as wide as its numbers: terminals are narrow
     result.add_column("step", justify="right", no_wrap=True)
     result.add_column("checkpoint", overflow="fold", min_width=10)
     result.add_column("status", overflow="fold", min_width=6)
