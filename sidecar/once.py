@@ -19,6 +19,7 @@ from sidecar.status import WorkerStatus
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
+_END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
 _SECONDARY: Final = frozenset({"member_lost"})
 
 Inbox = queue.SimpleQueue[tuple[str, Report | Exited]]
@@ -64,7 +65,7 @@ def evaluate_once(
         done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
         return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)
     finally:
-        workers.kill_all()
+        _end(workers, inbox)
 
 
 def result_of(done: list[Done]) -> Result:
@@ -73,6 +74,17 @@ def result_of(done: list[Done]) -> Result:
     if len(results) != 1:
         raise EvaluationFailedError("the ranks hold different results: this is a bug, please report it")
     return done[0].result
+
+
+def _end(workers: Workers, inbox: Inbox) -> None:
+    """Kill all workers and wait until they are gone, with what they held."""
+    workers.kill_all()
+    while any(workers.all()):
+        try:
+            worker, report = inbox.get(timeout=_END_SECONDS)
+        except queue.Empty:
+            return  # a process in an uninterruptible wait of the kernel: it ends when that does
+        workers.observe(worker, report, 0.0)
 
 
 def _wait(

@@ -1,15 +1,16 @@
 """This node's part of the eval groups: its worker processes, what each is doing, and which bound it has overrun.
 
-Each replica is a slot with at most one active worker (it joined a group) and one standby (framework imported, task not).
-Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
+Each replica is a slot with at most one active worker (it joined a group) and one standby (framework imported, task
+not). Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
+from sidecar.group.bounds import Bounds, Overrun, limit
 from sidecar.group.environment import worker_environment
 from sidecar.group.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready, Report
 from sidecar.group.ports import Port, Ports
@@ -17,19 +18,7 @@ from sidecar.group.process import Exited, Post, Process, start
 from sidecar.records import Member, Slot
 from sidecar.status import WorkerStatus
 
-PEERS_WAIT: Final = frozenset({"hello", "reduce"})
-"""Phases in which a rank waits for others, whose own daemons judge them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Seconds that each part of a worker's work may take."""
-
-    join: float
-    restore: float
-    first_batch: float
-    stall: float
-    stall_factor: float  # a stall is also this many times the slowest batch
+__all__ = ["Bounds", "Launch", "Overrun", "Worker", "Workers", "group_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +86,6 @@ class _Replica:
     standby: Worker | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Overrun:
-    """A worker passed a bound."""
-
-    worker: str
-    kind: str
-    message: str
-
-
 @dataclass(slots=True)
 class Workers:
     """All worker processes of this node."""
@@ -119,6 +99,7 @@ class Workers:
     start: Start = start
     keep_standby: bool = True
     _replicas: list[_Replica] = field(default_factory=list)
+    _leaving: list[Worker] = field(default_factory=list)  # replaced and killed, not yet ended
     _probe: Worker | None = None
     _started: int = 0
 
@@ -155,7 +136,9 @@ class Workers:
         found = []
         for replica in self._replicas:
             active = replica.active if replica.active and not replica.active.killed else None
-            standby = replica.standby if replica.standby and replica.standby.ready else None
+            standby = (
+                replica.standby if replica.standby and replica.standby.ready and not replica.standby.killed else None
+            )
             found.append(
                 Slot(
                     active.worker if active else None,
@@ -175,6 +158,7 @@ class Workers:
         """Every worker process there is."""
         for replica in self._replicas:
             yield from (each for each in (replica.active, replica.standby) if each is not None)
+        yield from self._leaving
         if self._probe is not None:
             yield self._probe
 
@@ -184,6 +168,7 @@ class Workers:
         assert replica.standby is not None
         if replica.active is not None:
             self.kill(replica.active)
+            self._leaving.append(replica.active)
         replica.active, replica.standby = replica.standby, None
         replica.active.group = command.group
         replica.active.enter("join", now)
@@ -228,13 +213,11 @@ class Workers:
         """Workers that passed a bound. They are told once, since whoever asks kills them."""
         found = []
         for each in self.all():
-            limit, kind, doing = self._limit(each)
-            if not each.killed and limit is not None and now - each.heard > limit:
-                found.append(
-                    Overrun(
-                        each.worker, kind, f"{doing} for {now - each.heard:.0f} s, more than the {limit:.0f} s allowed"
-                    )
-                )
+            bound = limit(self.bounds, each.phase, batches=each.batches, slowest=each.slowest)
+            silent = now - each.heard
+            if not each.killed and bound is not None and silent > bound.seconds:
+                message = f"{bound.doing} for {silent:.0f} s, more than the {bound.seconds:.0f} s allowed"
+                found.append(Overrun(each.worker, bound.kind, message))
         return found
 
     def kill(self, worker: Worker) -> None:
@@ -261,20 +244,6 @@ class Workers:
             for each in self.all()
         )
 
-    def _limit(self, worker: Worker) -> tuple[float | None, str, str]:
-        """The bound of what a worker is doing now: seconds since its last sign of life, kind, and what it was doing."""
-        bounds, phase = self.bounds, worker.phase
-        if phase in ("import", "join"):
-            what = "importing" if phase == "import" else "forming the group"
-            return bounds.join, "join", f"was {what}"
-        if phase in ("restore", "save"):
-            return bounds.restore, "deadline", f"was in {phase}"
-        if phase == "build" or (phase in ("read", "evaluate") and worker.batches == 0):
-            return bounds.first_batch, "deadline", f"has not finished its first batch ({phase})"
-        if phase in ("read", "evaluate"):
-            return max(bounds.stall, bounds.stall_factor * worker.slowest), "stalled", f"made no progress in {phase}"
-        return None, "", ""  # standby, idle, failed; in hello and reduce it waits for peers
-
     def _start(self, devices: str, now: float) -> Worker:
         self._started += 1
         worker = f"{self.name}.{self._started}"
@@ -282,20 +251,25 @@ class Workers:
         environment = worker_environment(
             self.launch.environment, devices=devices, hosts=[self.host], changes=self.launch.changes
         )
-        process = self.start(
-            worker,
-            interpreter=self.launch.interpreter,
-            framework=self.launch.framework,
-            environment=environment,
-            directory=self.launch.directory,
-            log=self.launch.logs / f"{worker}.log",
-            post=self.post,
-        )
+        try:
+            process = self.start(
+                worker,
+                interpreter=self.launch.interpreter,
+                framework=self.launch.framework,
+                environment=environment,
+                directory=self.launch.directory,
+                log=self.launch.logs / f"{worker}.log",
+                post=self.post,
+            )
+        except BaseException:
+            port.close()
+            raise
         host = f"[{self.host}]" if ":" in self.host else self.host
         return Worker(worker, process, port, f"{host}:{port.number}", since=now, heard=now)
 
     def _remove(self, worker: Worker) -> None:
         worker.port.close()
+        self._leaving = [each for each in self._leaving if each is not worker]
         if self._probe is worker:
             self._probe = None
         for replica in self._replicas:

@@ -1,8 +1,8 @@
 """What a daemon and its worker process say to each other: one JSON object per line, both directions.
 
-Imported by both sides, so standard library only. Commands go down the worker's standard input, reports come up a pipe of
-their own: whatever the user's code prints goes to the worker's log file instead. Either side closing its end is a message
-too: the worker then ends, the daemon then reaps.
+Imported by both sides, so standard library only. Commands go down the worker's standard input, reports come up a pipe
+of their own: whatever the user's code prints goes to the worker's log file instead. Either side closing its end is a
+message too: the worker then ends, the daemon then reaps.
 """
 
 import dataclasses
@@ -73,7 +73,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The worker entered a phase: import, join, build, restore, hello, evaluate, save or reduce."""
+    """The worker entered a phase: import, join, build; then read, restore, hello, evaluate, save, reduce, conclude."""
 
     phase: str
     plan: int | None = None
@@ -90,7 +90,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Batches of this rank's own shard done so far, over all eval sets; `total` is null until the data were read once."""
+    """Batches done so far, over all eval sets: of all data while `total` is null (read), else of this rank's own."""
 
     plan: int
     batches: int

@@ -1,24 +1,25 @@
-"""Start, talk to and kill a worker process. The only importer of subprocess.
+"""Start, talk to and kill a worker process; ask another program. The only importer of subprocess.
 
 A worker leads its own session and process group, so that SIGKILL reaches whatever it started. It must be started from
 the daemon's main thread: its parent-death signal fires when the thread that started it ends.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from sidecar.errors import RecordError, SettingsError
+from sidecar.errors import RecordError, SettingsError, StorageError
 from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
 _LOG_TAIL_BYTES: Final = 4000
-_DRAIN_SECONDS: Final = 5.0  # for the last reports to be read after the process ended; its pipe is closed by then
+_DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class WorkerProcess:
     def __init__(self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: Path, post: Post) -> None:
         self._worker, self._popen, self._log, self._post = worker, popen, log, post
         self._reports = reports
+        self._reaping = threading.Lock()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{worker}", daemon=True)
         self._reader.start()
@@ -81,8 +83,9 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL the process group, unless the leader was reaped: its number may be another's by then."""
-        if self._popen.returncode is None:
-            _kill_group(self._popen.pid)
+        with self._reaping:
+            if self._popen.returncode is None:
+                _kill_group(self._popen.pid)
 
     def join(self, seconds: float) -> bool:
         """Wait until it is reaped and its reports are read; whether that came true in time."""
@@ -90,26 +93,27 @@ class WorkerProcess:
         return not self._waiter.is_alive()
 
     def _read(self) -> None:
-        while line := self._reports.readline(MAX_LINE_BYTES):
-            try:
-                message = decode(line)
-            except RecordError as error:
-                self._post(self._worker, Failed("worker_died", f"the worker process sent nonsense: {error}"))
-                self.kill()
-                return
-            self._post(self._worker, message)  # type: ignore[arg-type]  # commands come up only from a broken worker
+        with self._reports:
+            while line := self._reports.readline(MAX_LINE_BYTES):
+                try:
+                    message = decode(line)
+                    if not isinstance(message, Report):
+                        raise RecordError(f"{type(message).__name__} is a command")  # noqa: TRY301 - as bad as any other
+                except RecordError as error:
+                    self._post(self._worker, Failed("worker_died", f"the worker process sent nonsense: {error}"))
+                    self.kill()
+                    return
+                self._post(self._worker, message)
 
     def _wait(self) -> None:
         os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
-        _kill_group(self._popen.pid)  # what it started, while its number still is its own
-        status = self._popen.wait()
+        with self._reaping:
+            _kill_group(self._popen.pid)  # what it started, while its number still is its own
+            status = self._popen.wait()
         self._reader.join(_DRAIN_SECONDS)
-        self._reports.close()
         if self._popen.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self._popen.stdin.close()
-            except BrokenPipeError:
-                pass
         self._post(self._worker, Exited(status, _tail(self._log)))
 
 
@@ -130,10 +134,14 @@ def start(
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("workers are started from the main thread: their parent-death signal is its end")
-    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = log.open("ab")
+    except OSError as error:
+        raise StorageError(f"the worker's log {log} cannot be written: {error.strerror}") from error
     ours, theirs = os.pipe()
     try:
-        with log.open("ab") as output:
+        with output:
             popen = subprocess.Popen(  # noqa: S603 - the interpreter is a setting of the user's
                 [
                     *(interpreter, "-P", str(_ENTRY)),
@@ -149,12 +157,23 @@ def start(
             )
     except OSError as error:
         os.close(ours)
+        if error.filename == directory:
+            raise SettingsError(f"workers cannot be started in {directory}: {error.strerror}") from error
         raise SettingsError(
-            f"worker_python {interpreter!r} cannot be run: {error.strerror}; name the Python of the training environment"
+            f"worker_python {interpreter!r} cannot be run: {error.strerror}; name the Python of the training job"
         ) from error
     finally:
         os.close(theirs)
     return WorkerProcess(worker, popen, os.fdopen(ours, "rb"), log, post)
+
+
+def query(arguments: Sequence[str], *, seconds: float) -> str | None:
+    """What a program prints; None if there is no such program, it fails, or it takes longer."""
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 - fixed ones
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
 
 
 def _kill_group(group: int) -> None:

@@ -1,29 +1,36 @@
 """How a failure inside a worker becomes data: its kind, and the words the user sees. Imports no framework."""
 
+import re
+import sysconfig
 import traceback
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from sidecar.errors import SidecarError
 from sidecar.group.messages import Failed
 
-_OURS: Final = Path(__file__).resolve().parents[1]
+_OURS: Final = Path(__file__).resolve().parent  # sidecar/demo, beside it, is a user's task like any other
+_STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MAX_MESSAGE: Final = 20_000
 """Characters of a message: a traceback through a graph can be endless, and it is stored for ever."""
+
+_OUR_LINES: Final = re.compile(
+    rf'^[ \t]*File "{re.escape(str(_OURS))}/.*\n(?:[ \t]+(?!File ).*\n|[ \t]*\n)?', re.MULTILINE
+)
+"""Frames that TensorFlow writes into the text of a message: `File "…", line 1, in step`, then the line of code."""
 
 _KIND_BY_PHASE: Final = {
     "join": "join",
     "import": "task_error",
     "build": "task_error",
     "read": "task_error",
-    "restore": "mismatch",
+    "restore": "task_error",
     "evaluate": "task_error",
+    "conclude": "task_error",
     "save": "storage",
-    "hello": "member_lost",
-    "reduce": "member_lost",
 }
-"""Whose fault it is when something unexpected is raised there."""
+"""Whose fault it is when something that we do not know is raised there; elsewhere only our own code runs."""
 
 
 class EvaluationError(Exception):
@@ -48,8 +55,31 @@ def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int |
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback from the first frame that is not ours: the user's code and what it called."""
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(_OURS):
-        frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__)).rstrip()
+    """The traceback as if the user had called their own code: from their first frame on, without any of ours."""
+    told = traceback.TracebackException.from_exception(error)
+    if told.stack and all(_is_ours(frame) for frame in told.stack):
+        return "".join(told.format()).rstrip()  # nobody else's code took part: this is for whoever mends ours
+    part: traceback.TracebackException | None = told
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list(_of_the_user(part.stack))
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+    return _OUR_LINES.sub("", "".join(told.format())).rstrip()
+
+
+def _of_the_user(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """Frames from the first one in the user's own files; all but ours if there is none, as inside a library's layer."""
+    frames = [frame for frame in stack if not _is_ours(frame)]
+    first = next((index for index, frame in enumerate(frames) if _is_user(frame)), 0)
+    return frames[first:]
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(_OURS)
+
+
+def _is_user(frame: traceback.FrameSummary) -> bool:
+    path = Path(frame.filename)
+    if path.is_relative_to(_OURS.parent):
+        return not path.is_relative_to(_OURS)
+    is_library = not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(each) for each in _STANDARD)
+    return path.is_absolute() and not is_library and not path.name.startswith("__autograph_generated_file")

@@ -32,6 +32,7 @@ _HELLO: Final = {
 """What ranks compare before they evaluate, and how to say that it differs."""
 
 _TIMED: Final = ("restore", "evaluate", "save", "reduce")
+"""Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
 
 
 def evaluate(
@@ -84,6 +85,7 @@ def evaluate(
         save(folder, states, variables, evaluator.save_weights if command.save_weights else None)
     with phase("reduce", "reduce"):
         reduced, slowest = _reduce(collective, join, states, seconds)
+    enter("conclude")
     examples = _count(streams, reduced)
     result = Result(
         group=join.group,

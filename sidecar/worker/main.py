@@ -1,38 +1,20 @@
 """A worker process's life: import the framework, say ready, then do what the daemon commands, one thing at a time.
 
-It never outlives its daemon (parent-death signal, and end of input), never writes to the daemon's pipes but in lines of
-`group.messages`, and answers every failure with a `Failed` report; whatever the user's code prints goes to its log.
+It never outlives its daemon (parent-death signal, and end of input) and never writes to the daemon's pipes but in lines
+of `group.messages`: whatever the user's code prints goes to its log.
 """
 
 import argparse
 import ctypes
-import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Final
 
-from sidecar.group.messages import (
-    MAX_LINE_BYTES,
-    Check,
-    Checked,
-    Command,
-    Evaluate,
-    Failed,
-    Join,
-    Joined,
-    Phase,
-    Ready,
-    Report,
-    decode,
-    encode,
-)
-from sidecar.worker import task as tasks
-from sidecar.worker.backend import Backend, Collective, Evaluator, backend
-from sidecar.worker.failures import EvaluationError, as_failed
-from sidecar.worker.flow import evaluate
-from sidecar.worker.shard import Shard
+from sidecar.errors import RecordError
+from sidecar.group.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 
 _PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1
@@ -40,72 +22,6 @@ _IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best ef
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _NICENESS: Final = 10  # half way: training on the same node wins, the machine stays usable for both
 _OOM_SCORE: Final = "1000"  # the first to go when memory is short: a worker is replaced, a trainer is not
-
-
-class Worker:
-    """Carries out commands; holds what stays warm between checkpoints."""
-
-    def __init__(self, framework: Backend, report: Callable[[Report], None]) -> None:
-        self._backend = framework
-        self._report = report
-        self._join: Join | None = None
-        self._collective: Collective | None = None
-        self._evaluator: Evaluator | None = None
-        self._task_digest = ""
-        self._phase = "import"
-
-    def run(self, command: Command | Report) -> None:
-        """Do one command; a failure is reported, never raised."""
-        plan = command.plan if isinstance(command, Evaluate) else None
-        try:
-            if isinstance(command, Check):
-                self._check(command)
-            elif isinstance(command, Join):
-                self._form(command)
-            elif isinstance(command, Evaluate):
-                self._evaluate(command)
-            else:
-                raise EvaluationError("join", f"{type(command).__name__} is no command")  # noqa: TRY301 - told like any other
-        except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
-            rank = self._join.rank if self._join else None
-            self._report(as_failed(error, phase=self._phase, plan=plan, rank=rank))
-
-    def _enter(self, phase: str, plan: int | None = None) -> None:
-        self._phase = phase
-        self._report(Phase(phase, plan))
-
-    def _check(self, command: Check) -> None:
-        self._enter("import")
-        loaded = tasks.load(command.task, command.search_path)
-        self._report(Checked(loaded.digest, tuple(loaded.task.eval_sets)))
-
-    def _form(self, command: Join) -> None:
-        self._enter("join")
-        self._join = command
-        self._collective = self._backend.join(command)
-        self._enter("import")  # only now: TensorFlow refuses a cluster after any operation of the task's module
-        loaded = tasks.load(command.task, command.search_path)
-        self._task_digest = loaded.digest
-        self._enter("build")
-        shard = Shard(command.rank, len(command.members))
-        self._evaluator = self._backend.build(loaded.task, shard, command)
-        self._report(Joined(command.group, loaded.digest, self._backend.profile()))
-
-    def _evaluate(self, command: Evaluate) -> None:
-        if self._join is None or self._collective is None or self._evaluator is None:
-            raise EvaluationError("join", "asked to evaluate before joining a group")
-        done = evaluate(
-            command,
-            join=self._join,
-            collective=self._collective,
-            evaluator=self._evaluator,
-            task_digest=self._task_digest,
-            profile=self._backend.profile(),
-            enter=lambda phase: self._enter(phase, command.plan),
-            report=self._report,
-        )
-        self._report(done)
-        gc.collect()  # between evaluations, where nobody waits for it
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -120,24 +36,57 @@ def main(arguments: Sequence[str]) -> None:
     commands = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
         os.dup2(nothing.fileno(), 0)  # the user's code must not read commands
+    os.set_inheritable(options.reports, False)  # nor may what it starts hold the daemon's pipe open
     reports = os.fdopen(options.reports, "wb", buffering=0)
 
     def report(message: Report) -> None:
         _write_all(reports, encode(message))
 
+    status = 0
     try:
-        framework = backend(options.framework)
-    except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
-        report(as_failed(error, phase="import", plan=None, rank=None))
-        return
-    report(Ready(options.framework, framework.version))
-    worker = Worker(framework, report)
-    while line := commands.readline(MAX_LINE_BYTES):
-        worker.run(decode(line))
+        _serve(options.framework, commands, report)
+    except BaseException:  # noqa: BLE001 - whatever it is, it belongs into the log, and this process must end
+        traceback.print_exc()
+        status = 1
     # Not a normal exit: TensorFlow's own shutdown may wait for peers that are gone.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
+
+
+def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None]) -> None:
+    """Do what is commanded until there are no more commands."""
+    try:
+        from sidecar.worker.backend import backend
+        from sidecar.worker.commands import Commands
+        from sidecar.worker.failures import as_failed
+    except ModuleNotFoundError as error:
+        report(Failed("join", _cannot_import(error), phase="import"))
+        return
+    try:
+        made = backend(framework)
+    except ModuleNotFoundError as error:
+        report(Failed("join", _cannot_import(error), phase="import"))
+        return
+    except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
+        report(as_failed(error, phase="join", plan=None, rank=None))
+        return
+    report(Ready(framework, made.version))
+    worker = Commands(made, report)
+    while line := commands.readline(MAX_LINE_BYTES):
+        try:
+            command = decode(line)
+        except RecordError as error:
+            report(Failed("worker_died", f"the worker process was sent nonsense: {error}"))
+            return
+        worker.run(command)
+
+
+def _cannot_import(error: ModuleNotFoundError) -> str:
+    return (
+        f"{sys.executable} has no module {error.name!r}: install it there, or name the Python of the training "
+        f"environment with worker_python"
+    )
 
 
 def _write_all(stream: BinaryIO, data: bytes) -> None:
@@ -164,6 +113,3 @@ def _be_gentle() -> None:
             score.write(_OOM_SCORE)
     except OSError:  # a container may forbid it; being polite is no reason to fail
         return
-
-
-__all__ = ["Failed", "Worker", "main"]

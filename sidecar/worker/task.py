@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,25 @@ class EvalSet:
     prepare: Callable[..., Any] | None = None
     examples: int | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.source):
+            raise TaskError(f"EvalSet(source=…) must be a function, found {self.source!r}: write lambda: data")
+        if self.prepare is not None and not callable(self.prepare):
+            raise TaskError(f"EvalSet(prepare=…) must be a function of one element, found {self.prepare!r}")
+        if self.examples is not None and not _is_count(self.examples):
+            raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is not known")
+
     @property
     def shards_itself(self) -> bool:
-        """Whether `source` wants to be told which shard to yield."""
-        return bool(inspect.signature(self.source).parameters)
+        """Whether `source` wants to be told which shard to yield: it has a parameter that must be given, or `shard`."""
+        try:
+            parameters = inspect.signature(self.source).parameters.values()
+        except ValueError:  # of a builtin
+            return False
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return any(
+            each.name == "shard" or (each.default is each.empty and each.kind not in variadic) for each in parameters
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +66,9 @@ class Task:
         build_model: Returns a model, plain or compiled.
         eval_sets: By name: a function that returns the data, or an `EvalSet`. Elements are (x, y) or
             (x, y, sample_weight), one example each, unless `batch_size` is None.
-        metrics: Returns fresh metric objects; None: the compiled model's own.
-        loss: A loss object; None: the compiled model's own, or no loss.
+        metrics: Returns fresh metric objects.
+        loss: A loss object, or a function of (y, y_pred) that returns one number per example. With neither metrics nor
+            loss, everything is measured that the compiled model's `test_step` measures.
         batch_size: Examples per batch; None: the data is batched already.
         checkpoint: Maps the model to the object graph's root, e.g. `lambda m: tf.train.Checkpoint(net=m)`; None: found.
         restore: Called with (model, path) and replaces restoring altogether, e.g. to read averaged weights.
@@ -69,7 +86,7 @@ class Task:
         for name in ("build_model", "metrics", "checkpoint", "restore"):
             value = getattr(self, name)
             if not callable(value) and (value is not None or name == "build_model"):
-                raise TaskError(f"Task({name}=…) must be a function, found {value!r}")
+                raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
         if not isinstance(self.eval_sets, Mapping) or not 0 < len(self.eval_sets) <= MAX_EVAL_SETS:
             raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
         for name, source in self.eval_sets.items():
@@ -80,7 +97,7 @@ class Task:
                     f"Task(eval_sets={{{name!r}: …}}) must be a function or an EvalSet, found {type(source).__name__}: "
                     f"write lambda: data, so that each worker makes its own"
                 )
-        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+        if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
 
     def sets(self) -> dict[str, EvalSet]:
@@ -88,6 +105,10 @@ class Task:
         return {
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +129,7 @@ def load(reference: str, search_path: str) -> LoadedTask:
     if not separator or not location or not attribute:
         raise TaskError(f"task {reference!r}: write module:attr or path/file.py:attr")
     if location.endswith(".py"):
-        module = _import_file(Path(search_path, location), reference)
+        module = _import_file(Path(search_path, Path(location).expanduser()), reference)
     else:
         module = _import_module(location, search_path, reference)
     try:
@@ -130,18 +151,29 @@ def load(reference: str, search_path: str) -> LoadedTask:
 def _import_file(path: Path, reference: str) -> ModuleType:
     if not path.is_file():
         raise TaskError(f"task {reference!r}: there is no file {path}")
-    sys.path.insert(0, str(path.parent))  # as for a script: its neighbours can be imported
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    _search_first(str(path.parent))  # as for a script: its neighbours can be imported
+    # By its own name, so that its neighbours can import it; but a task file keras.py must not replace Keras.
+    name = f"sidecar_task_{path.stem}" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
+def _search_first(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
-    sys.path.insert(0, search_path)
+    _search_first(search_path)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -155,19 +187,22 @@ def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
 def _digest(module: ModuleType, attribute: str) -> str:
     """Digest of the task's file and of every imported module that lies beside or below it (installed ones excepted)."""
     digest = hashlib.sha256(attribute.encode())
-    for path in sorted(_own_files(module)):
-        digest.update(path.name.encode() + b"\0")
-        digest.update(path.read_bytes())
+    own = getattr(module, "__file__", None)
+    if own is None:
+        return digest.hexdigest()
+    root = Path(own).resolve().parent
+    for path in sorted(_own_files(root) | {Path(own).resolve()}):
+        digest.update(f"\0{path.relative_to(root)}\0".encode(errors="surrogateescape"))
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _own_files(module: ModuleType) -> set[Path]:
-    own = getattr(module, "__file__", None)
-    if own is None:
-        return set()
-    root = Path(own).resolve().parent
+def _own_files(root: Path) -> set[Path]:
+    standard = Path(sysconfig.get_path("stdlib")).resolve()  # below the root when a container's task lies at /
     loaded = (getattr(other, "__file__", None) for other in list(sys.modules.values()))
     files = {Path(name).resolve() for name in loaded if isinstance(name, str) and name.endswith(".py")}
-    return {Path(own).resolve()} | {
-        path for path in files if path.is_relative_to(root) and "site-packages" not in path.parts
+    return {
+        path
+        for path in files
+        if path.is_relative_to(root) and "site-packages" not in path.parts and not path.is_relative_to(standard)
     }

@@ -6,6 +6,7 @@ Keras' broken `evaluate` under it nor its replica-aware metric variables take pa
 
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from sidecar.worker.tensorflow.evaluator import KerasEvaluator
 
 _ISA_FLAGS: Final = ("avx", "avx2", "fma", "avx512", "avx_vnni", "amx")
 """CPU features by which TensorFlow and oneDNN choose kernels, hence the order in which floats are added."""
+
+_KERAS: Final = ("keras", "tf_keras")  # those that the task imported
 
 
 class TensorFlowBackend:
@@ -52,7 +55,8 @@ class TensorFlowBackend:
         gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
         return {
             "framework": f"tensorflow {tf.__version__}",
-            "keras": keras.__version__,
+            "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in _KERAS if name in sys.modules),
+            "floatx": keras.config.floatx(),  # of ~/.keras/keras.json, which nodes need not share
             "device": ", ".join(str(gpu.get("device_name", "GPU")) for gpu in gpus) or "CPU",
             "isa": _instruction_set(),
             "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),

@@ -54,6 +54,11 @@ class MirroredCollective:
         self._all_reduce = all_reduce
 
     def sum(self, mine: Int64s) -> Int64s:
-        """All-reduce; raises what TensorFlow raises when a peer is gone (some seconds after it went)."""
-        total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
+        """All-reduce; raises `member_lost` when a peer is gone (some seconds after it went)."""
+        try:
+            total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
+        except tf.errors.OpError as error:
+            raise EvaluationError(
+                "member_lost", f"a sum over the ranks of the group failed: {error.message}"
+            ) from error
         return total

@@ -5,11 +5,13 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from sidecar.worker.backend import Stream, Tick
 from sidecar.worker.failures import EvaluationError
@@ -19,6 +21,10 @@ from sidecar.worker.task import EvalSet
 Batch = Any
 """A nested structure of tensors whose first dimension counts examples."""
 
+_ORDER_ADVICE: Final = (
+    "shuffle with a seed and reshuffle_each_iteration=False or not at all, and list files with shuffle=False"
+)
+
 
 @dataclass(slots=True)
 class CacheBudget:
@@ -26,13 +32,41 @@ class CacheBudget:
 
     left: int
 
-    def take(self, batch: Batch) -> bool:
-        """Whether the batch fits; if so, its bytes are taken."""
+
+class Cache:
+    """All own batches of one eval set, or none: what does not fit as a whole is not kept at all."""
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self._budget = budget
+        self._batches: list[Batch] = []
+        self._bytes = 0
+        self._fits = True
+        self.complete = False
+
+    def offer(self, batch: Batch) -> None:
+        """Keep the batch while all so far fit into the budget."""
+        if not self._fits:
+            return
         size = sum(_bytes_of(tensor) for tensor in tf.nest.flatten(batch, expand_composites=True))
-        if size > self.left:
-            return False
-        self.left -= size
-        return True
+        if size > self._budget.left:
+            self.clear()
+            self._fits = False
+            return
+        self._budget.left -= size
+        self._bytes += size
+        self._batches.append(batch)
+
+    def finish(self) -> None:
+        """The batches offered are all that there are."""
+        self.complete = self._fits
+
+    def clear(self) -> None:
+        """Give everything back."""
+        self._budget.left += self._bytes
+        self._batches, self._bytes = [], 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
 
 
 class Batches:
@@ -42,93 +76,107 @@ class Batches:
         self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int, budget: CacheBudget
     ) -> None:
         self.name = name
-        self._eval_set, self._batch_size, self._shard, self._budget = eval_set, batch_size, shard, budget
+        self._eval_set, self._batch_size, self._shard = eval_set, batch_size, shard
         self._source = _batched(name, _make_dataset(name, eval_set, shard), batch_size, threads)
-        self._prepared = self._source if eval_set.prepare is None else self._prepare(self._source)
+        self._prepared = self._prepare(self._source)
         self.spec = tf.nest.map_structure(_any_number_of_examples, self._prepared.element_spec)
-        self._first = self._read_first()
+        self._sample: Batch | None = next(iter(self._source.take(1)), None)
+        if self._sample is None and not eval_set.shards_itself:
+            raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
+        self._sample_digest = None if self._sample is None else _digest(self._sample)
         self._stream: Stream | None = None
-        self._cache: list[Batch] = []
-        self._cached_all = False
+        self._own_digest = b""
+        self._cache = Cache(budget)
 
     def first(self) -> Batch:
-        """A batch to build the model on; where this rank's own part is empty, one of zeros."""
-        if self.exhausted:
+        """The batch to build the model on; zeros where a set that shards itself gives this rank none. Called once."""
+        sample, self._sample = self._sample, None
+        if sample is None:
             return tf.nest.map_structure(_zeros, self.spec)
-        return next(iter(self._prepared))
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether there is no batch at all in what this rank reads."""
-        return self._first is None
+        prepared = next(iter(self._prepare(tf.data.Dataset.from_tensors(sample))))
+        sizes = {len(tensor) for tensor in tf.nest.flatten(prepared) if isinstance(tensor, tf.Tensor)}
+        if len(sizes) > 1:
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self.name!r}: x, y and sample_weight of a batch hold {sorted(sizes)} examples, they need "
+                f"equally many" + _unless_batched(self._batch_size),
+            )
+        return prepared
 
     def read(self, tick: Tick) -> Stream:
-        """Read the whole stream, fingerprint it, and keep this rank's own batches while memory is left for them."""
+        """Read the whole stream once, fingerprint it, and keep this rank's own batches if there is memory for them."""
         if self._stream is None:
-            self._stream = self._read_all(tick) if not self._eval_set.shards_itself else self._trust()
+            self._stream = self._trust() if self._eval_set.shards_itself else self._read_all(tick)
         return self._stream
 
     def own(self) -> Iterator[Batch]:
-        """This rank's own batches, in order."""
-        if self._cached_all:
+        """This rank's own batches, in order; raises `stream_differs` if they are no longer those that were read."""
+        if self._cache.complete:
             yield from self._cache
             return
-        keep = self._eval_set.prepare is not None or self._eval_set.shards_itself
-        for batch in self._own_dataset():
-            keep = keep and self._budget.take(batch)
-            if keep:
-                self._cache.append(batch)
+        is_known = self._eval_set.prepare is None and not self._eval_set.shards_itself
+        digest = hashlib.blake2b(digest_size=16)
+        self._cache.clear()  # of an evaluation that was broken off
+        for batch in self._own_dataset().prefetch(2):
+            if is_known:
+                digest.update(_digest(batch))
+            else:
+                self._cache.offer(batch)
             yield batch
-        self._cached_all = keep
-        if not keep:
-            self._cache.clear()
+        if not is_known:
+            self._cache.finish()
+        elif digest.digest() != self._own_digest:
+            raise EvaluationError(
+                "stream_differs",
+                f"eval set {self.name!r} is not what it was when it was first read: its files have changed, or it "
+                f"comes in another order each time: {_ORDER_ADVICE}",
+            )
 
     def _own_dataset(self) -> Any:
         if self._eval_set.shards_itself:
             return self._prepared
         rank, world_size = self._shard.rank, self._shard.world_size
         own = self._source.enumerate().filter(lambda index, _: index % world_size == rank).map(lambda _, batch: batch)
-        return own if self._eval_set.prepare is None else self._prepare(own)
+        return self._prepare(own)
 
     def _prepare(self, batches: Any) -> Any:
         """Map `prepare` over single elements; batches come out as they went in, since only the very last is short."""
+        if self._eval_set.prepare is None:
+            return batches
         if self._batch_size is None:
-            return batches.map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+            return batches.map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
         elements = batches.unbatch().map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
-        return elements.batch(self._batch_size).prefetch(2)
-
-    def _read_first(self) -> bytes | None:
-        return next((_digest(batch) for batch in self._source.take(1)), None)
+        return elements.batch(self._batch_size)
 
     def _read_all(self, tick: Tick) -> Stream:
-        if self.exhausted:
-            raise EvaluationError("task_error", f"eval set {self.name!r} is empty: it has no example to evaluate")
-        fingerprint = hashlib.blake2b(digest_size=16)
+        fingerprint, own = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         batches = examples = own_batches = own_examples = 0
-        keep = self._eval_set.prepare is None
-        for batch in self._source:
+        expected = self._eval_set.examples
+        self._cache.clear()
+        for batch in self._source.prefetch(2):
             digest = _digest(batch)
-            if batches == 0 and digest != self._first:
+            if batches == 0 and digest != self._sample_digest:
                 raise EvaluationError(
                     "stream_differs",
-                    f"eval set {self.name!r} comes in another order each time it is read: shuffle with a seed and "
-                    f"reshuffle_each_iteration=False or not at all, and list files with shuffle=False",
+                    f"eval set {self.name!r} comes in another order each time it is read: {_ORDER_ADVICE}",
                 )
             fingerprint.update(digest)
-            count = _examples_in(batch)
+            count = examples_in(batch)
             if self._shard.owns(batches):
                 own_batches, own_examples = own_batches + 1, own_examples + count
-                keep = keep and self._budget.take(batch)
-                if keep:
-                    self._cache.append(batch)
-            tick()
+                own.update(digest)
+                if self._eval_set.prepare is None:
+                    self._cache.offer(batch)
             batches, examples = batches + 1, examples + count
-        expected = self._eval_set.examples
+            if expected is not None and examples > expected:  # it may never end
+                break
+            tick()
         if expected is not None and examples != expected:
-            raise EvaluationError("count", f"eval set {self.name!r} has {examples} examples, EvalSet says {expected}")
-        self._cached_all = keep
-        if not keep:
-            self._cache.clear()
+            found = f"more than {expected}" if examples > expected else str(examples)
+            raise EvaluationError("count", f"eval set {self.name!r} has {found} examples, EvalSet says {expected}")
+        if self._eval_set.prepare is None:
+            self._cache.finish()
+        self._own_digest = own.digest()
         return Stream(self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected)
 
     def _trust(self) -> Stream:
@@ -136,10 +184,33 @@ class Batches:
         return Stream(self.name, "", 0, 0, 0, 0, self._eval_set.examples)
 
 
+def array_of(tensor: Any) -> NDArray[Any]:
+    """The values of a tensor, a variable or a number; numpy itself cannot read a scalar tensor of bfloat16."""
+    return np.asarray(tf.convert_to_tensor(tensor).numpy())
+
+
+def feed(update: Callable[[Any], None], array: NDArray[Any]) -> None:
+    """Type, shape and contents of an array into a hash, whose `update` this takes."""
+    if array.dtype.hasobject:
+        update(f"text{array.shape}".encode())
+        for text in array.ravel().tolist():
+            update(len(text).to_bytes(8, "little") + text)
+    else:
+        update(f"{array.dtype}{array.shape}".encode())
+        update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def examples_in(batch: Batch) -> int:
+    """How many examples a batch holds."""
+    return int(tf.nest.flatten(batch)[0].shape[0])
+
+
 def _make_dataset(name: str, eval_set: EvalSet, shard: Shard) -> Any:
     made = eval_set.source(shard) if eval_set.shards_itself else eval_set.source()
-    if isinstance(made, tuple | list | dict) or hasattr(made, "__array__"):
-        made = tf.data.Dataset.from_tensor_slices(tuple(made) if isinstance(made, list) else made)
+    if isinstance(made, list):
+        made = tuple(made)
+    if isinstance(made, tuple):  # copied into tensors once, not written into a graph
+        made = tf.data.Dataset.from_tensor_slices(made)
     if not isinstance(made, tf.data.Dataset):
         raise EvaluationError(
             "task_error",
@@ -159,10 +230,15 @@ def _batched(name: str, dataset: Any, batch_size: int | None, threads: int) -> A
     elif any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
         raise EvaluationError(
             "task_error",
-            f"eval set {name!r} yields single examples, {dataset.element_spec}, and Task(batch_size=None) means that "
-            f"the data is batched already: give a batch_size",
+            f"eval set {name!r} yields single examples, {dataset.element_spec}{_unless_batched(batch_size)}",
         )
-    return dataset.with_options(options).prefetch(2)
+    return dataset.with_options(options)
+
+
+def _unless_batched(batch_size: int | None) -> str:
+    if batch_size is not None:
+        return ""
+    return "; Task(batch_size=None) means that the data is batched already: if it is not, give a batch_size"
 
 
 def _any_number_of_examples(spec: Any) -> Any:
@@ -176,21 +252,10 @@ def _zeros(spec: Any) -> Any:
     return tf.zeros([dimension or 1 for dimension in spec.shape], spec.dtype)
 
 
-def _examples_in(batch: Batch) -> int:
-    first = tf.nest.flatten(batch)[0]
-    return int(first.shape[0])
-
-
 def _digest(batch: Batch) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tf.nest.flatten(batch, expand_composites=True):
-        array = tensor.numpy()
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        if array.dtype.hasobject:
-            for text in array.ravel().tolist():
-                digest.update(len(text).to_bytes(8, "little") + text)
-        else:
-            digest.update(array.tobytes())
+        feed(digest.update, tensor.numpy())
     return digest.digest()
 
 

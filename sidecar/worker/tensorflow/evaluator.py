@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from sidecar.records import Value
 from sidecar.worker.backend import States, Stream, Tick
+from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum
 from sidecar.worker.task import Task
-from sidecar.worker.tensorflow.data import Batches, CacheBudget
+from sidecar.worker.tensorflow.data import Batches, CacheBudget, array_of, examples_in, feed
 from sidecar.worker.tensorflow.measure import Measurement, measurement
-from sidecar.worker.tensorflow.restore import restore
+from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
 
 
 class KerasEvaluator:
@@ -29,18 +30,18 @@ class KerasEvaluator:
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
             for name, eval_set in task.sets().items()
         ]
-        first = self._batches[0].first()
         self.model: Any = task.build_model()
         self.builds = 1
-        self._measurement: Measurement = measurement(task, self.model, first)
-        self._steps: dict[str, Any] = {}
-        for batches in self._batches:  # one trace per kind of batch, for the life of the process
-            self._steps.setdefault(repr(batches.spec), self._traced(batches.spec))
+        self._steps: dict[str, _Step] = {}
+        for batches in self._batches:
+            first = batches.first()
+            if repr(batches.spec) not in self._steps:
+                self._steps[repr(batches.spec)] = _Step(task, self.model, first, batches.spec)
 
     @property
     def traces(self) -> int:
         """How often a step was traced so far."""
-        return sum(step.experimental_get_tracing_count() for step in self._steps.values())
+        return sum(step.run.experimental_get_tracing_count() for step in self._steps.values())
 
     def read(self, tick: Tick) -> tuple[Stream, ...]:
         """Read every eval set once; later calls return what the first one found."""
@@ -48,30 +49,32 @@ class KerasEvaluator:
 
     def restore(self, path: str) -> None:
         """Bind every variable, or let the task's own `restore` do it."""
-        if self._task.restore is not None:
-            self._task.restore(self.model, path)
-        else:
+        if self._task.restore is None:
             restore(self.model, path, self._task.checkpoint)
+            return
+        try:
+            self._task.restore(self.model, path)
+        except Exception as error:
+            if not any(Path(path).parent.glob(f"{Path(path).name}*")):
+                raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+            raise
 
     def digest(self) -> str:
-        """Digest of names, types, shapes and values of the model's variables, in their order."""
+        """Digest of types, shapes and values of the model's variables, in their order."""
         digest = hashlib.sha256()
-        for variable in self.model.weights:
-            array = np.asarray(variable)
-            digest.update(f"{variable.name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        for variable in variables_of(self.model):
+            feed(digest.update, array_of(variable))
         return digest.hexdigest()
 
     def evaluate(self, tick: Tick) -> States:
         """Sum metric states over this rank's own batches."""
         found: States = {}
         for batches in self._batches:
-            step = self._steps[repr(batches.spec)]
-            states = self._measurement.states() | {EXAMPLES: ExactSum((), "int64")}
+            step = self._step_of(batches)
+            states = step.measurement.states() | {EXAMPLES: ExactSum((), "int64")}
             for batch in batches.own():
-                outputs = step(batch)
-                self._measurement.add(states, tf.nest.map_structure(np.asarray, outputs))
-                states[EXAMPLES].add(np.int64(tf.nest.flatten(batch)[0].shape[0]))
+                step.measurement.add(states, tf.nest.map_structure(array_of, step.run(batch)))
+                states[EXAMPLES].add(np.int64(examples_in(batch)))
                 tick()
             found[batches.name] = states
         return found
@@ -82,7 +85,19 @@ class KerasEvaluator:
 
     def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
         """The final numbers, by eval set and metric."""
-        return {name: self._measurement.conclude(states) for name, states in reduced.items()}
+        return {
+            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name])
+            for batches in self._batches
+        }
 
-    def _traced(self, spec: Any) -> Any:
-        return tf.function(self._measurement.step, input_signature=[spec])
+    def _step_of(self, batches: Batches) -> "_Step":
+        return self._steps[repr(batches.spec)]
+
+
+class _Step:
+    """What is done with batches of one kind: one measurement, one trace for the life of the process."""
+
+    def __init__(self, task: Task, model: Any, first: Any, spec: Any) -> None:
+        self.measurement: Measurement = measurement(task, model, first)
+        # As each Keras does it itself: Keras 3 traces without AutoGraph, tf_keras with it.
+        self.run: Any = tf.function(self.measurement.step, input_signature=[spec], autograph=is_keras_2(model))

@@ -14,6 +14,7 @@ from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.intervals import normal, wilson
 from sidecar.worker.states import ExactSum
+from sidecar.worker.tensorflow.data import array_of
 
 Goal = Literal["max", "min", "none"]
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
@@ -22,25 +23,48 @@ _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
 class KerasMetric:
     """One metric object: its identity, its states, its final value.
 
-    The metric must have been updated once, so that its variables exist.
+    Args:
+        metric: The Keras object. It must have been updated once, so that its variables exist.
+        name: Under which its states travel; two outputs of a model may each have an `accuracy`.
     """
 
-    def __init__(self, metric: Any) -> None:
+    def __init__(self, metric: Any, name: str) -> None:
         self.metric = metric
-        self.name = str(metric.name)
+        self._name = name
+        self._told = f"metric {metric.name!r} ({type(metric).__name__})"
+        self._scalars(metric.result())  # now, not after the whole evaluation
         metric.reset_state()
-        self._identity = [np.asarray(variable) for variable in metric.variables]
+        self._identity = self.values()
+        if not self._identity:
+            raise EvaluationError("task_error", f"{self._told} has no state: create its variables with add_weight")
         if any(np.any(array) for array in self._identity):
             raise EvaluationError(
                 "task_error",
-                f"metric {self.name!r} ({type(metric).__name__}) does not start from zero, so its parts cannot be "
-                f"added up over workers",
+                f"{self._told} does not start from zero, so its parts cannot be added up over workers",
+            )
+
+    def values(self) -> list[Any]:
+        """What its variables hold now, outside a trace."""
+        return [array_of(variable) for variable in self.metric.variables]
+
+    def check_additive(self, once: list[Any], twice: list[Any]) -> None:
+        """Raise unless a batch that counts twice leaves twice the change: a largest or a last value would not."""
+        if not all(np.allclose(2 * one, two, rtol=1e-4, equal_nan=True) for one, two in zip(once, twice, strict=True)):
+            raise EvaluationError(
+                "task_error",
+                f"{self._told} does not add up what it sees, so it would depend on how the data are divided: give it "
+                f"states that are sums over examples",
             )
 
     def reset(self) -> None:
         """Within the traced step: back to the identity."""
         for variable, identity in zip(self.metric.variables, self._identity, strict=True):
             variable.assign(tf.constant(identity, variable.dtype))
+
+    @property
+    def count_state(self) -> str | None:
+        """The state that says over how many values a mean was taken, if it is one."""
+        return self._state(1) if self.divides else None
 
     def read(self) -> list[Any]:
         """Within the traced step, after an update: the change by this batch."""
@@ -72,28 +96,29 @@ class KerasMetric:
             return float(sums[0])
         for variable, value in zip(self.metric.variables, sums, strict=True):
             variable.assign(tf.cast(tf.constant(value), variable.dtype))
-        result = self.metric.result()
+        result = self._scalars(self.metric.result())
         self.metric.reset_state()
-        if isinstance(result, dict):
-            return {key: self._scalar(value) for key, value in result.items()}
-        return self._scalar(result)
+        return result
 
     def goal(self) -> Goal:
         """Whether more is better, as far as Keras knows."""
         return _GOALS.get(getattr(self.metric, "_direction", None), "none")
 
+    def _scalars(self, result: Any) -> float | dict[str, float]:
+        if isinstance(result, dict):
+            return {key: self._scalar(value) for key, value in result.items()}
+        return self._scalar(result)
+
     def _scalar(self, result: Any) -> float:
-        array = np.asarray(result)
+        array = array_of(result)
         if array.shape:
             raise EvaluationError(
-                "task_error",
-                f"metric {self.name!r} ({type(self.metric).__name__}) has {array.size} results, one number is needed: "
-                f"give it an average",
+                "task_error", f"{self._told} has {array.size} results, one number is needed: give it an average"
             )
         return float(array)
 
     def _state(self, index: int) -> str:
-        return f"{self.name}/{index}"
+        return f"{self._name}/{index}"
 
 
 def per_example(metric: Any) -> Callable[..., Any] | None:

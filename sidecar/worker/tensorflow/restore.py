@@ -9,14 +9,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
 
 _GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
+_CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
 _KERAS_2_SIGNS: Final = ("layer_with_weights-0", "keras_api")  # children that only Keras 2 (tf_keras) models save
 _NAMED: Final = 5  # missing variables that an error lists by name
+
+_OF_STORAGE: Final = (
+    *(tf.errors.PermissionDeniedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError),
+    *(tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,7 @@ class _Candidate:
     """One reading of the checkpoint: the model is its root, or a child of its root."""
 
     name: str  # of the child, empty for the root itself
-    trackable: Any
+    root: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +39,15 @@ class _Binding:
     """Which checkpoint key holds each of the model's variables."""
 
     candidate: _Candidate
-    keys: dict[int, str]  # by position in model.weights
-    has_tables: bool  # lookup tables or other state that is no variable
+    keys: dict[int, str]  # by position in `variables_of(model)`
+    has_more: bool  # lookup tables or other state that is no variable
 
-    def missing(self, weights: list[Any]) -> list[str]:
-        return [_name(variable) for index, variable in enumerate(weights) if index not in self.keys]
+    def missing(self, variables: list[Any]) -> list[str]:
+        return [_name(variable) for index, variable in enumerate(variables) if index not in self.keys]
 
 
 def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> None:
-    """Assign the checkpoint's values to `model.weights`.
+    """Assign the checkpoint's values to the model's variables.
 
     Args:
         model: Built: an unbuilt one has no variables to bind, and would keep its random initial values.
@@ -49,40 +56,74 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
 
     Raises:
         EvaluationError: `mismatch` if not every variable is bound or a shape differs, `corrupt` if the bytes contradict
-            their checksums, `vanished` if files are gone.
+            their checksums, `vanished` if files are gone, `storage` if they cannot be read. What `make_root` raises is
+            let through.
     """
+    variables = variables_of(model)
+    if not variables:
+        raise EvaluationError("mismatch", "the model has no variables after it was called on the first batch")
+    root = make_root(model) if make_root is not None else None
     try:
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(_GRAPH_KEY):
             raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY))
-        binding = _find(model, path, graph, make_root)
-        _check_shapes(model.weights, binding, reader.get_variable_to_shape_map())
-        _assign(model.weights, binding, path)
-        if binding.has_tables:
+        binding = _find(model, variables, path, graph, root)
+        _check_types(variables, binding, reader)
+        _assign(variables, binding, path)
+        if binding.has_more:
             _checkpoint(binding.candidate).restore(path).expect_partial()
-    except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-        raise EvaluationError("corrupt", f"{path}: {error.message}") from error
-    except tf.errors.NotFoundError as error:
-        raise EvaluationError("vanished", f"{path}: {error.message}") from error
+    except (tf.errors.OpError, DecodeError, IndexError) as error:
+        raise _named(error, path) from error
 
 
-def _find(model: Any, path: str, graph: Any, make_root: Callable[[Any], Any] | None) -> _Binding:
+def variables_of(model: Any) -> list[Any]:
+    """All state that a checkpoint must give: the weights, and plain `tf.Variable`s, which Keras 3 does not count."""
+    variables = list(model.weights)
+    if is_keras_2(model):
+        return variables  # tf_keras counts them
+    optimizer = getattr(model, "optimizer", None)
+    of_training = set() if optimizer is None else {id(each) for each in tf.train.TrackableView(optimizer).descendants()}
+    found = [each for each in tf.train.TrackableView(model).descendants() if isinstance(each, tf.Variable)]
+    return variables + [each for each in found if id(each) not in of_training]
+
+
+def is_keras_2(model: Any) -> bool:
+    """Whether the model is of tf_keras."""
+    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(model).__mro__)
+
+
+def _named(error: Exception, path: str) -> EvaluationError:
+    """What is wrong with the files: TensorFlow's readers often say it in words alone."""
+    words = getattr(error, "message", "") or str(error)
+    if isinstance(error, tf.errors.NotFoundError) or "No such file" in words:
+        return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
+    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
+        return EvaluationError("mismatch", f"{path}: {words}")
+    if isinstance(error, _OF_STORAGE):
+        return EvaluationError("storage", f"{path} cannot be read: {words}")
+    return EvaluationError("corrupt", f"{path} is damaged: {words}")
+
+
+def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
     """The one reading under which every variable of the model is in the checkpoint."""
-    if not model.weights:
-        raise EvaluationError("mismatch", "the model has no variables after it was called on the first batch")
     view = tf.train.CheckpointView(path)
     children = [child.local_name for child in graph.nodes[0].children]
-    if make_root is not None:
-        groups = [[_Candidate("Task(checkpoint=…)", make_root(model))]]
+    if root is not None:
+        groups = [[_Candidate("", root)]]
     else:
-        named = [_Candidate(name, model) for name in children if name not in ("model", "save_counter")]
-        groups = [[_Candidate("model", model)] if "model" in children else [], named, [_Candidate("", model)]]
+        named = [
+            _Candidate(name, tf.train.Checkpoint(**{name: model}))
+            for name in children
+            if name not in ("model", "save_counter") and name.isidentifier()
+        ]
+        model_first = [_Candidate("model", tf.train.Checkpoint(model=model))] if "model" in children else []
+        groups = [model_first, named, [_Candidate("", model)]]
     tried: list[_Binding] = []
     for group in groups:
-        bindings = [_bind(candidate, model.weights, view, graph) for candidate in group]
-        complete = [binding for binding in bindings if not binding.missing(model.weights)]
-        if len(complete) > 1:
+        bindings = [_bind(candidate, variables, view, graph) for candidate in group]
+        complete = [binding for binding in bindings if not binding.missing(variables)]
+        if len({tuple(binding.keys.values()) for binding in complete}) > 1:  # equal keys: two names of one object
             names = ", ".join(repr(binding.candidate.name) for binding in complete)
             raise EvaluationError(
                 "mismatch",
@@ -92,69 +133,67 @@ def _find(model: Any, path: str, graph: Any, make_root: Callable[[Any], Any] | N
         if complete:
             return complete[0]
         tried += bindings
-    raise EvaluationError("mismatch", _explain(model, path, graph, children, tried))
+    raise EvaluationError("mismatch", _explain(model, variables, path, graph, tried))
 
 
-def _bind(candidate: _Candidate, weights: list[Any], view: Any, graph: Any) -> _Binding:
-    matched = view.match(_checkpoint(candidate) if candidate.name else candidate.trackable)
+def _bind(candidate: _Candidate, variables: list[Any], view: Any, graph: Any) -> _Binding:
     keys_by_object: dict[int, str] = {}
-    has_tables = False
-    for node, trackable in matched.items():
+    has_more = False
+    for node, trackable in view.match(candidate.root).items():
         for attribute in graph.nodes[node].attributes:
             if attribute.name == _VALUE:
                 keys_by_object[id(trackable)] = attribute.checkpoint_key
-            elif attribute.checkpoint_key:
-                has_tables = True
+            elif attribute.checkpoint_key and attribute.name != _CONFIG:
+                has_more = True
     found = {
         index: key
-        for index, variable in enumerate(weights)
+        for index, variable in enumerate(variables)
         if (key := keys_by_object.get(id(variable)) or keys_by_object.get(id(getattr(variable, "_value", None))))
     }
-    return _Binding(candidate, found, has_tables)
+    return _Binding(candidate, found, has_more)
 
 
 def _checkpoint(candidate: _Candidate) -> Any:
-    if isinstance(candidate.trackable, tf.train.Checkpoint):
-        return candidate.trackable
-    if not candidate.name:
-        return tf.train.Checkpoint(candidate.trackable)
-    return tf.train.Checkpoint(**{candidate.name: candidate.trackable})
+    is_checkpoint = isinstance(candidate.root, tf.train.Checkpoint)
+    return candidate.root if is_checkpoint else tf.train.Checkpoint(candidate.root)
 
 
-def _check_shapes(weights: list[Any], binding: _Binding, shapes: dict[str, list[int]]) -> None:
-    wrong = [
-        f"{_name(weights[index])} is {tuple(weights[index].shape)} in the model, {tuple(shapes[key])} in the checkpoint"
-        for index, key in binding.keys.items()
-        if tuple(weights[index].shape) != tuple(shapes[key])
-    ]
+def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    wrong = []
+    for index, key in binding.keys.items():
+        here = f"{tf.as_dtype(variables[index].dtype).name} {tuple(variables[index].shape)}"
+        there = f"{dtypes[key].name} {tuple(shapes[key])}"
+        if here != there:
+            wrong.append(f"{_name(variables[index])} is {here} in the model, {there} in the checkpoint")
     if wrong:
         raise EvaluationError("mismatch", f"the model is not the one that was saved: {_some(wrong)}")
 
 
-def _assign(weights: list[Any], binding: _Binding, path: str) -> None:
+def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
     """Read the bound tensors in one operation, which reads them in parallel, and assign them."""
-    variables = [weights[index] for index in binding.keys]
+    bound = [variables[index] for index in binding.keys]
     names = list(binding.keys.values())
-    dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
+    dtypes = [tf.as_dtype(variable.dtype) for variable in bound]
     values = tf.raw_ops.RestoreV2(prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), dtypes=dtypes)
-    for variable, value in zip(variables, values, strict=True):
+    for variable, value in zip(bound, values, strict=True):
         variable.assign(value)
 
 
-def _explain(model: Any, path: str, graph: Any, children: list[str], tried: list[_Binding]) -> str:
+def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: list[_Binding]) -> str:
     best = max(tried, key=lambda binding: len(binding.keys))
-    missing = best.missing(model.weights)
+    missing = best.missing(variables)
+    children = [child.local_name for child in graph.nodes[0].children]
     saved_by_keras_2 = any(child.local_name in _KERAS_2_SIGNS for node in graph.nodes for child in node.children)
-    is_keras_2 = any(cls.__module__.startswith("tf_keras") for cls in type(model).__mro__)
-    if saved_by_keras_2 and not is_keras_2:
+    if saved_by_keras_2 and not is_keras_2(model):
         hint = "It was saved by Keras 2 (tf_keras), the model is of Keras 3: let build_model return the tf_keras model"
-    elif is_keras_2 and not saved_by_keras_2:
+    elif is_keras_2(model) and not saved_by_keras_2:
         hint = "It was saved by Keras 3, the model is of Keras 2 (tf_keras): let build_model return the Keras 3 model"
     else:
         hint = "Let build_model return the model that was saved, or name its place with Task(checkpoint=…)"
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"
     return (
-        f"{path} does not hold the model: {len(missing)} of {len(model.weights)} variables are not in {where}: "
+        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in {where}: "
         f"{_some(missing)}. It was saved with {', '.join(children) or 'no children'}. {hint}."
     )
 

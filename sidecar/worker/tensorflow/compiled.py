@@ -1,0 +1,119 @@
+"""What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sidecar.records import Value
+from sidecar.worker.failures import EvaluationError
+from sidecar.worker.states import ExactSum
+from sidecar.worker.tensorflow.data import Batch
+from sidecar.worker.tensorflow.keras_metric import KerasMetric, value
+
+
+class CompiledMeasurement:
+    """Everything that the compiled model's own `test_step` updates."""
+
+    def __init__(self, model: Any, first: Batch) -> None:
+        self._model = model
+        results = model.test_step(first)  # metrics get their variables here
+        if not isinstance(results, dict):
+            raise EvaluationError(
+                "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
+            )
+        metrics = list(_leaves(model.metrics))
+        self._metrics = [KerasMetric(metric, f"{index}:{metric.name}") for index, metric in enumerate(metrics)]
+        model.test_step(first)
+        once = [metric.values() for metric in self._metrics]
+        self._by_result = self._sources(first)  # runs the step again
+        for metric, values in zip(self._metrics, once, strict=True):
+            metric.check_additive(values, metric.values())
+        found = set(self._by_result)
+        for metric in self._by_result.values():
+            if isinstance(several := metric.metric.result(), dict):
+                found |= set(several)
+        if unknown := set(results) - found:
+            raise EvaluationError("task_error", _unknown(sorted(unknown)))
+
+    def step(self, batch: Batch) -> Any:
+        """Reset, run the model's own step, read."""
+        for metric in self._metrics:
+            metric.reset()
+        self._model.test_step(batch)
+        return [metric.read() for metric in self._metrics]
+
+    def states(self) -> dict[str, ExactSum]:
+        """The identity of every state."""
+        states: dict[str, ExactSum] = {}
+        for metric in self._metrics:
+            states |= metric.states()
+        return states
+
+    def add(self, states: dict[str, ExactSum], outputs: Any) -> None:
+        """Add one batch."""
+        for metric, change in zip(self._metrics, outputs, strict=True):
+            metric.add(states, change)
+
+    def conclude(self, states: dict[str, ExactSum]) -> dict[str, Value]:
+        """The numbers under the names that `test_step` gives them."""
+        found: dict[str, Value] = {}
+        for name, metric in self._by_result.items():
+            number = metric.number(states)
+            numbers = number if isinstance(number, dict) else {name: number}
+            found |= {each: value(one, "min" if each == "loss" else metric.goal()) for each, one in numbers.items()}
+        return found
+
+    def _sources(self, first: Batch) -> dict[str, KerasMetric]:
+        """Result name to the metric behind it: the step names its results while every metric returns itself."""
+        by_object = {id(metric.metric): metric for metric in self._metrics}
+        try:
+            with _returning_themselves([metric.metric for metric in self._metrics]):
+                results = self._model.test_step(first)
+        except (TypeError, ValueError, AttributeError) as error:  # it computes with what it took for numbers
+            raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
+        return {
+            name: by_object[id(result.metric)]
+            for name, result in results.items()
+            if isinstance(result, _Itself) and id(result.metric) in by_object
+        }
+
+
+class _Itself:
+    """Stands where a metric's result is expected."""
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+
+
+@contextmanager
+def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
+    """`result()` of each metric returns the metric, past Keras' own bookkeeping of attributes."""
+    changed = []
+    for metric in metrics:
+        changed.append((metric, metric.__dict__.get("result")))  # tf_keras wraps it there
+        object.__setattr__(metric, "result", lambda metric=metric: _Itself(metric))
+    try:
+        yield
+    finally:
+        for metric, own in changed:
+            if own is None:
+                object.__delattr__(metric, "result")
+            else:
+                object.__setattr__(metric, "result", own)
+
+
+def _leaves(metrics: Any) -> Iterator[Any]:
+    """Single metrics: Keras 3 keeps those given to `compile` in a container."""
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None)
+        if type(metric).__name__ == "CompileMetrics" and inner is not None:
+            yield from _leaves(inner)
+        else:
+            yield metric
+
+
+def _unknown(names: list[str]) -> str:
+    return (
+        f"test_step returns {', '.join(names)}, which is no metric's result, so it cannot be added up over batches: "
+        f"keep it in a keras.metrics.Mean that the model's metrics list, and return that metric's result()"
+    )

@@ -1,0 +1,155 @@
+"""`evaluate_once` with fake workers: whose failure is told, and that no wait is endless."""
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from sidecar.errors import EvaluationFailedError
+from sidecar.group.member import Bounds, Launch, Workers
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
+from sidecar.group.process import Exited
+from sidecar.once import Once, evaluate_once, result_of
+from sidecar.records import Checkpoint, Result, Value
+
+
+class FakePort:
+    """Port 1."""
+
+    number = 1
+
+    def close(self):
+        """Nothing to give back."""
+
+
+class FakePorts:
+    """One for all."""
+
+    def reserve(self):
+        """Always the same."""
+        return FakePort()
+
+
+class FakeClock:
+    """Half a second passes at every look."""
+
+    seconds = 0.0
+
+    def now(self):
+        """Half a second later."""
+        self.seconds += 0.5
+        return self.seconds
+
+    def wall(self):
+        """As above."""
+        return self.seconds
+
+
+class FakeProcess:
+    """Answers commands as it is told to; ends when it is killed."""
+
+    pid = 1
+
+    def __init__(self, worker, inbox, answer):
+        self._worker, self._inbox, self._answer = worker, inbox, answer
+        inbox.put((worker, Ready("x", "1")))
+
+    def send(self, command):
+        """Answer."""
+        for report in self._answer(self._worker, command):
+            self._inbox.put((self._worker, report))
+
+    def kill(self):
+        """End."""
+        self._inbox.put((self._worker, Exited(-9, "")))
+
+
+def result(value=0.5):
+    return Result("g", 2, {"test": 2}, {"test": {"a": Value(value, value.hex())}}, {}, "v", "t", {}, ())
+
+
+@pytest.fixture
+def evaluate(monkeypatch):
+    """Runs `evaluate_once` with two workers that answer commands so."""
+    monkeypatch.setattr("sidecar.once._GLANCE_SECONDS", 0.001)
+
+    def run(answer):
+        inbox = queue.SimpleQueue()
+        launch = Launch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
+        workers = Workers(
+            *(launch, Bounds(120, 120, 120, 120, 5), "n", "h", FakePorts(), print),
+            start=lambda worker, **_: FakeProcess(worker, inbox, answer),
+        )
+        join = Join("", (), 0, "t", "x", "/", 1)
+        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", Path("/saves"), plan_cap_seconds=40)
+        try:
+            return evaluate_once(once, workers, inbox, clock=FakeClock())
+        finally:
+            assert list(workers.all()) == [], "nothing is left running"
+
+    return run
+
+
+def rank_of(worker):
+    return int(worker.rpartition(".")[2]) - 1
+
+
+def test_reports_in_rank_order(evaluate):
+    """Every rank's report, whoever was first; each has a folder of its own."""
+    folders = []
+
+    def answer(worker, command):
+        if isinstance(command, Join):
+            assert command.rank == rank_of(worker)
+            return [Joined(command.group, "t", {})]
+        folders.append(command.save_to)
+        return [] if rank_of(worker) == 0 else [Done(1, rank, result(), 1, 1) for rank in (1, 0)]
+
+    assert [each.rank for each in evaluate(answer)] == [0, 1]
+    assert folders == ["/saves/worker-0-of-2", "/saves/worker-1-of-2"]
+
+
+def test_the_cause_is_told_not_its_consequence(evaluate):
+    """A rank that lost its peer waits for the peer's own account of it."""
+
+    def answer(worker, command):
+        if isinstance(command, Join):
+            return [Joined(command.group, "t", {})]
+        if rank_of(worker) == 0:
+            return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")]
+        return [Failed("task_error", "bad image", 1, 1, "evaluate")]
+
+    with pytest.raises(EvaluationFailedError, match=r"task_error \(rank 1, evaluate\): bad image"):
+        evaluate(answer)
+
+
+def test_a_lost_member_alone(evaluate):
+    """Where nobody knows more, that is what is told, after a moment."""
+
+    def answer(worker, command):
+        if isinstance(command, Join):
+            return [Joined(command.group, "t", {})]
+        return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")] if rank_of(worker) == 0 else []
+
+    with pytest.raises(EvaluationFailedError, match=r"member_lost \(rank 0, reduce\): a peer is gone"):
+        evaluate(answer)
+
+
+def test_worker_that_ends(evaluate):
+    """With the end of its log."""
+    with pytest.raises(EvaluationFailedError, match=r"worker_died: the worker process was killed by SIGSEGV; .* boom"):
+        evaluate(lambda _, command: [Exited(-11, "boom")] if isinstance(command, Evaluate) else [])
+
+
+def test_the_cap_ends_every_wait(evaluate):
+    """Nobody answers: the plan's cap."""
+    with pytest.raises(EvaluationFailedError, match="deadline: the evaluation took longer than plan_cap_seconds"):
+        evaluate(lambda _, command: [Phase("hello", 1)] if isinstance(command, Evaluate) else [])
+
+
+def test_result_must_be_the_same_on_every_rank():
+    """Else it is no result."""
+    same = [Done(1, rank, result(), 1, 1) for rank in (0, 1)]
+    assert result_of(same) == result()
+    with pytest.raises(EvaluationFailedError, match="the ranks hold different results"):
+        result_of([same[0], Done(1, 1, result(0.25), 1, 1)])

@@ -1,0 +1,58 @@
+"""TensorFlow inside the test process, imported once; and evaluations by any number of ranks without processes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What ranks found together: values by eval set and metric, and how often something was traced."""
+
+    values: dict
+    examples: dict
+    traces: list
+    streams: list
+
+    def __getitem__(self, metric):
+        return self.values["test"][metric]
+
+    @property
+    def hexes(self):
+        """Every number to the bit."""
+        return {(name, metric): value.hex for name, each in self.values.items() for metric, value in each.items()}
+
+
+@pytest.fixture(scope="session")
+def evaluate(digits):
+    """Evaluates paths one after the other with some ranks in this process; one `Evaluated` for each path."""
+    from sidecar.worker.flow import EXAMPLES
+    from sidecar.worker.shard import Shard
+    from sidecar.worker.tensorflow.evaluator import KerasEvaluator
+
+    del digits
+
+    def run(task, *paths, ranks=1, cache_bytes=1 << 30):
+        evaluators = [
+            KerasEvaluator(task, Shard(rank, ranks), threads=2, cache_bytes=cache_bytes) for rank in range(ranks)
+        ]
+        found = []
+        for path in paths:
+            states, streams = [], []
+            for each in evaluators:
+                streams.append(each.read(lambda: None))
+                each.restore(path)
+                states.append(each.evaluate(lambda: None))
+            assert len({each.digest() for each in evaluators}) == 1
+            total = states[0]
+            for name, by_name in total.items():
+                for state, own in by_name.items():
+                    own.unpack(np.sum([other[name][state].pack() for other in states], axis=0))
+            examples = {name: int(by_name[EXAMPLES].integers()) for name, by_name in total.items()}
+            values = [each.conclude(total) for each in evaluators]
+            assert all(one == values[0] for one in values)
+            found.append(Evaluated(values[0], examples, [each.traces for each in evaluators], streams))
+        return found if len(found) > 1 else found[0]
+
+    return run

@@ -1,0 +1,409 @@
+"""One evaluation on several ranks, with a fake framework: what is compared, saved, added up, and told."""
+
+import json
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sidecar.group.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.records import KINDS, Checkpoint, Member, Value
+from sidecar.worker import failures
+from sidecar.worker.backend import Stream, backend
+from sidecar.worker.commands import Commands
+from sidecar.worker.failures import EvaluationError, as_failed
+from sidecar.worker.flow import EXAMPLES, evaluate
+from sidecar.worker.saves import save
+from sidecar.worker.states import ExactSum
+
+
+@dataclass
+class FakeEvaluator:
+    """Counts the examples of its own batches, and their sum."""
+
+    streams: tuple
+    numbers: list
+    path: str | None = None
+    variables: str = "values"
+    traces: int = 1
+    builds: int = 1
+    raises: dict = field(default_factory=dict)
+
+    def _maybe(self, what):
+        if what in self.raises:
+            raise self.raises[what]
+
+    def read(self, tick):
+        """Three batches."""
+        self._maybe("read")
+        for _ in range(3):
+            tick()
+        return self.streams
+
+    def restore(self, path):
+        """Remember it."""
+        self._maybe("restore")
+        self.path = path
+
+    def digest(self):
+        """Of the values."""
+        return self.variables
+
+    def evaluate(self, tick):
+        """One batch of all its numbers."""
+        self._maybe("evaluate")
+        states = {EXAMPLES: ExactSum((), "int64"), "sum": ExactSum((), "float64")}
+        states[EXAMPLES].add(np.int64(len(self.numbers)))
+        states["sum"].add_each(np.array(self.numbers, "float64"))
+        tick()
+        return {"test": states}
+
+    def save_weights(self, folder):
+        """A file."""
+        self._maybe("save")
+        (folder / "weights").write_text(self.variables)
+
+    def conclude(self, reduced):
+        """The sum."""
+        self._maybe("conclude")
+        number = float(reduced["test"]["sum"].round())
+        return {"test": {"sum": Value(number, number.hex())}}
+
+
+class Meeting:
+    """A collective of threads."""
+
+    def __init__(self, size):
+        self._barrier = threading.Barrier(size, timeout=20)
+        self._given = [None] * size
+
+    def rank(self, rank):
+        """What that rank holds of it."""
+        meeting = self
+
+        class Rank:
+            def sum(self, mine):
+                """Wait for all."""
+                meeting._given[rank] = mine
+                meeting._barrier.wait()
+                total = np.sum(meeting._given, axis=0)
+                meeting._barrier.wait()
+                return total
+
+        return Rank()
+
+
+STREAM = Stream("test", "abc", 3, 5, 1, 2)
+PARTS = [[0.1, 0.2], [0.3], [1e300, -1e300]]
+
+
+def run(tmp_path, evaluators, **differing):
+    """Each rank's Done, error, phases and progress; `differing` are lists of what each rank is told."""
+    size = len(evaluators)
+    members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", f"h:{rank}") for rank in range(size))
+    meeting, found = Meeting(size), [None] * size
+
+    def one(rank):
+        told = {name: values[rank] for name, values in differing.items()}
+        command = Evaluate(
+            told.get("plan", 7),
+            Checkpoint("ckpt-1", told.get("checkpoint", "digest"), 1, "tf"),
+            f"/c/{rank}",
+            str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
+            save_weights=told.get("save_weights", True),
+            progress_seconds=told.get("progress_seconds", 0.0),
+        )
+        phases, reports = [], []
+        try:
+            end = evaluate(
+                command,
+                join=Join("g", members, rank, "t", "x", "/", 1),
+                collective=meeting.rank(rank),
+                evaluator=evaluators[rank],
+                task_digest=told.get("task", "task"),
+                profile=told.get("profile", {"isa": "avx"}),
+                enter=phases.append,
+                report=reports.append,
+            )
+        except Exception as error:  # noqa: BLE001 - told to the test
+            end = error
+        found[rank] = (end, phases, reports)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+def ranks(parts=PARTS, **changes):
+    return [FakeEvaluator((STREAM,), part, **changes) for part in parts]
+
+
+def test_every_rank_holds_the_whole_result(tmp_path):
+    """Phases in their order, progress of one's own, and one result for all."""
+    found = run(tmp_path, ranks())
+    results = [end.result for end, _, _ in found]
+    assert results[0] == results[1] == results[2]
+    assert results[0].examples == {"test": 5}
+    assert results[0].metrics["test"]["sum"].value == 0.6
+    assert results[0].workers == 3
+    for rank, (end, phases, reports) in enumerate(found):
+        assert (end.plan, end.rank, end.traces, end.builds) == (7, rank, 1, 1)
+        assert phases == ["read", "restore", "hello", "evaluate", "save", "reduce", "conclude"]
+        assert reports == [Progress(7, 1, None), Progress(7, 2, None), Progress(7, 3, None), Progress(7, 1, 1)]
+
+
+def test_progress_is_not_told_too_often(tmp_path):
+    """The first and the last batch always, others once per interval."""
+    ((_, _, reports),) = run(tmp_path, ranks([[1.0] * 5]), progress_seconds=[1000.0])
+    assert reports == [Progress(7, 1, None), Progress(7, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "words"),
+    [
+        (
+            "plan",
+            [7, 7, 8],
+            "are not in the same plan (plan): rank 0 on node-0, rank 1 on node-1 against rank 2 on node-2",
+        ),
+        ("checkpoint", ["a", "b", "a"], "were told different checkpoints (checkpoint)"),
+        ("task", ["a", "b", "b"], "run different code of the task (task)"),
+        (
+            "profile",
+            [{"isa": "avx"}, {"isa": "neon"}, {}],
+            "compute with different versions, devices or settings (profile)",
+        ),
+    ],
+)
+def test_hello_names_what_differs(tmp_path, what, values, words):
+    """No rank evaluates before all ranks are about to evaluate the same."""
+    for end, phases, _ in run(tmp_path, ranks(), **{what: values}):
+        assert isinstance(end, EvaluationError)
+        assert end.kind == "mismatch"
+        assert words in str(end)
+        assert phases[-1] == "hello"
+    assert not (tmp_path / "evaluations").exists()
+
+
+def test_hello_compares_values_and_data(tmp_path):
+    """Other values restored from the same checkpoint; another stream of data; other sets."""
+    evaluators = ranks()
+    evaluators[2].variables = "others"
+    assert "restored different values from the same checkpoint (variables)" in str(run(tmp_path, evaluators)[0][0])
+    for changed in (replace(STREAM, fingerprint="xyz"), replace(STREAM, examples=6), replace(STREAM, batches=4)):
+        evaluators = ranks()
+        evaluators[1].streams = (changed,)
+        error = run(tmp_path, evaluators)[2][0]
+        assert error.kind == "stream_differs"
+        assert "eval set 'test': ranks read different data: rank 0 on node-0, rank 2 on node-2 against rank 1" in str(
+            error
+        )
+    evaluators = ranks()
+    evaluators[1].streams = (replace(STREAM, eval_set="other"),)
+    assert "have different eval sets (eval sets)" in str(run(tmp_path, evaluators)[0][0])
+
+
+def test_count_is_checked(tmp_path):
+    """Examples evaluated against those read, and against those that the task expects."""
+    error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated of 5 read")
+    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4)
+    error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
+    error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]
+    assert (error.kind, "is empty" in str(error)) == ("task_error", True)
+
+
+def test_saves_are_complete_before_the_sum(tmp_path):
+    """Each rank's folder holds its weights and its own states; together they are the result."""
+    found = run(tmp_path, ranks(), save_weights=[True, True, False])
+    total = ExactSum((), "float64")
+    for rank in range(3):
+        folder = tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-3"
+        assert (folder / "weights").exists() == (rank < 2)
+        saved = json.loads((folder / "states.json").read_text())
+        assert (saved["schema"], saved["variables"]) == (1, "values")
+        total.merge(ExactSum.from_json(saved["states"]["test"]["sum"]))
+    assert float(total.round()) == found[0][0].result.metrics["test"]["sum"].value
+
+
+def test_interrupted_save_is_replaced(tmp_path):
+    """A folder that an attempt left behind under the same name is made anew; a relative one will do."""
+    folder = tmp_path / "worker-0-of-1"
+    folder.mkdir()
+    (folder / "left over").touch()
+    save(folder, {}, "v", None)
+    assert [path.name for path in folder.iterdir()] == ["states.json"]
+
+
+def test_save_below_folders_that_do_not_exist(tmp_path, monkeypatch):
+    """All folders are made and synced, also when the path is short."""
+    monkeypatch.chdir(tmp_path)
+    save(Path("worker"), {}, "v", lambda folder: (folder / "weights").touch())
+    assert sorted(path.name for path in Path("worker").iterdir()) == ["states.json", "weights"]
+    save(tmp_path / "a" / "b" / "c" / "d" / "e", {}, "v", None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        ("read", "task_error"),
+        ("restore", "task_error"),
+        ("evaluate", "task_error"),
+        ("save", "storage"),
+        ("conclude", "task_error"),
+    ],
+)
+def test_kind_of_an_exception(tmp_path, phase, kind):
+    """Whose fault it is when something unknown is raised, by where it was raised."""
+    evaluator = FakeEvaluator((STREAM,), [1.0] * 5, raises={phase: OSError("no space left on device")})
+    ((end, phases, _),) = run(tmp_path, [evaluator])
+    failed = as_failed(end, phase=phases[-1], plan=7, rank=0)
+    assert phases[-1] == phase
+    assert failed.kind == kind
+    assert "OSError: no space left on device" in failed.message
+
+
+def test_every_kind_is_on_the_list():
+    """What failures are called is what records know."""
+    assert set(failures._KIND_BY_PHASE.values()) <= set(KINDS)
+
+
+def test_endless_messages_are_cut():
+    """The end of a traceback says most."""
+    failed = as_failed(ValueError("x" * 100_000 + "the end"), phase="read", plan=None, rank=None)
+    assert len(failed.message) == 20_000
+    assert failed.message.endswith("the end")
+
+
+def test_causes_lose_our_frames_too():
+    """An exception with a cause shows both, each from the user's first frame on."""
+    script = "def user():\n  try:\n    1 / 0\n  except ZeroDivisionError as e:\n    raise ValueError('v') from e\n"
+    names = {}
+    exec(compile(script, "/home/me/my_eval.py", "exec"), names)
+
+    def ours():
+        names["user"]()
+
+    ours_in_worker = ours.__code__.replace(co_filename=str(Path(failures.__file__).with_name("flow.py")))
+    try:
+        type(ours)(ours_in_worker, globals(), closure=ours.__closure__)()
+    except ValueError as error:
+        message = as_failed(error, phase="read", plan=None, rank=None).message
+    assert 'File "/home/me/my_eval.py", line 5, in user' in message
+    assert 'File "/home/me/my_eval.py", line 3, in user' in message
+    assert "sidecar/worker" not in message
+
+
+def test_the_demos_frames_are_the_users():
+    """sidecar/demo is a task like any other: its frames are shown."""
+    names = {}
+    demo = Path(failures.__file__).parents[1] / "demo" / "digits.py"
+    exec(compile("def build(): raise ValueError('v')", str(demo), "exec"), names)
+    with pytest.raises(ValueError, match="v") as caught:
+        names["build"]()
+    assert str(demo) in as_failed(caught.value, phase="build", plan=None, rank=None).message
+
+
+def test_graph_text_loses_our_frames():
+    """AutoGraph and graph errors list frames in words."""
+    ours = Path(failures.__file__).parent / "tensorflow" / "measure.py"
+    text = (
+        "in user code:\n\n"
+        f'    File "{ours}", line 85, in step  *\n        predictions = self._model(x)\n'
+        '    File "/home/me/my_eval.py", line 3, in call  *\n        return x + "a"\n\n'
+        "Detected at node 'x' defined at (most recent call last):\n"
+        f'  File "{ours}", line 85, in step\n\n  File "/home/me/my_eval.py", line 3, in call\n\n'
+    )
+    message = as_failed(TypeError(text), phase="read", plan=None, rank=None).message
+    assert "measure.py" not in message
+    assert "predictions" not in message
+    assert message.count('File "/home/me/my_eval.py", line 3, in call') == 2
+    assert 'return x + "a"' in message
+
+
+class FakeBackend:
+    """Forms groups of one, and builds what it was given."""
+
+    version = "1"
+
+    def __init__(self, evaluator):
+        self.evaluator = evaluator
+
+    def join(self, join):
+        """Alone."""
+        return Meeting(len(join.members)).rank(join.rank)
+
+    def build(self, *_):
+        """As given."""
+        return self.evaluator
+
+    def profile(self):
+        """Empty."""
+        return {}
+
+
+@pytest.fixture
+def commanded(tmp_path):
+    """Runs commands; returns their reports."""
+    (tmp_path / "a_task.py").write_text("from sidecar import Task\ntask = Task(print, {'test': print})\n")
+    reports = []
+    commands = Commands(FakeBackend(FakeEvaluator((STREAM,), [1.0] * 5)), reports.append)
+
+    def run(command):
+        reports.clear()
+        commands.run(command)
+        return list(reports)
+
+    return run
+
+
+def join_of(tmp_path, task="a_task.py:task"):
+    return Join("g", (Member(0, "n", "w", "h:1"),), 0, task, "x", str(tmp_path), 1)
+
+
+def evaluation_of(tmp_path):
+    return Evaluate(3, Checkpoint("c", "d", 1, "tf"), "/c", str(tmp_path / "s"), save_weights=False, progress_seconds=9)
+
+
+def test_life_of_a_worker(commanded, tmp_path):
+    """It joins, builds, and evaluates as often as it is told."""
+    *phases, joined = commanded(join_of(tmp_path))
+    assert phases == [Phase("join"), Phase("import"), Phase("build")]
+    assert isinstance(joined, Joined)
+    for _ in range(2):
+        *rest, done = commanded(evaluation_of(tmp_path))
+        assert isinstance(done, Done)
+        assert all(isinstance(each, Phase | Progress) for each in rest)
+    (failed,) = commanded(join_of(tmp_path))
+    assert "asked to join g after g: one group in a life" in failed.message
+
+
+def test_commands_out_of_order(commanded, tmp_path):
+    """Evaluating before joining, and what is no command at all."""
+    (failed,) = commanded(evaluation_of(tmp_path))
+    assert (failed.kind, failed.plan) == ("join", 3)
+    assert "asked to evaluate before the group was formed" in failed.message
+    (failed,) = commanded(Ready("x", "1"))
+    assert "Ready is no command" in failed.message
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit('bye')", "raise RuntimeError('bye')"])
+def test_task_that_ends_the_process(commanded, tmp_path, code):
+    """What a task raises at import is told with its traceback, sys.exit included."""
+    (tmp_path / "a_task.py").write_text(f"\n{code}\n")
+    *_, failed = commanded(Check("a_task.py:task", "x", str(tmp_path)))
+    assert isinstance(failed, Failed)
+    assert (failed.kind, failed.phase) == ("task_error", "import")
+    assert f'Traceback (most recent call last):\n  File "{tmp_path}/a_task.py", line 2, in <module>' in failed.message
+
+
+def test_unknown_framework():
+    """The table says which there are."""
+    with pytest.raises(EvaluationError, match="framework 'caffe': known are tensorflow"):
+        backend("caffe")

@@ -1,0 +1,69 @@
+"""What TensorFlow's backend says of itself, and numbers of other precisions than Keras' usual one."""
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_profile_names_all_that_changes_bits(digits, monkeypatch):
+    """Versions of every Keras that takes part, device, instruction set, switches, threads; all of them texts."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.worker.tensorflow import make
+
+    assert digits.HELD_OUT
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    profile = make().profile()
+    assert profile["framework"] == f"tensorflow {tf.__version__}"
+    assert f"keras {keras.__version__}" in profile["keras"]
+    assert (profile["device"], profile["onednn"], profile["floatx"]) == ("CPU", "0", "float32")
+    assert all(isinstance(each, str) for each in profile.values())
+    assert set(profile) == {"framework", "keras", "floatx", "device", "isa", "onednn", "xla", "tf32", "threads"}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "flags"),
+    [
+        ("model: 1\nflags\t\t: fpu sse avx avx2 fma avx512f amx_tile\n", "amx_tile avx avx2 avx512f fma"),
+        ("Features\t: fp asimd\n", ""),
+        ("", ""),
+    ],
+)
+def test_instruction_set(digits, tmp_path, cpuinfo, flags):
+    """Those CPU features by which kernels are chosen; a machine that does not tell has none."""
+    import platform
+
+    from sidecar.worker.tensorflow import _instruction_set
+
+    assert digits.HELD_OUT
+    path = tmp_path / "cpuinfo"
+    path.write_text(cpuinfo)
+    assert _instruction_set(path).split() == [platform.machine(), *flags.split()]
+    assert _instruction_set(tmp_path / "nothing") == platform.machine()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_precisions(digits, evaluate, tmp_path, dtype):
+    """Models and metrics of half and double precision are summed exactly, too; metrics count past their own limits."""
+    import keras
+    import tensorflow as tf
+
+    def build():
+        return keras.Sequential(
+            [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, dtype=dtype, name=f"dense_{dtype}")]
+        )
+
+    def metrics():
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy", dtype=dtype)]
+
+    path = tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt"))
+    source = lambda: digits.held_out().repeat(11)  # noqa: E731 - 4367 examples: float16 counts to 2048, bfloat16 to 256
+    task = digits.make(build, {"test": source}, metrics=metrics, batch_size=128)
+    one, three = (evaluate(task, path, ranks=ranks) for ranks in (1, 3))
+    assert one.hexes == three.hexes
+    x, y = digits.held_out_arrays()
+    model = build()
+    tf.train.Checkpoint(model=model).read(path).expect_partial()
+    hits = int((tf.argmax(model(x), axis=1).numpy() == y).sum())
+    assert one["accuracy"].value == hits / len(y)
