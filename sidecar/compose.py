@@ -22,6 +22,7 @@ from sidecar.courier import Courier
 from sidecar.crew import Crew
 from sidecar.daemon import Daemon, Message, Terminate, Timing, Woke
 from sidecar.errors import SettingsError
+from sidecar.group.devices import check_idle, visible
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
 from sidecar.group.ports import Ports
@@ -142,13 +143,15 @@ def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post
     logs = settings.worker_logs
     _make_private(logs)
     _prune(logs)
+    devices = visible(settings.devices, settings.replicas, environ)
+    check_idle(devices, share=settings.share_gpu)
     return Workers(
         Launch(
             interpreter=str(settings.worker_python),
             framework=settings.framework,
             environment=environ,
             changes=settings.worker_env,
-            devices=("-1",) * settings.replicas,
+            devices=devices,
             logs=logs,
             directory=str(Path.cwd()),
         ),

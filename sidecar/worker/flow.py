@@ -160,7 +160,9 @@ def _reduce(
     if groups := _differing(total[: len(head)]):
         raise EvaluationError("mismatch", f"ranks have different metrics: {_tell(groups, join)}")
     offset = len(head)
-    slowest = total[offset : offset + times.size].reshape(times.shape).max(axis=0) / 1e6
+    by_rank = total[offset : offset + times.size].reshape(times.shape) / 1e6
+    slowest = by_rank.max(axis=0)
+    slowest[_TIMED.index("reduce")] = by_rank[:, _TIMED.index("reduce")].min()  # others waited there for the slowest
     offset += times.size
     for (name, key), pack in zip(ordered, packs, strict=True):
         states[name][key].unpack(total[offset : offset + len(pack)])
