@@ -17,7 +17,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import click
 import typer
 
 from sidecar.config import CONFIG, FLAGS, load
@@ -26,6 +25,7 @@ from sidecar.version import __version__
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
+_HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,11 +37,11 @@ app = typer.Typer(
 _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "config": (Path, "TOML file with any of the settings."),
     "checkpoint_dir": (Path, "Directory that training saves its checkpoints in."),
-    "state_dir": (Path, "Directory that the daemons of all nodes share. [default: CHECKPOINT_DIR/.sidecar]"),
-    "run": (str, "Name of the training run. [default: the checkpoint directory's]"),
+    "state_dir": (Path, "Directory that the daemons of all nodes share. Default: CHECKPOINT_DIR/.sidecar."),
+    "run": (str, "Name of the training run. Default: the checkpoint directory's."),
     "task": (str, "What to evaluate with: path/file.py:attr or module:attr."),
-    "node": (str, "Name of this node. [default: its task in TF_CONFIG, else the host name]"),
-    "role": (Literal["worker", "chief"], "Whether this node may evaluate. [default: found out]"),
+    "node": (str, "Name of this node. Default: its task in TF_CONFIG, else the host name."),
+    "role": (Literal["worker", "chief"], "Whether this node may evaluate. Default: found out."),
     "host": (str, "Address at which other nodes reach this one."),
     "port_range": (str, "Ports for worker processes, FIRST-LAST."),
     "replicas": (int, "Worker processes on this node."),
@@ -51,7 +51,7 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "start": (Literal["all", "new"], "Whether checkpoints that are there at the start count."),
     "stop_after_step": (int, "End once a checkpoint of this step is evaluated."),
     "stop_idle_seconds": (float, "End after so long without anything to do."),
-    "log_format": (Literal["console", "json"], "[default: console on a terminal, json elsewhere]"),
+    "log_format": (Literal["console", "json"], "Default: console on a terminal, json elsewhere."),
 }
 _SWITCHES: Final = {"wait": ("--no-wait", "Evaluate what is there and end; do not wait for more.")}
 
@@ -132,12 +132,11 @@ def evaluate(
     settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or path.parent})
     settings.require_task()
     node = node_name(settings, os.environ)
-    if settings.role is not None or settings.chief_nodes or "TF_CONFIG" in os.environ:
-        decision = decide_role(settings, node, os.environ)
-        if decision.role == "chief":
-            raise SettingsError(
-                f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}"
-            )
+    # Whoever asks once sees the job's environment, so nothing is hidden from it: every hint holds, and none is no hint.
+    told = {name: value for name, value in os.environ.items() if name not in _HIDES_HINTS}
+    decision = decide_role(settings, node, told)
+    if decision.role == "chief":
+        raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     found = inspect_one(path, step_key=settings.step_key, step_pattern=settings.step_pattern)
     inbox: Inbox = queue.SimpleQueue()
     incarnation = secrets.token_hex(4)
@@ -160,15 +159,14 @@ def history(
     from sidecar.agreement.journal import read_history
     from sidecar.agreement.storage import PosixStorage
     from sidecar.observers.report import rows, table
+    from sidecar.show import print_history
 
     settings = load(flags)
     found = read_history(PosixStorage(settings.run_dir))
     if as_json:
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
     else:
-        from rich.console import Console
-
-        Console().print(table(found))
+        print_history(table(found), rows(found))
 
 
 @app.command()
@@ -238,25 +236,31 @@ def requeue(
     typer.echo(f"{reopened.name} will be evaluated again if it is still there ({reopened.reason})")
 
 
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Option(help="Where; an earlier demo's folder is replaced.")] = Path(
+        "sidecar-demo"
+    ),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the daemons serving until Ctrl-C.")] = False,
+    checkpoints: Annotated[int, typer.Option(min=1, hidden=True)] = 8,
+) -> None:
+    """Train on real handwritten digits here, and watch every checkpoint being evaluated beside it."""
+    from sidecar.demo.run import run as run_demo
+
+    raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints))
+
+
 def main() -> None:
     """Entry point: run a command, and exit with its code."""
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Exit as end:
-        code = end.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+        app()  # ends in SystemExit; Typer tells what is wrong with the options, with code 2
+    except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
         typer.echo(f"sidecar: {error}", err=True)
         code = error.exit_code
-    except BrokenPipeError:  # `sidecar history | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
         traceback.print_exc()
         typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
         code = _A_BUG
-    sys.exit(code or 0)
+    sys.exit(code)

@@ -107,6 +107,7 @@ def make_daemon(
         Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
         clock,
         inbox.put,
+        pin_max_bytes=settings.pin_max_bytes,
     )
     world = World(identity, settings.lease_seconds, start_new=settings.start == "new")
     return Daemon(
@@ -282,6 +283,7 @@ def _rules(settings: Settings) -> Rules:
         join=settings.join_timeout_seconds,
         patience=settings.proposal_patience_seconds,
         plan_cap=settings.plan_cap_seconds,
+        visibility=settings.visibility_seconds,
         stop_after_step=settings.stop_after_step,
         stop_idle=settings.stop_idle_seconds,
         wait=settings.wait,

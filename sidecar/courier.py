@@ -1,9 +1,10 @@
 """The one thread that touches shared storage: the daemon's loop hands it a request, it answers by message.
 
 So storage that hangs blocks this thread and nothing else. It carries out what it is told and decides nothing: what it
-pins and lets go is what the request says is wanted.
+pins and lets go is what the request says is wanted. Whatever goes wrong is part of the answer.
 """
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from sidecar.checkpoints.catalog import Catalog, Found, Look
 from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
-from sidecar.errors import IncompleteError, RecordError, SidecarError, VanishedError
+from sidecar.errors import IncompleteError, RecordError, SidecarError, StorageError, VanishedError
 from sidecar.history import Closed, Key
 from sidecar.records import Heartbeat, Outcome, Plan, Settlement
 from sidecar.retention import Tidying
@@ -61,10 +62,10 @@ Request = Open | Visit | CreatePlan | CreateOutcome
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request brought. With an `error` the rest may be missing."""
+    """What a request brought. With an `error` the rest may be missing, but records that were read never are."""
 
     request: Request
-    run: str | None = None
+    run: str | None = None  # of `Open`; None: there is no checkpoint directory yet
     entries: tuple[Plan | Outcome, ...] = ()
     more: bool = False  # the journal goes on
     reading: Reading | None = None
@@ -86,11 +87,17 @@ class Courier:
     watch: Watch | None  # None: this node does not look at checkpoints
     clock: Clock
     post: Callable[[Answer], None]
+    pin_max_bytes: int | None = None
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _journal: Journal | None = None
     _members: Members | None = None
     _thread: threading.Thread | None = None
     _pins_changed: bool = True
+    _unwanted: set[Key] = field(
+        default_factory=set
+    )  # pins in the last look; a node that just came may want them, so they go in the next
+    _read: list[Plan | Outcome] = field(default_factory=list)  # not yet part of an answer
+    _success: Closed | None = None  # the newest, until its view is there
 
     def start(self) -> None:
         """Begin to carry."""
@@ -116,93 +123,135 @@ class Courier:
     def answer(self, request: Request) -> Answer:
         """Carry out one request; errors are part of the answer."""
         try:
-            if isinstance(request, Open):
-                return Answer(request, run=self._open())
-            if isinstance(request, Visit):
-                return self._visit(request)
-            return self._create(request)
+            answer = self._carry_out(request)
         except SidecarError as error:
-            return Answer(request, error=error)
+            answer = Answer(request, error=error)
+        except OSError as error:
+            answer = Answer(request, error=StorageError(f"shared storage failed: {error}"))
+        except Exception as error:  # noqa: BLE001 - else this thread would end, and the daemon wait for it for ever
+            unknown = SidecarError(
+                f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
+            )
+            answer = Answer(request, error=unknown)
+        entries, self._read = tuple(self._read), []
+        return replace(answer, entries=entries)
 
-    def _open(self) -> str:
+    def _carry_out(self, request: Request) -> Answer:
+        if isinstance(request, Open):
+            return Answer(request, run=self._open())
+        if isinstance(request, Visit):
+            return self._visit(request)
+        return self._create(request)
+
+    def _open(self) -> str | None:
+        """The run's id. A state directory inside a checkpoint directory that is not there yet must not create that."""
+        if not self.root.is_dir():
+            with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
+                if self.catalog.look().missing:
+                    return None
         run = open_run(self.storage, self.clock.wall())
         self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
         clean(self._pins, clock=self.clock)
         return run
 
     def _visit(self, visit: Visit) -> Answer:
+        """Say that this node lives and hear of the others first; whatever fails after that does not hide it."""
         assert self._journal is not None
         assert self._members is not None
         check_run(self.storage, self._journal.run)
         self._members.write(visit.heartbeat)
-        entries = self._read()
-        reading = self._members.read_all()
-        self._tidy(visit.tidying)
-        look, given_up = self._look(visit) if visit.look else (None, ())
-        return Answer(
-            visit,
-            entries=entries,
-            more=len(entries) == _RECORDS_PER_ANSWER,
-            reading=reading,
-            look=look,
-            given_up=given_up,
-            pins_bytes=self._measure_pins() if look is not None else None,
-            saves_bytes=self._measure_saves(visit.tidying.measure) if visit.tidying.measure else None,
-            watch_problem=self.watch.problem if self.watch is not None else None,
-        )
+        more = self._read_on() == _RECORDS_PER_ANSWER
+        answer = Answer(visit, more=more, reading=self._members.read_all())
+        try:
+            answer = replace(answer, saves_bytes=self._tidy(visit.tidying))
+            return self._look(visit, answer) if visit.look else answer
+        except SidecarError as error:
+            return replace(answer, error=error)
+        except OSError as error:
+            return replace(answer, error=StorageError(f"shared storage failed: {error}"))
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""
         assert self._journal is not None
         expected = request.plan.plan if isinstance(request, CreatePlan) else request.outcome.plan
-        entries = self._read()  # what others wrote meanwhile decides first
-        if entries:
-            return Answer(request, entries=entries)
+        if self._read_on():  # what others wrote meanwhile decides first
+            return Answer(request)
         if isinstance(request, CreatePlan) and self._journal.through + 1 == expected and self._journal.open is None:
             self._journal.propose(request.plan)
         elif isinstance(request, CreateOutcome) and self._journal.open and self._journal.open.plan == expected:
-            plan = self._journal.open
-            if self._journal.close(request.outcome) and request.outcome.status == "succeeded":
-                self._journal.write_result(Closed(plan, request.outcome))
-        return Answer(request, entries=self._read())
+            self._journal.close(request.outcome)
+        self._read_on()
+        return Answer(request)
 
-    def _read(self) -> tuple[Plan | Outcome, ...]:
+    def _read_on(self) -> int:
+        """Read the journal on, and see to the view of the newest result: its writer may have died before that."""
         assert self._journal is not None
-        return tuple(self._journal.read_new(_RECORDS_PER_ANSWER))
+        plan = self._journal.open
+        records = self._journal.read_new(_RECORDS_PER_ANSWER)
+        self._read += records
+        for record in records:
+            if isinstance(record, Plan):
+                plan = record
+            elif record.status == "succeeded" and plan is not None:
+                self._success = Closed(plan, record)
+        if self._success is not None:
+            with contextlib.suppress(StorageError):  # it is only a view: the next reading tries again
+                self._journal.write_result(self._success)
+                self._success = None
+        return len(records)
 
-    def _look(self, visit: Visit) -> tuple[Look, tuple[Settlement, ...]]:
-        """Pin what is wanted, let go what is not; returns what is found now and what was lost on the way."""
+    def _look(self, visit: Visit, answer: Answer) -> Answer:
+        """Pin what is wanted, let go what is not; adds what is found now and what was lost on the way."""
         if self.watch is not None:
             self.watch.ensure()
         look = self.catalog.look()
         found: list[Found] = []
-        lost = list(look.corrupt)
+        lost, waiting = list(look.corrupt), list(look.waiting)
         for each in look.found:
-            wanted = visit.is_wanted(each.checkpoint.key)
-            pinned = each.checkpoint.pin is not None
+            checkpoint = each.checkpoint
+            wanted, pinned = visit.is_wanted(checkpoint.key), checkpoint.pin is not None
             try:
-                if wanted and not pinned:
+                if wanted and not pinned and self._has_room(each):
                     found.append(pin(each, self._pins))
                     self._pins_changed = True
-                elif pinned and not wanted:
-                    unpin(each.checkpoint, self._pins)
+                elif pinned and checkpoint.key in self._unwanted and not wanted:
+                    unpin(checkpoint, self._pins)
                     self._pins_changed = True
                 else:
                     found.append(each)
             except VanishedError as error:
-                checkpoint = each.checkpoint
                 lost.append(Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "vanished", str(error)))
-            except IncompleteError:
-                continue  # it changed while it was pinned: the next look finds what it became
-        return replace(look, found=tuple(found)), tuple(lost)
+            except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
+                waiting.append((checkpoint.name, str(error)))
+        held = {each.checkpoint.key for each in found if each.checkpoint.pin is not None}
+        self._unwanted = {key for key in held if not visit.is_wanted(key)}
+        return replace(
+            answer,
+            look=replace(look, found=tuple(found), waiting=tuple(waiting)),
+            given_up=tuple(lost),
+            pins_bytes=self._measure_pins(),
+            watch_problem=self.watch.problem if self.watch is not None else None,
+        )
 
-    def _tidy(self, tidying: Tidying) -> None:
-        """Remove what failed plans left, and weights that are no longer kept. Metric states stay for ever."""
+    def _has_room(self, found: Found) -> bool:
+        """Whether one more pin stays within the user's bound; the first is held in any case, or nothing would go on."""
+        if self.pin_max_bytes is None:
+            return True
+        held = pins_bytes(self._pins)
+        return held == 0 or held + sum(file.size for file in found.files) <= self.pin_max_bytes
+
+    def _tidy(self, tidying: Tidying) -> int | None:
+        """Remove what failed plans left, and weights that are no longer kept; returns the bytes of those that are.
+
+        Metric states stay for ever. What cannot be removed stays, too: nothing waits for it.
+        """
         for folder in tidying.drop:
             shutil.rmtree(self._inside(folder), ignore_errors=True)
         for folder in tidying.drop_weights:
             for path in self._inside(folder).glob("worker-*/weights*"):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return self._measure_saves(tidying.measure) if tidying.measure else None
 
     def _measure_pins(self) -> int | None:
         if not self._pins_changed:
@@ -211,8 +260,11 @@ class Courier:
         return pins_bytes(self._pins)
 
     def _measure_saves(self, folders: tuple[str, ...]) -> int:
-        files = (path for folder in folders for path in self._inside(folder).glob("worker-*/*"))
-        return sum(path.stat().st_size for path in files if path.is_file())
+        size = 0
+        for path in (path for folder in folders for path in self._inside(folder).glob("worker-*/*")):
+            with contextlib.suppress(FileNotFoundError):  # another node tidies, too
+                size += path.stat().st_size
+        return size
 
     @property
     def _pins(self) -> Path:

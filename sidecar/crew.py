@@ -3,12 +3,13 @@
 Between the daemon's loop and `group.member`: it knows why workers are started and killed, but nothing of plans.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.errors import SidecarError, TaskError
 from sidecar.group.member import Overrun, Worker, Workers
-from sidecar.group.messages import Check, Checked, Failed, Join, Ready, Report
+from sidecar.group.messages import Check, Checked, Done, Failed, Join, Joined, Ready, Report
 from sidecar.group.process import Exited
 
 _MAX_DOUBLINGS: Final = 16
@@ -37,38 +38,86 @@ class Crew:
             if self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.join.task!r} cannot be checked: the process {overrun.message}")
             if (worker := self.workers.find(overrun.worker)) is not None:
-                self.workers.kill(worker)
+                self._give_up(worker, now)
         if self.task is None:
             self.workers.probe(now)
         elif filling and now >= self._fill_at:
-            for worker in self.workers.fill(now):
-                self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
+            self._fill(now)
         if self.release_idle is not None and not evaluating:
             self.workers.release(now - self.release_idle)
         return overruns
 
-    def observe(self, name: str, report: Report | Exited, now: float) -> None:
-        """Learn from a worker's report, and tell what is worth a line."""
+    def observe(self, name: str, report: Report | Exited, now: float, *, evaluating: bool) -> None:
+        """Learn from a worker's report, and tell what is worth a line. `evaluating`: this node has a part in a plan."""
         worker = self.workers.find(name)
         if worker is None:
             return
-        probing, killed = self.workers.is_probe(name), worker.killed
+        if isinstance(report, Done) and report.plan != worker.plan:
+            return  # it was told of the next plan already, and must not look idle
+        probing, since = self.workers.is_probe(name), worker.since
         self.workers.observe(name, report, now)
         if probing:
             self._probed(worker, report)
         elif isinstance(report, Ready):
-            self._failures = 0
             self.log.info("worker_ready", worker=name, pid=worker.process.pid, framework=report.version)
-        elif isinstance(report, Failed) and worker.group is None:
-            self.log.warning("worker_failed", worker=name, kind=report.kind, message=report.message)
+        elif isinstance(report, Joined):
+            self._failures = 0
+            self._learn(report.task)
+        elif isinstance(report, Failed | Exited):
+            self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
+
+    def forgive(self, seconds: float) -> None:
+        """This process itself was stopped for so long: the silence of its workers meanwhile says nothing."""
+        for worker in self.workers.all():
+            worker.heard += seconds
+
+    def dismiss(self, names: Iterable[str]) -> None:
+        """Kill those of these workers that are here: what they were there for is over."""
+        for worker in [worker for name in names if (worker := self.workers.find(name)) is not None]:
             self.workers.kill(worker)
-        elif isinstance(report, Exited):
-            if not killed:
-                self.log.warning("worker_exited", worker=name, message=str(report))
-            if worker.group is None:
-                pause = self.backoff_first * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
-                self._failures += 1
-                self._fill_at = now + min(self.backoff_last, pause)
+
+    def _fill(self, now: float) -> None:
+        """Start standbys. That one could be started is proven by the process that tried the task; so this may pass."""
+        try:
+            started = self.workers.fill(now)
+        except SidecarError as error:
+            self.log.warning("worker_not_started", message=str(error))
+            self._pause(now)
+            return
+        for worker in started:
+            self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
+
+    def _lost(
+        self, worker: Worker, report: Failed | Exited, now: float, *, evaluating: bool, served_seconds: float
+    ) -> None:
+        """A worker is of no use any more. What it means for an open plan is told by that plan's failure."""
+        if isinstance(report, Exited) and not worker.killed:
+            self.log.warning("worker_exited", worker=worker.worker, message=str(report))
+        elif isinstance(report, Failed) and not (evaluating and worker.group):
+            self.log.warning("worker_failed", worker=worker.worker, kind=report.kind, message=report.message)
+        if served_seconds >= self.backoff_last:
+            self._failures = 0  # that it ends after so long is no habit
+        if worker.group is None:
+            self._give_up(worker, now)
+        elif not evaluating:
+            self.workers.kill_group(worker.group)  # what is left of a group without it cannot be used
+
+    def _give_up(self, worker: Worker, now: float) -> None:
+        """Kill it; what ends before it was of use is replaced ever later."""
+        if worker.group is None and not worker.killed:
+            self._pause(now)
+        self.workers.kill(worker)
+
+    def _pause(self, now: float) -> None:
+        pause = self.backoff_first * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
+        self._failures += 1
+        self._fill_at = now + min(self.backoff_last, pause)
+
+    def _learn(self, task: str) -> None:
+        """Workers import the task when they join, so they see first that its code was changed."""
+        if task != self.task:
+            self.log.warning("task_changed", task=self.join.task, digest=task[:12], before=(self.task or "")[:12])
+            self.task = task
 
     def _probed(self, probe: Worker, report: Report | Exited) -> None:
         """The task is tried in a process of its own: the user hears of a mistake now, not at the first checkpoint."""

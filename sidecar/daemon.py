@@ -18,9 +18,9 @@ from sidecar.crew import Crew
 from sidecar.errors import SidecarError
 from sidecar.group.messages import Evaluate, Failed, Report
 from sidecar.group.process import Exited
-from sidecar.history import Closed, History, Key
+from sidecar.history import Closed, History
 from sidecar.part import Ending, Part
-from sidecar.policy import Fail, Propose, Rules, Stop, decide
+from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
 from sidecar.retention import Retention
 from sidecar.scribe import Scribe
@@ -30,6 +30,7 @@ from sidecar.world import World
 _EVENT_PAUSE_SECONDS: Final = 0.05  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
+_FAREWELL_BEATS: Final = 2  # after the time to drain, for storage to take what is left to say
 
 
 class Woke:
@@ -86,6 +87,8 @@ class Daemon:
     _part: Part | None = None
     _asked: tuple[Request, float] | None = None
     _problem: str | None = None  # why storage failed last
+    _problem_in_look: bool = False  # only at the checkpoints: agreement works
+    _blocked_until: float = float("-inf")
     _watch_problem: str | None = None
     _beat: int = 0
     _told: Heartbeat | None = None
@@ -97,6 +100,8 @@ class Daemon:
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
     _drain_by: float | None = None
     _leaving: int | None = None  # the exit code, once the last heartbeat is written
+    _leave_by: float = float("inf")  # whether it is written or not
+    _wake_at: float = float("inf")  # when the policy wants to be asked again
     _ticked_at: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,17 +137,23 @@ class Daemon:
         elif isinstance(message, Terminate):
             self._terminate(message, now)
         elif self.crew is not None:
-            self.crew.observe(*message, now)
+            self.crew.observe(*message, now, evaluating=self._part is not None)
             if self._part is not None:
                 self._part.observe(*message, now)
 
     def tick(self) -> float:
         """Act on what is known; returns when to act again if nothing happens before."""
-        now = self._ticked_at = self.clock.now()
+        now = self.clock.now()
+        away, self._ticked_at = now - self._ticked_at, now
+        self._wake_at = now + _IDLE_TICK_SECONDS
         if self.crew is not None:
+            if away > self.timing.lease:
+                self.log.warning("loop_was_stopped", seconds=round(away, 1))
+                self.crew.forgive(away)
             self._tend(self.crew, now)
         if self._part is not None:
             self._take_part(self._part, now)
+        self._wind_down(now)
         if self._asked is None and (request := self._request(now)) is not None:
             self._asked = request, now
             self.courier.submit(request)
@@ -157,33 +168,52 @@ class Daemon:
     # -- observe ---------------------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer, now: float) -> None:
+        asked_at = self._asked[1] if self._asked is not None else now
         self._asked = None
-        if answer.run is not None:
-            self.world.run = answer.run
+        request = answer.request
+        if isinstance(request, Open) and answer.error is None:
+            self._opened(answer.run, now)
         for record in answer.entries:
             self._follow(record, now)
-        if isinstance(answer.request, Visit) and answer.reading is not None:
-            self.world.meet(answer.request.heartbeat, answer.reading, now)
-            self._visited(answer, answer.request, now)
+        if isinstance(request, Visit) and answer.reading is not None:
+            # As of when it was asked for: with storage that takes long, what it tells may be as old as that.
+            self.world.meet(request.heartbeat, answer.reading, asked_at)
+            self._visited_at = asked_at
+            self._visited(answer, request, now)
         if answer.error is not None:
-            self._failed(answer.request, answer.error, now)
-        elif self._problem is not None:
+            self._failed(answer, answer.error, now)
+        elif self._problem is not None and (not self._problem_in_look or answer.look is not None):
             self.log.info("storage_recovered")
             self._problem = None
 
-    def _failed(self, request: Request, error: SidecarError, now: float) -> None:
+    def _opened(self, run: str | None, now: float) -> None:
+        """The run is known; or its place is not there yet, and is looked for again."""
+        self.world.run = run
+        self._note_missing(missing=run is None)
+        if run is None:
+            self._next_visit = now + self.timing.sweep
+
+    def _note_missing(self, *, missing: bool) -> None:
+        if missing and not self.world.missing:
+            remedy = "waiting until training creates it; is this path shared with the chief?"
+            self.log.warning("checkpoint_dir_missing", remedy=remedy)
+        self.world.missing = missing
+
+    def _failed(self, answer: Answer, error: SidecarError, now: float) -> None:
         """What can pass is tried again a beat later; what cannot, or fails at the very start, ends the daemon."""
-        if not error.retryable or isinstance(request, Open):
+        if not error.retryable or isinstance(answer.request, Open):
             self.exit = error
             return
         if self._problem != str(error):
             self.log.warning("storage_failed", message=str(error))
-        self._problem = str(error)
-        self._next_visit = now + self.timing.beat
+        self._problem, self._problem_in_look = str(error), answer.reading is not None
+        if not self._problem_in_look:
+            self._blocked_until = self._next_visit = now + self.timing.beat
 
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
-        self._visited_at = now
+        if answer.error is None:
+            self.retention.done(visit.tidying)
         if answer.more:
             self._next_visit = now
         elif not world.caught_up:
@@ -192,9 +222,7 @@ class Daemon:
         world.pins_bytes = world.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
         world.saves_bytes = world.saves_bytes if answer.saves_bytes is None else answer.saves_bytes
         if answer.look is not None:
-            if answer.look.missing and not world.missing:
-                remedy = "waiting until training creates it; is this path shared with the chief?"
-                self.log.warning("checkpoint_dir_missing", remedy=remedy)
+            self._note_missing(missing=answer.look.missing)
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
             if not answer.look.missing and answer.watch_problem not in (None, self._watch_problem):
@@ -211,7 +239,7 @@ class Daemon:
             told(entry)
         if isinstance(record, Outcome):
             assert isinstance(entries[-1], Closed)
-            self._close_part(entries[-1])
+            self._close_part(entries[-1], now)
         elif self.world.history.open is not None:
             told(record)
             decided, self._decided = self._decided, None
@@ -237,22 +265,25 @@ class Daemon:
         if any(member.worker.startswith(f"{self.world.identity.workers}.") for member in part.own):
             self._part = part
 
-    def _close_part(self, closed: Closed) -> None:
+    def _close_part(self, closed: Closed, now: float) -> None:
         part, self._part = self._part, None
-        if closed.outcome.status == "succeeded":
+        succeeded = closed.outcome.status == "succeeded"
+        if part is not None and self.crew is not None and not (succeeded and part.started):
+            self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
+        if succeeded:
             self.retention.succeeded(closed.plan)
-            return
-        if part is not None and self.crew is not None:
-            self.crew.workers.kill_group(part.group)
-        if self.world.caught_up:
-            self.retention.failed(closed.plan)
+        elif self.world.caught_up:
+            self.retention.failed(closed.plan, now)
 
     def _terminate(self, message: Terminate, now: float) -> None:
         if self._drain_by is not None:
             self.log.warning("stopped_at_once", signal=message.signal)
             self.exit = 0
             return
-        self._drain_by, self.world.state = now + self.timing.drain, "draining"
+        self._drain_by = now + self.timing.drain
+        self._leave_by = min(self._leave_by, self._drain_by + _FAREWELL_BEATS * self.timing.beat)
+        if self._leaving is None:
+            self.world.state = "draining"
         self.log.info("draining", signal=message.signal, evaluating=self._part is not None)
 
     # -- act -------------------------------------------------------------------------------------------------------
@@ -268,13 +299,29 @@ class Daemon:
         if crew.failure is not None:
             self.exit = crew.failure
 
+    def _wind_down(self, now: float) -> None:
+        """Once told to stop: leave as soon as no plan needs this node, and go, heard or not, when the time is over."""
+        proposing = self._asked is not None and isinstance(self._asked[0], CreatePlan)
+        if self._drain_by is not None and self._part is None and not proposing:
+            self._leave(0, now)
+        if self._leaving is not None and self.world.run is None:
+            self.exit = self._leaving  # nobody knows of this node
+        elif now >= self._leave_by:
+            self.log.warning("left_unheard", unready=self._unready(now))
+            self.exit = self._leaving or 0
+
+    def _leave(self, code: int, now: float) -> None:
+        if self._leaving is None:
+            self._leaving, self.world.state = code, "left"
+            self._leave_by = min(self._leave_by, now + self.timing.storage)
+
     def _take_part(self, part: Part, now: float) -> None:
         """Start the own workers once this node sees the checkpoint; give up if it is stopped meanwhile."""
         if part.ending is not None:
             return
         if self._drain_by is not None and now >= self._drain_by:
             part.fail("drained", "the daemon was stopped before the evaluation ended", None, now)
-        elif not part.started:
+        elif not part.started and not self._is_absent(now):
             checkpoint = part.plan.checkpoint
             assert checkpoint is not None
             found = self.world.found.get(checkpoint.key)
@@ -287,18 +334,24 @@ class Daemon:
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next; the own heartbeat comes before anything else."""
         if self.world.run is None:
-            return Open()
-        if self._problem is not None and now < self._next_visit:
+            return Open() if now >= self._next_visit else None
+        if now < self._blocked_until:
             return None
         slots = self.crew.workers.slots() if self.crew is not None else ()
         heartbeat = self.world.heartbeat(self._beat, slots)
-        look = self.crew is not None and now >= self._look_due()
-        absent = self._visited_at is None or now - self._visited_at > self.timing.lease
-        if look or absent or now >= self._next_visit or heartbeat != self._told:
+        look = now >= self._look_due()
+        if look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told:
             return self._visit(heartbeat, now, look=look)
         return self._record(now) if self.world.caught_up and self.crew is not None else None
 
+    def _is_absent(self, now: float) -> bool:
+        """Whether the others may have counted this node out: then the journal is read to its end before anything."""
+        return self._visited_at is None or now - self._visited_at > self.timing.lease
+
     def _look_due(self) -> float:
+        """When to look at checkpoints; not before it is known which of them are settled, or all would be pinned."""
+        if self.crew is None or not self.world.caught_up or self._leaving is not None:
+            return float("inf")
         return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep)
 
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
@@ -307,21 +360,14 @@ class Daemon:
         self._next_visit = now + self.timing.beat
         if look:
             self._looked_at, self._woken = now, False
-        history, task = self.world.history, self.world.task
-
-        def is_wanted(key: Key) -> bool:
-            return not history.is_settled(key, task)
-
-        return Visit(self._told, look, is_wanted, self.retention.due())
+        return Visit(self._told, look, self.world.wanted(now), self.retention.due(now))
 
     def _record(self, now: float) -> Request | None:
         """The record that this daemon should write now, if any."""
         plan, part = self.world.history.open, self._part
         if plan is not None and part is not None and part.ending is not None:
             return self._end(part, part.ending, now)
-        if plan is None and self._drain_by is not None:
-            self._leave(0)
-        if self._leaving is not None or self.world.task is None:
+        if self._leaving is not None or (plan is None and self.world.task is None):
             return None
         action = decide(self.world.view(now, draining=self._drain_by is not None), self.rules, now)
         if isinstance(action, Propose):
@@ -331,19 +377,18 @@ class Daemon:
             return CreateOutcome(self.scribe.failure(plan, action))
         if isinstance(action, Stop):
             self.log.info("run_ended", reason=action.why, failed=action.failed)
-            self._leave(1 if action.failed else 0)
+            self._leave(1 if action.failed else 0, now)
+        if isinstance(action, Wait) and action.until is not None:
+            self._wake_at = action.until
         return None
 
     def _end(self, part: Part, ending: Ending, now: float) -> Request | None:
-        if now < ending.at:
-            return None
         if ending.fail is not None:
-            return CreateOutcome(self.scribe.failure(part.plan, ending.fail))
+            return CreateOutcome(self.scribe.failure(part.plan, ending.fail)) if now >= ending.at else None
+        nobody_before = set(part.before) <= self.world.lost(now).keys()
+        if now < ending.at and not nobody_before and self._drain_by is None:
+            return None
         return CreateOutcome(self.scribe.success(part, self._agree_seconds, now))
-
-    def _leave(self, code: int) -> None:
-        if self._leaving is None:
-            self._leaving, self.world.state = code, "left"
 
     # -- tell ------------------------------------------------------------------------------------------------------
 
@@ -357,21 +402,22 @@ class Daemon:
         reasons = {
             f"shared storage has not answered for {waited:.0f} s": waited > self.timing.storage,
             self._problem or "": self._problem is not None,
+            "the checkpoint directory does not exist yet": self.world.missing,
             "the journal is not read yet": not self.world.caught_up,
             "the task is being checked": self.crew is not None and self.world.task is None,
             "the checkpoint directory is not read yet": self.crew is not None and not self.world.looked,
-            "the checkpoint directory does not exist yet": self.world.missing,
             f"the daemon is {self.world.state}": self.world.state in ("draining", "left"),
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _next(self, now: float) -> float:
         """When the loop must turn again: soon enough for every bound."""
+        idle = now + _IDLE_TICK_SECONDS
         if self._asked is not None:
-            return now + _IDLE_TICK_SECONDS
-        times = [now + _IDLE_TICK_SECONDS, self._next_visit]
-        if self.crew is not None:
-            times.append(self._look_due())
+            return idle
+        if now < self._blocked_until:
+            return min(idle, self._blocked_until)
+        times = [idle, self._next_visit, self._look_due(), self._wake_at]
         if self._part is not None and self._part.ending is not None:
             times.append(self._part.ending.at)
         return max(min(times), now + _SHORTEST_SLEEP_SECONDS)

@@ -57,6 +57,12 @@ class Part:
         return group_id(self.plan.members or ())
 
     @property
+    def before(self) -> tuple[str, ...]:
+        """Nodes that write the result sooner than this one: rank 0's comes first."""
+        nodes = list(dict.fromkeys(member.node for member in self.plan.members or ()))
+        return tuple(nodes[: nodes.index(self.node)])
+
+    @property
     def folder(self) -> str:
         """Where the ranks of this plan save, relative to the run's state directory."""
         return plan_folder(self.plan)
@@ -70,7 +76,10 @@ class Part:
             if worker is None or worker.killed:
                 self.fail("worker_died", "the worker process ended before it was told to join", member.rank, now)
                 return
-            if worker.group != self.group:
+            if worker.group not in (None, self.group):
+                self.fail("join", f"{member.worker} is in group {worker.group}: one group in a life", member.rank, now)
+                return
+            if worker.group is None:
                 self.joining_since = now
                 self.workers.join(
                     replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
@@ -83,7 +92,10 @@ class Part:
         rank = next((member.rank for member in self.own if member.worker == worker), None)
         if rank is None:
             return
-        if isinstance(report, Failed):
+        if isinstance(report, Failed) and report.plan not in (None, self.plan.plan):
+            message = f"the worker process could not end plan {report.plan}: {report.message}"
+            self.fail("worker_died", message, rank, now)
+        elif isinstance(report, Failed):
             self.fail(report.kind, report.message, rank, now)
         elif isinstance(report, Exited):
             self.fail("worker_died", str(report), rank, now)
@@ -116,8 +128,11 @@ class Part:
         return {name: round(seconds, 6) for name, seconds in measured.items()}
 
     def _succeed(self, done: Done, now: float) -> None:
+        """Note the result; who only suspected that a peer was lost was wrong, any other failure stands."""
+        known = self.ending
+        if known is not None and known.fail is not None and known.at <= now:
+            return
         members = self.plan.members or ()
-        nodes = list(dict.fromkeys(member.node for member in members))  # rank 0's first
         saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
-        turn = now + nodes.index(self.node) * self.patience
+        turn = now + len(self.before) * self.patience
         self.ending = Ending(turn, result=replace(done.result, saves=saves))

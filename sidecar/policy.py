@@ -5,12 +5,12 @@ harmless, since creating the plan's number in shared storage decides; so nothing
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sidecar.history import Attempts, History, Key
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Plan, Settlement
+from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Plan, Settlement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Rules:
     backoff_first: float = 1.0
     backoff_last: float = 300.0
     settle: float = 3.0
+    visibility: float = 60.0
     join: float = 120.0
     patience: float = 10.0
     plan_cap: float = 86400.0
@@ -42,14 +43,14 @@ class View:
     history: History
     members: Sequence[Heartbeat] = ()
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
-    given_up: Sequence[Settlement] = ()  # corrupt or vanished, as the catalog saw it
+    given_up: Sequence[Settlement] = ()  # corrupt, vanished or too large to be pinned, as this node saw it
     unwanted: frozenset[Key] = frozenset()  # there before the start, with start = new
     lost: dict[str, str] = field(default_factory=dict)  # nodes of the open plan that will not finish it, and why
     chiefs: frozenset[str] = frozenset()  # nodes whose heartbeat says chief
     ready_to_propose: bool = False
     draining: bool = False
     looked: bool = False  # the first look at journal and directory is done
-    incomplete: bool = False  # something in the directory is not a complete checkpoint yet
+    incomplete_since: float | None = None  # since when the same things in the directory are no complete checkpoints
     opened_at: float = 0.0  # when the open plan was first seen
     undone_since: float | None = None  # since when there was work and no plan
     gathering_since: float = 0.0  # when the first worker that could be listed appeared
@@ -104,11 +105,12 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     if view.history.open is not None:
         return _judge(view.history.open, view, rules, now)
     settles = tuple(_settlements(view, rules))
-    queue = _queue(view, settles)
+    settled = {settlement.key for settlement in settles}
+    queue = [each for each in _unsettled(view) if each.key not in settled]
     if not queue and not settles:
         return _idle(view, rules, now)
     action = _plan(view, rules, now, queue, settles)
-    return action if isinstance(action, Wait) else _in_turn(view, rules, now, action)
+    return _in_turn(view, rules, now, action) if isinstance(action, Propose) else action
 
 
 def pending(history: History, found: Sequence[Checkpoint], task: str | None) -> int:
@@ -137,33 +139,55 @@ def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     return Wait(view.opened_at + rules.plan_cap, "a plan is open")
 
 
+def _unsettled(view: View) -> list[Checkpoint]:
+    """Complete checkpoints that the journal has not settled, in order of discovery."""
+    return [each for each in view.found if not view.history.is_settled(each.key, view.task)]
+
+
 def _settlements(view: View, rules: Rules) -> Iterator[Settlement]:
     """What is settled without an evaluation: each once, since what the journal holds is not told again."""
-    history, task = view.history, view.task
+    told = set()
     for given_up in view.given_up:
-        if not history.is_settled(given_up.key, task):
+        if not view.history.is_settled(given_up.key, view.task):
+            told.add(given_up.key)
             yield given_up
-    unsettled = [each for each in view.found if not history.is_settled(each.key, task)]
-    told = {given_up.key for given_up in view.given_up}
-    unsettled = [each for each in unsettled if each.key not in told]
-    for each in unsettled:
-        attempts = history.attempts.get(each.key)
-        if attempts is not None and attempts.task == task and (end := _exhausted(attempts, rules)) is not None:
-            verdict, why = end
-            yield Settlement(each.name, each.digest, each.step, verdict, why, task)
-            told.add(each.key)
-    for each in unsettled:
-        if each.key in view.unwanted and each.key not in told:
-            yield Settlement(each.name, each.digest, each.step, "skipped", "it was there before the start (start=new)")
-            told.add(each.key)
+    waiting = []
+    for each in _unsettled(view):
+        if each.key in told:
+            continue
+        if (end := _end(each, view, rules)) is None:
+            waiting.append(each)
+            continue
+        verdict, reason = end
+        yield Settlement(each.name, each.digest, each.step, verdict, reason, view.task if verdict == "failed" else None)
+    for each, reason in _superseded(waiting, view, rules):
+        yield Settlement(each.name, each.digest, each.step, "skipped", reason)
+
+
+def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
+    """How a checkpoint ends for good, as far as its own past says: the verdict and the reason."""
+    attempts = view.history.attempts.get(checkpoint.key)
+    if attempts is not None and attempts.task == view.task and (end := _exhausted(attempts, rules)) is not None:
+        return end
+    if checkpoint.key in view.unwanted:
+        return "skipped", "it was there before the start (start=new)"
+    return None
+
+
+def _superseded(waiting: list[Checkpoint], view: View, rules: Rules) -> Iterator[tuple[Checkpoint, str]]:
+    """Which of those that wait give way to newer ones, and why."""
     if rules.queue == "latest":
-        waiting = [each for each in unsettled if each.key not in told]
         for each in waiting[:-1]:
-            why = f"superseded by {waiting[-1].name} (queue=latest)"
-            yield Settlement(each.name, each.digest, each.step, "skipped", why)
+            yield each, f"superseded by {waiting[-1].name} (queue=latest)"
+        return
+    held = [each for each in view.found if each.pin is not None]
+    pinned = [each for each in waiting if each.pin is not None]
+    # A settled pin that is still held makes room by itself, at the next look.
+    if len(pinned) > 1 and len(pinned) < len(waiting) and len(held) == len(pinned):
+        yield pinned[0], "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes)"
 
 
-def _exhausted(attempts: Attempts, rules: Rules) -> tuple[Literal["failed", "vanished", "corrupt"], str] | None:
+def _exhausted(attempts: Attempts, rules: Rules) -> tuple[Verdict, str] | None:
     """Whether a checkpoint failed for good, by the class of its failures; and how to say so."""
     last = attempts.failures[-1]
     reason = f"{last.kind}: {last.message}"
@@ -177,55 +201,58 @@ def _exhausted(attempts: Attempts, rules: Rules) -> tuple[Literal["failed", "van
     return None
 
 
-def _queue(view: View, settles: Sequence[Settlement]) -> list[Checkpoint]:
-    """Pinned checkpoints that need an evaluation, in order."""
-    settled = {settlement.key for settlement in settles}
-    return [
-        each
-        for each in view.found
-        if each.pin is not None and each.key not in settled and not view.history.is_settled(each.key, view.task)
-    ]
-
-
-def _plan(view: View, rules: Rules, now: float, queue: list[Checkpoint], settles: tuple[Settlement, ...]) -> Action:
+def _plan(
+    view: View, rules: Rules, now: float, queue: list[Checkpoint], settles: tuple[Settlement, ...]
+) -> Propose | Wait:
     """The next plan, or what it waits for."""
-    only_settle = Propose(None, 0, None, settles) if settles else None
     if view.draining:
         return Wait(why="draining")
+    action = _evaluate(view, rules, now, [each for each in queue if each.pin is not None])
+    if isinstance(action, Propose):
+        return replace(action, settles=settles)
+    return Propose(None, 0, None, settles) if settles else action
+
+
+def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
+    """The first of these that may be tried now, with a group; or what it waits for."""
     if not queue:
-        assert only_settle is not None
-        return only_settle
+        return Wait(why="what is there is not pinned yet")
     ready = {each.key: _ready_at(each, view, rules) for each in queue}
     checkpoint = next((each for each in queue if ready[each.key] <= now), None)
     if checkpoint is None:
-        return only_settle or Wait(min(ready.values()), "waiting before the next attempt")
+        return Wait(min(ready.values()), "waiting before the next attempt")
     members = _members(view, rules, now, checkpoint)
     if isinstance(members, Wait):
-        return only_settle or members
-    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, settles)
+        return members
+    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, ())
 
 
-def _in_turn(view: View, rules: Rules, now: float, action: Action) -> Action:
-    """Leave it to the nodes before this one for a while: they see the same."""
+def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose | Wait:
+    """Leave it to the nodes before this one for a while: they see the same.
+
+    Only nodes that could be listed together take turns: a plan carries the task of the node that proposes it.
+    """
     if not view.ready_to_propose:
         return Wait(why="getting to know the other nodes")
-    nodes = [heartbeat.node for heartbeat in view.members]
+    nodes = [heartbeat.node for heartbeat in _largest_alike(view)]
     if view.node not in nodes:
-        return Wait(why="this node is not counted as a worker")
-    mine = (view.undone_since if view.undone_since is not None else now) + nodes.index(view.node) * rules.patience
+        return Wait(why=f"{view.node} is not counted, or has another version or task than most nodes")
+    undone_since = now if view.undone_since is None else view.undone_since
+    mine = undone_since + nodes.index(view.node) * rules.patience
     return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first")
 
 
 def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
     """When a checkpoint may be tried again: at once at first, then ever later."""
-    failures = _attempts(checkpoint, view)
-    if not failures:
+    if checkpoint.key not in view.history.attempts:
         return 0.0
-    pause = min(rules.backoff_last, rules.backoff_first * 2.0 ** min(failures - 1, 64))
+    failures = _attempts(checkpoint, view)  # 0: those of another task; nodes with two of them must not race either
+    pause = min(rules.backoff_last, rules.backoff_first * 2.0 ** min(max(failures - 1, 0), 64))
     return view.failed_at.get(checkpoint.key, 0.0) + pause
 
 
 def _attempts(checkpoint: Checkpoint, view: View) -> int:
+    """How often it failed under this task."""
     attempts = view.history.attempts.get(checkpoint.key)
     return len(attempts.failures) if attempts is not None and attempts.task == view.task else 0
 
@@ -262,9 +289,8 @@ def _largest_alike(view: View) -> list[Heartbeat]:
 def _without_losers(nodes: list[Heartbeat], view: View, rules: Rules, checkpoint: Checkpoint) -> list[Heartbeat]:
     """Without the nodes that lost this checkpoint's plans, while enough others are there."""
     attempts = view.history.attempts.get(checkpoint.key)
-    losers = (
-        {outcome.node for outcome in attempts.failures if KINDS.get(outcome.kind or "") == "group"} if attempts else ()
-    )
+    failures = attempts.failures if attempts is not None else ()
+    losers = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == "group"}
     others = [each for each in nodes if each.node not in losers]
     workers = sum(bool(slot.worker or slot.standby) for each in others for slot in each.slots)
     return others if workers >= rules.min_workers else nodes
@@ -272,47 +298,56 @@ def _without_losers(nodes: list[Heartbeat], view: View, rules: Rules, checkpoint
 
 def _warm(nodes: Sequence[Heartbeat], history: History) -> tuple[Member, ...]:
     """The members of the group that all active workers of these nodes form; empty if there is no such group."""
-    groups = {slot.group for each in nodes for slot in each.slots if slot.worker is not None}
-    if len(groups) != 1 or None in groups:
-        return ()
-    members = _enumerate(
-        (each.node, slot.worker, slot.address) for each in nodes for slot in each.slots if slot.worker is not None
-    )
+    members = _enumerate((each.node, slot.worker, slot.address) for each in nodes for slot in each.slots)
     newest = history.newest
-    whole = newest is not None and newest.plan.members == members  # nobody of it is missing
-    return members if whole and not any(member.worker in history.spent_workers for member in members) else ()
+    # A group that never succeeded has failed, and the workers of any other were killed when this one was formed.
+    whole = newest is not None and newest.plan.members == members
+    return members if whole and history.spent_workers.isdisjoint(member.worker for member in members) else ()
 
 
 def _standing_by(nodes: Sequence[Heartbeat], history: History) -> tuple[Member, ...]:
+    """Workers that have never been in a group. A heartbeat may be late, so the journal is asked too."""
+    newest = history.newest
+    joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set()
     return _enumerate(
         (each.node, slot.standby, slot.standby_address)
         for each in nodes
         for slot in each.slots
-        if slot.standby is not None and slot.standby not in history.spent_workers
+        if slot.standby not in history.spent_workers | joined
     )
 
 
-def _enumerate(workers: "Iterator[tuple[str, str | None, str | None]]") -> tuple[Member, ...]:
-    return tuple(
-        Member(rank, node, worker, address)
-        for rank, (node, worker, address) in enumerate(workers)
-        if worker is not None and address is not None
-    )
+def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[Member, ...]:
+    there = [(node, worker, address) for node, worker, address in workers if worker is not None and address is not None]
+    return tuple(Member(rank, node, worker, address) for rank, (node, worker, address) in enumerate(there))
 
 
-def _idle(view: View, rules: Rules, now: float) -> Action:
+def _idle(view: View, rules: Rules, now: float) -> Stop | Wait:
     """Nothing is left to do: whether that is the end."""
-    failed = sum(settlement.verdict in ("failed", "corrupt") for settlement in view.history.settled.values())
+    failed = _failed(view)
     if not rules.wait:
+        # Long enough for what is named and broken to be given up by the catalog first.
+        end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
+        if now < end:
+            return Wait(end, "something there is not complete yet")
         return Stop("everything there is evaluated (--no-wait)", failed)
     if rules.stop_after_step is not None and _last_step(view) >= rules.stop_after_step:
         return Stop(f"step {rules.stop_after_step} is evaluated (stop_after_step)", failed)
     if rules.stop_idle is not None:
         end = view.active_at + rules.stop_idle
-        return (
-            Stop(f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)", failed) if now >= end else Wait(end)
-        )
+        why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
+        return Stop(why, failed) if now >= end else Wait(end, "nothing to do")
     return Wait(why="nothing to do")
+
+
+def _failed(view: View) -> int:
+    """Checkpoints that failed for good and have not succeeded, say under a corrected task."""
+    history = view.history
+    return sum(
+        settlement.verdict in ("failed", "corrupt") and key not in history.succeeded
+        for key, settlement in history.settled.items()
+        if history.is_settled(key, view.task)
+    )
 
 
 def _last_step(view: View) -> int:

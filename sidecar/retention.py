@@ -6,6 +6,7 @@ from typing import Final
 from sidecar.records import Plan
 
 _LOOKED_BACK: Final = 20  # successes before the kept ones whose weights a restarted daemon removes, if they are there
+_GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, and its killed workers write no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +24,30 @@ class Retention:
 
     keep: int
     _succeeded: list[str] = field(default_factory=list)
-    _failed: list[str] = field(default_factory=list)
-    _changed: bool = False
+    _failed: dict[str, float] = field(default_factory=dict)  # folder: when its plan failed
+    _measured: tuple[str, ...] = ()
 
     def succeeded(self, plan: Plan) -> None:
         """Its saves are the newest now."""
         self._succeeded.append(plan_folder(plan))
         del self._succeeded[: -(self.keep + _LOOKED_BACK)]
-        self._changed = True
 
-    def failed(self, plan: Plan) -> None:
+    def failed(self, plan: Plan, now: float) -> None:
         """Nobody will ask for its saves."""
-        self._failed.append(plan_folder(plan))
+        self._failed[plan_folder(plan)] = now
 
-    def due(self) -> Tidying:
-        """What to do now; it is not said again."""
-        drop, self._failed = tuple(self._failed), []
-        if not self._changed:
-            return Tidying(drop)
-        self._changed = False
-        old, self._succeeded = self._succeeded[: -self.keep], self._succeeded[-self.keep :]
-        return Tidying(drop, tuple(old), tuple(self._succeeded))
+    def due(self, now: float) -> Tidying:
+        """What to do now; said again until it is `done`, since storage may fail."""
+        drop = tuple(folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
+        old, kept = tuple(self._succeeded[: -self.keep]), tuple(self._succeeded[-self.keep :])
+        return Tidying(drop, old, kept if kept != self._measured else ())
+
+    def done(self, tidying: Tidying) -> None:
+        """It was carried out."""
+        for folder in tidying.drop:
+            self._failed.pop(folder, None)
+        self._succeeded = [folder for folder in self._succeeded if folder not in tidying.drop_weights]
+        self._measured = tidying.measure or self._measured
 
 
 def plan_folder(plan: Plan) -> str:

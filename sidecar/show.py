@@ -1,11 +1,11 @@
-"""What `sidecar eval` shows a person: a progress bar while it works, a table when it is done."""
+"""What commands show a person: a progress bar while `eval` works, its table, and why evaluations failed."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Show = Callable[[tuple[WorkerStatus, ...]], None]
+
+_REASONS_SHOWN: Final = 3  # a task that is wrong fails every checkpoint alike; all messages stand in --json
 
 
 @contextmanager
@@ -65,8 +67,26 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
     seconds = ", ".join(f"{name} {each:.2f} s" for name, each in result.phases.items())
-    console.print(f"{examples}; {result.workers} workers; {seconds}", highlight=False)
+    workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
+    console.print(f"{examples}; {workers}; {seconds}", highlight=False)
     console.print(f"saved by each worker: {saves}", highlight=False, soft_wrap=True)
+
+
+def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
+    """The table, and below it the newest different reasons of failures, oldest first, in the words of the journal."""
+    console = Console()
+    console.print(table)
+    newest = {(row["kind"], row["message"]): row for row in rows if row["message"] is not None}
+    for row in sorted(newest.values(), key=lambda row: int(row["plan"]))[-_REASONS_SHOWN:]:
+        attempt = "" if row["attempt"] is None else f", attempt {row['attempt']}"
+        kind = "" if row["kind"] is None else f": {row['kind']}"
+        title = typer.style(_printable(f"{row['checkpoint']}{attempt}: {row['status']}{kind}"), bold=True)
+        typer.echo(f"\n{title}\n{_printable(row['message'])}")
+
+
+def _printable(text: str) -> str:
+    """Escape control characters but tabs and line ends: a message must not steer somebody's terminal."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 
 
 def _number(value: Value) -> str:

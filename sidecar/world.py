@@ -4,6 +4,7 @@ Told by the loop, asked by it: `view` is what the policy decides on, `heartbeat`
 see. No I/O and no clock.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,7 @@ from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.catalog import Found, Look
 from sidecar.history import Entry, History, Key
 from sidecar.policy import View, pending, proposer
-from sidecar.records import Checkpoint, Heartbeat, NodeState, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Heartbeat, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 from sidecar.status import Newest, Status, WorkerStatus
 
@@ -54,8 +55,10 @@ class World:
     found: dict[Key, Found] = field(default_factory=dict)
     _freshness: Freshness = field(init=False)
     _given_up: dict[Key, Settlement] = field(default_factory=dict)
-    _unwanted: frozenset[Key] | None = None  # None: no look yet
-    _incomplete: bool = False
+    _missed: dict[Key, Settlement] = field(default_factory=dict)  # vanished, unless the next look finds them after all
+    _unwanted: set[Key] | None = None  # None: no look yet
+    _incomplete: frozenset[str] = _NOTHING
+    _incomplete_since: float = 0.0
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
@@ -77,6 +80,9 @@ class World:
         if isinstance(record, Plan):
             for settlement in record.settles:
                 self._given_up.pop(settlement.key, None)
+                if settlement.verdict == "requeued":  # a person wants it: what was known against it is void
+                    (self._unwanted or set()).discard(settlement.key)
+                    self._failed_at.pop(settlement.key, None)
             self.opened_at = now
             return entries
         closed = entries[-1]
@@ -97,19 +103,40 @@ class World:
 
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
-        first = self._unwanted is None
         new = [found for found in look.found if found.checkpoint.key not in self.found]
-        if new:
+        if new or self._unwanted is None:
             self._active_at = now
-        if first:
-            fresh_run = self.start_new and self.history.through == 0
-            self._unwanted = frozenset(found.checkpoint.key for found in new) if fresh_run else frozenset()
+        if self._unwanted is None:
+            self._unwanted = {found.checkpoint.key for found in new} if self._only_new else set()
         else:
             self._appeared |= {found.checkpoint.key: wall for found in new}
+        if not look.missing:  # a directory that is gone may come back, with all that was in it
+            self._miss(look, given_up)
         self.found = {found.checkpoint.key: found for found in look.found}
-        self._given_up |= {settlement.key: settlement for settlement in given_up}
-        self.missing, self._incomplete = look.missing, bool(look.waiting)
+        incomplete = frozenset(name for name, _ in look.waiting) | {name for name, _ in self._missed}
+        if incomplete != self._incomplete:
+            self._incomplete, self._incomplete_since = incomplete, now
+        self.missing = look.missing
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
+
+    def _miss(self, look: Look, given_up: tuple[Settlement, ...]) -> None:
+        """Note what this look lost. What vanished is given up for ever, so it must be gone in the next look too."""
+        here = {found.checkpoint.key for found in look.found}
+        gone = {key: found.checkpoint for key, found in self.found.items() if key not in here}
+        missed = {
+            key: Settlement(each.name, each.digest, each.step, "vanished", "it was deleted before it was evaluated")
+            for key, each in gone.items()
+            if not self.history.is_settled(key, self.task)
+        }
+        missed |= {settlement.key: settlement for settlement in given_up if settlement.verdict == "vanished"}
+        certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
+        certain |= {key: settlement for key, settlement in self._missed.items() if key not in here}
+        self._missed = {key: settlement for key, settlement in missed.items() if key not in certain}
+        self._given_up = {
+            key: settlement
+            for key, settlement in (self._given_up | certain).items()
+            if key not in here and not self.history.is_settled(key, self.task)
+        }
 
     # -- asked -----------------------------------------------------------------------------------------------------
 
@@ -135,9 +162,11 @@ class World:
             if not self._available:
                 self._gathering_since = now
             self._available, self._changed_at = available, now
-        unsettled = pending(self.history, self._checkpoints(), self.task)
-        idle = unsettled == 0 or self.history.open is not None
-        self._undone_since = None if idle else now if self._undone_since is None else self._undone_since
+        undone = pending(self.history, self._checkpoints(), self.task) > 0 or bool(self._given_up)
+        if not undone or self.history.open is not None:
+            self._undone_since = None
+        elif self._undone_since is None:
+            self._undone_since = now
         return View(
             node=self.identity.node,
             incarnation=self.identity.incarnation,
@@ -146,13 +175,13 @@ class World:
             members=members,
             found=self._checkpoints(),
             given_up=list(self._given_up.values()),
-            unwanted=self._unwanted or frozenset(),
-            lost=self._lost(),
+            unwanted=frozenset(self._unwanted or ()),
+            lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
             draining=draining,
             looked=self.caught_up and self.looked,
-            incomplete=self._incomplete,
+            incomplete_since=self._incomplete_since if self._incomplete else None,
             opened_at=self.opened_at,
             undone_since=self._undone_since,
             gathering_since=self._gathering_since,
@@ -160,6 +189,29 @@ class World:
             failed_at=self._failed_at,
             active_at=self._active_at,
         )
+
+    def lost(self, now: float) -> dict[str, str]:
+        """Other nodes of the open plan that will not finish it, and why."""
+        plan = self.history.open
+        others = [each for each in (plan.members or ()) if each.node != self.identity.node] if plan is not None else []
+        return {member.node: why for member in others if (why := self._lost_by(member, now))}
+
+    def wanted(self, now: float) -> Callable[[Key], bool]:
+        """Which checkpoints must be held against deletion: those that any node's task still needs.
+
+        The answer is asked from another thread, which only looks things up.
+        """
+        history, unwanted, nothing_yet = self.history, self._unwanted, self._only_new and not self.looked
+        plan = history.open
+        evaluated = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
+        tasks = {each.task for each in self._freshness.fresh_heartbeats(now) if each.task is not None} | {self.task}
+
+        def is_wanted(key: Key) -> bool:
+            if nothing_yet or key in (unwanted or ()):
+                return False
+            return key == evaluated or any(not history.is_settled(key, task) for task in tasks)
+
+        return is_wanted
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
         """What this node says of itself."""
@@ -208,19 +260,21 @@ class World:
             saves_bytes=self.saves_bytes,
         )
 
+    @property
+    def _only_new(self) -> bool:
+        """Whether what the first look finds does not count."""
+        return self.start_new and self.history.through == 0
+
     def _checkpoints(self) -> list[Checkpoint]:
         return [found.checkpoint for found in self.found.values()]
 
-    def _lost(self) -> dict[str, str]:
-        """Other nodes of the open plan that will not finish it."""
-        plan = self.history.open
-        lost: dict[str, str] = {}
-        for member in (plan.members or ()) if plan is not None else ():
-            if member.node != self.identity.node:
-                incarnation = member.worker.removeprefix(f"{member.node}.").split(".")[0]
-                if why := self._freshness.lost(member.node, incarnation):
-                    lost[member.node] = why
-        return lost
+    def _lost_by(self, member: Member, now: float) -> str | None:
+        incarnation = member.worker.removeprefix(f"{member.node}.").split(".")[0]
+        if why := self._freshness.lost(member.node, incarnation):
+            return why
+        if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
+            return f"{member.node} has no heartbeat"
+        return None
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

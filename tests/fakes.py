@@ -1,0 +1,402 @@
+"""Daemons without threads, processes or sleeps: real loop, real policy, real storage, and a clock moved by hand."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sidecar.agreement.journal import read_history
+from sidecar.agreement.storage import PosixStorage
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.sstable import MAGIC
+from sidecar.courier import Answer, Courier, Request
+from sidecar.crew import Crew
+from sidecar.daemon import Daemon, Terminate, Timing, Woke
+from sidecar.errors import StorageError
+from sidecar.group.member import Bounds, Launch, Workers
+from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.group.process import Exited
+from sidecar.history import History
+from sidecar.policy import Rules
+from sidecar.records import Checkpoint, Result, Value
+from sidecar.retention import Retention
+from sidecar.roles import RoleDecision
+from sidecar.scribe import Scribe
+from sidecar.status import Status
+from sidecar.world import Identity, World
+
+TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
+BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0)
+SIGKILL = -9
+
+
+class FakeClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def now(self) -> float:
+        """As `Clock.now`."""
+        return self.seconds
+
+    def wall(self) -> float:
+        """As `Clock.wall`."""
+        return 1_800_000_000.0 + self.seconds
+
+
+class FakeProcess:
+    """A worker process that does nothing: it keeps the commands it was given, and whether it was killed."""
+
+    def __init__(self, worker: str, pid: int) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.commands: list = []
+        self.answered = 0
+        self.is_ready = False
+        self.killed = False
+        self.exited = False
+
+    def send(self, command) -> None:
+        """Keep it."""
+        self.commands.append(command)
+
+    def kill(self) -> None:
+        """Note it; the node tells its end when it turns."""
+        self.killed = True
+
+    def told(self, kind: type) -> list:
+        """The commands of a kind."""
+        return [command for command in self.commands if isinstance(command, kind)]
+
+
+class FakePorts:
+    """Ports that nobody binds."""
+
+    class Port:
+        """One of them."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def close(self) -> None:
+            """Nothing is held."""
+
+    def __init__(self) -> None:
+        self.last = 21000
+
+    def reserve(self) -> Port:
+        """The next."""
+        self.last += 1
+        return self.Port(self.last)
+
+
+class FaultyStorage:
+    """Real files, until a test names the methods that fail, or `all`; with `lost_reply` they act, then fail."""
+
+    def __init__(self, storage: PosixStorage) -> None:
+        self.storage = storage
+        self.fails: set[str] = set()
+        self.lost_reply = False
+
+    def __getattr__(self, method: str):
+        def call(*arguments):
+            if self.fails & {method, "all"}:
+                if self.lost_reply:
+                    getattr(self.storage, method)(*arguments)
+                raise StorageError(f"cannot {method} {arguments[0]}: Input/output error")
+            return getattr(self.storage, method)(*arguments)
+
+        return call
+
+
+@dataclass
+class ListLog:
+    """What was told."""
+
+    events: list[tuple[str, dict]] = field(default_factory=list)
+    entries: list = field(default_factory=list)
+
+    def info(self, event: str, **fields) -> None:
+        """Keep it."""
+        self.events.append((event, fields))
+
+    warning = info
+
+    def entry(self, entry) -> None:
+        """Keep it."""
+        self.entries.append(entry)
+
+    def names(self) -> list[str]:
+        """The events, without their fields."""
+        return [event for event, _ in self.events]
+
+    def of(self, event: str) -> list[dict]:
+        """The fields of every such event."""
+        return [fields for name, fields in self.events if name == event]
+
+
+class Node:
+    """One node: a daemon, its courier and its worker processes, all of them turned by hand.
+
+    Worker processes do at once what they are told, but for what `silent` names: start, Check, Join, Evaluate.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: FakeClock,
+        node: str = "worker-1",
+        incarnation: str = "i1",
+        *,
+        role: str = "worker",
+        replicas: int = 1,
+        start_new: bool = False,
+        keep_standby: bool = True,
+        pin_max_bytes: int | None = None,
+        **rules,
+    ) -> None:
+        self.clock, self.node = clock, node
+        self.checkpoint_dir = root / "checkpoints"
+        self.run_dir = self.checkpoint_dir / ".sidecar" / "run"
+        self.storage = FaultyStorage(PosixStorage(self.run_dir))
+        self.log = ListLog()
+        self.statuses: list[Status] = []
+        self.processes: dict[str, FakeProcess] = {}
+        self.silent: set[str] = set()
+        self.task = "t1"  # digest of the code that workers import
+        self.hangs = False  # storage does not answer
+        self.requests: list[Request] = []
+        self.carried: list[Request] = []
+        self.answers: list[Answer] = []
+        self.next_turn = 0.0
+        catalog = Catalog(
+            self.checkpoint_dir, self.run_dir / "pins", settle_seconds=3.0, corrupt_after_seconds=60.0, clock=clock
+        )
+        self.courier = Courier(self.storage, self.run_dir, catalog, None, clock, self.answers.append, pin_max_bytes)
+        identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
+        self.world = World(identity, TIMING.lease, start_new=start_new)
+        nonces = iter(range(10**6))
+        self.daemon = Daemon(
+            self.world,
+            Rules(**rules),
+            TIMING,
+            Retention(2),
+            self,
+            self._crew(root, identity, replicas, keep_standby=keep_standby) if role == "worker" else None,
+            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights=True, progress_seconds=1.0),
+            self.run_dir,
+            clock,
+            self.log,
+            lambda status, _: self.statuses.append(status),
+            Scribe(self.world, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
+        )
+
+    def _crew(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> Crew:
+        launch = Launch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
+        workers = Workers(
+            launch,
+            BOUNDS,
+            identity.workers,
+            f"{self.node}.local",
+            FakePorts(),
+            lambda *_: None,
+            self._start,
+            keep_standby=keep_standby,
+        )
+        join = Join("", (), 0, "task.py:task", "tensorflow", str(root), 2)
+        return Crew(workers, join, 1.0, 300.0, None, self.log)
+
+    def _start(self, worker: str, **_) -> FakeProcess:
+        self.processes[worker] = FakeProcess(worker, 100 + len(self.processes))
+        return self.processes[worker]
+
+    # -- the carrier of requests ---------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take a request; it is answered when the node turns, unless storage hangs."""
+        assert not self.requests, "the loop asks for one thing at a time"
+        self.requests.append(request)
+        self.carried.append(request)
+
+    # -- turning -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Turn until nothing happens without time passing."""
+        for _ in range(100):
+            if self.exited is not None:
+                return
+            self.next_turn = self.daemon.tick()
+            if not (self._answer() | self._let_workers_work()):
+                return
+        raise AssertionError(f"the loop does not come to rest; it asks for {self.carried[-3:]}")
+
+    def _answer(self) -> bool:
+        if self.hangs or not self.requests:
+            return False
+        self.daemon.observe(self.courier.answer(self.requests.pop()))
+        return True
+
+    def _let_workers_work(self) -> bool:
+        worked = False
+        for process in list(self.processes.values()):
+            if process.exited:
+                continue
+            if process.killed:
+                self.end(process, SIGKILL)
+            elif not process.is_ready and "start" not in self.silent:
+                process.is_ready = True
+                self.report(process, Ready("tensorflow", "2.21"))
+            elif process.answered < len(process.commands):
+                command = process.commands[process.answered]
+                if type(command).__name__ in self.silent:
+                    continue
+                process.answered += 1
+                self.report(process, self.reply(process, command))
+            else:
+                continue
+            worked = True
+        return worked
+
+    def reply(self, process: FakeProcess, command):
+        """What a worker that finds nothing wrong answers."""
+        if isinstance(command, Check):
+            return Checked(self.task, ("test",))
+        if isinstance(command, Join):
+            return Joined(command.group, self.task, {})
+        join = process.told(Join)[0]
+        return done(command.plan, join)
+
+    def report(self, process: FakeProcess, report) -> None:
+        """A worker says something."""
+        self.daemon.observe((process.worker, report))
+
+    def end(self, process: FakeProcess, status: int) -> None:
+        """A worker process ends."""
+        process.exited = True
+        self.report(process, Exited(status, ""))
+
+    def terminate(self) -> None:
+        """SIGTERM arrives."""
+        self.daemon.observe(Terminate("SIGTERM"))
+
+    def wake(self) -> None:
+        """A file event arrives."""
+        self.daemon.observe(Woke())
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    @property
+    def exited(self):
+        """How the daemon ended: an exit code, an error, or None while it lives."""
+        return self.daemon.exit
+
+    @property
+    def status(self) -> Status:
+        """What it showed last."""
+        return self.statuses[-1]
+
+    @property
+    def history(self) -> History:
+        """The journal as it stands in storage."""
+        return read_history(self.storage.storage)
+
+    @property
+    def standby(self) -> FakeProcess:
+        """The process that stands by in the first slot."""
+        return self.processes[self.daemon.crew.workers.slots()[0].standby]
+
+    @property
+    def active(self) -> FakeProcess:
+        """The process that joined in the first slot."""
+        return self.processes[self.daemon.crew.workers.slots()[0].worker]
+
+    def alive(self) -> list[FakeProcess]:
+        """Processes that run."""
+        return [process for process in self.processes.values() if not process.killed and not process.exited]
+
+    def of(self, kind: type) -> list[Request]:
+        """The requests of a kind so far."""
+        return [request for request in self.carried if isinstance(request, kind)]
+
+
+def pass_time(seconds: float, *nodes: Node, step: float = 1.0) -> None:
+    """Let time pass for nodes that share a clock; each turns at every step."""
+    for node in nodes:
+        node.settle()
+    for _ in range(round(seconds / step)):
+        nodes[0].clock.seconds += step
+        for node in nodes:
+            node.settle()
+
+
+def failed(kind: str, message: str = "because", plan: int | None = None, rank: int | None = None) -> Failed:
+    """What a worker says that met a problem."""
+    return Failed(kind, message, plan, rank)
+
+
+def done(plan: int, join: Join, accuracy: float = 0.75) -> Done:
+    """What a rank says that found the result."""
+    values = {"test": {"accuracy": Value(accuracy, accuracy.hex())}}
+    phases = {"restore": 0.1, "evaluate": 0.5, "reduce": 0.01, "save": 0.05}
+    result = Result(join.group, len(join.members), {"test": 1003}, values, phases, "v", "t1", {}, ())
+    return Done(plan, join.rank, result, 1, 1)
+
+
+def outcomes(history: History) -> list[tuple[str, str | None]]:
+    """Every entry of a journal as a word and a kind or reason."""
+    found = []
+    for entry in history.entries:
+        if hasattr(entry, "settlement"):
+            found.append((entry.settlement.verdict, entry.settlement.name))
+        else:
+            found.append((entry.outcome.status, entry.outcome.kind or entry.plan.checkpoint.name))
+    return found
+
+
+# -- checkpoints as TensorFlow writes them, without TensorFlow -----------------------------------------------------
+
+
+def save(folder: Path, step: int, keep: Iterable[int] = ()) -> None:
+    """Save `ckpt-<step>`, and name it and those of the steps in `keep` in the state file; others are deleted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"ckpt-{step}"
+    value = step.to_bytes(8, "little")
+    (folder / f"{name}.data-00000-of-00001").write_bytes(value)
+    (folder / f"{name}.index").write_bytes(_index(value))
+    names = [*(f"ckpt-{other}" for other in sorted(keep)), name]
+    for path in folder.glob("ckpt-*"):
+        if path.name.split(".")[0] not in names:
+            path.unlink()
+    lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{each}"' for each in names)]
+    (folder / "checkpoint").write_text("\n".join(lines))
+
+
+def _index(step: bytes) -> bytes:
+    """A table of two entries: the header of a bundle with one shard, and an int64 scalar `step`."""
+    entry = b"\x08\x09\x12\x00\x28\x08\x35" + masked_crc32c(step).to_bytes(4, "little")
+    key = b"step/.ATTRIBUTES/VARIABLE_VALUE"
+    table = b""
+
+    def add(content: bytes) -> bytes:
+        nonlocal table
+        content += b"\0\0\0\0\1\0\0\0"
+        handle = _varint(len(table)) + _varint(len(content))
+        table += content + b"\0" + masked_crc32c(content + b"\0").to_bytes(4, "little")
+        return handle
+
+    data = add(b"\0\0\2\x08\1" + bytes([0, len(key), len(entry)]) + key + entry)
+    metaindex = add(b"")
+    index = add(bytes([0, 1, len(data)]) + b"z" + data)
+    return table + (metaindex + index).ljust(40, b"\0") + MAGIC.to_bytes(8, "little")
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80, value >> 7])
+
+
+def restarted(node: Node, incarnation: str, **settings) -> Node:
+    """The same node's next daemon; the one before was killed."""
+    fresh = Node(node.checkpoint_dir.parent, node.clock, node.node, incarnation, **settings)
+    fresh.task = node.task
+    return fresh

@@ -1,0 +1,580 @@
+"""What becomes of checkpoints and worker processes on one node, as histories replayed through the real loop."""
+
+import os
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+
+from sidecar.agreement.journal import outcome_path
+from sidecar.checkpoints.pin import pin
+from sidecar.courier import CreatePlan, Open, Visit
+from sidecar.errors import TaskError
+from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
+from sidecar.history import Closed
+from sidecar.records import Outcome, Plan, dumps
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
+    return FakeClock()
+
+
+@pytest.fixture
+def node(tmp_path, clock):
+    return Node(tmp_path, clock)
+
+
+def names(node, event):
+    return [fields.get("worker") or fields.get("checkpoint") for fields in node.log.of(event)]
+
+
+# -- the way of a checkpoint -----------------------------------------------------------------------------------------
+
+
+def test_the_first_checkpoint_goes_all_the_way(node):
+    """Open, visit, task tried, a standby ready, settled, plan, join and evaluate, done, outcome, shown."""
+    save(node.checkpoint_dir, 5)
+    node.settle()
+    assert isinstance(node.carried[0], Open)
+    assert isinstance(node.carried[1], Visit)
+    probe, standby = node.processes["worker-1.i1.1"], node.processes["worker-1.i1.2"]
+    assert probe.commands == [Check("task.py:task", "tensorflow", str(node.checkpoint_dir.parent))]
+    assert probe.killed
+    assert sorted(node.log.names()) == [
+        *("checkpoint_found", "journal_read", "task_checked", "worker_ready", "worker_started"),
+    ]
+    assert node.of(CreatePlan) == []  # others may still come
+    assert node.status.pending == 1
+
+    pass_time(3, node)
+    (request,) = node.of(CreatePlan)
+    plan = request.plan
+    assert (plan.plan, plan.attempt, plan.checkpoint.name, plan.checkpoint.step) == (1, 1, "ckpt-5", 5)
+    assert [(each.rank, each.node, each.worker) for each in plan.members] == [(0, "worker-1", "worker-1.i1.2")]
+    (join,), (evaluate,) = standby.told(Join), standby.told(Evaluate)
+    assert (join.rank, join.members) == (0, plan.members)
+    assert evaluate.path == str(node.run_dir / plan.checkpoint.pin / "ckpt-5")
+    assert evaluate.save_to == str(node.run_dir / f"evaluations/{plan.checkpoint.folder}/plan-1/worker-0-of-1")
+    opened, closed = node.log.entries
+    assert isinstance(opened, Plan)
+    assert isinstance(closed, Closed)
+    assert closed.outcome.result.saves == (f"evaluations/{plan.checkpoint.folder}/plan-1/worker-0-of-1",)
+    assert {"agree", "join", "evaluate", "publish"} <= closed.outcome.result.phases.keys()
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert (node.status.pending, node.status.plan, node.status.group_size, node.status.groups_formed) == (0, None, 1, 1)
+    assert node.status.publisher
+    assert node.status.unready is None
+
+
+def test_the_result_is_in_the_journal_before_it_is_shown(node):
+    """A gauge never shows what the journal does not hold."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    node.hangs = True
+    node.report(node.active, done(1, node.active.told(Join)[0]))
+    pass_time(5, node)
+    assert node.world.history.newest is None
+    node.hangs = False
+    node.settle()
+    assert node.world.history.newest == node.history.newest
+    assert node.history.newest is not None
+
+
+def test_the_second_checkpoint_reuses_the_warm_workers(node):
+    """No new process, no second join: only the command to evaluate."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    worker, processes = node.active, len(node.processes)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(5, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+    assert node.active is worker
+    assert len(node.processes) == processes
+    assert len(worker.told(Join)) == 1
+    assert [command.plan for command in worker.told(Evaluate)] == [1, 2]
+    assert node.status.groups_formed == 1
+
+
+def test_ten_checkpoints_saved_quickly_are_all_evaluated_once(node):
+    """The trainer keeps two; what was seen is pinned before it is deleted, and the queue drains in order."""
+    node.silent = {"Evaluate"}
+    for step in range(1, 11):
+        save(node.checkpoint_dir, step, keep=[step - 1])
+        node.wake()
+        pass_time(1, node, step=0.1)
+    assert len(list((node.run_dir / "pins").iterdir())) == 10
+    node.silent = set()
+    pass_time(30, node)
+    assert outcomes(node.history) == [("succeeded", f"ckpt-{step}") for step in range(1, 11)]
+    assert list((node.run_dir / "pins").iterdir()) == []
+
+
+def test_a_pin_goes_only_after_the_journal_says_that_it_is_settled(node):
+    """While the outcome cannot be written the checkpoint is held, whatever the workers say."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    node.storage.fails = {"create"}
+    node.silent = set()
+    save(node.checkpoint_dir, 6)  # the trainer deletes ckpt-5
+    pass_time(20, node)
+    assert len(list((node.run_dir / "pins").iterdir())) == 2
+    node.storage.fails = set()
+    pass_time(20, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+    assert list((node.run_dir / "pins").iterdir()) == []
+
+
+def test_a_checkpoint_directory_that_is_missing_is_waited_for(node):
+    """The daemon says so, does not create it, and evaluates what appears."""
+    pass_time(5, node)
+    assert not node.checkpoint_dir.exists()
+    assert node.status.unready == "the checkpoint directory does not exist yet"
+    assert node.log.names().count("checkpoint_dir_missing") == 1
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert node.status.unready is None
+
+
+def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, monkeypatch):
+    """It was complete and is gone: the journal says vanished, and it is not asked for again."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    look = node.courier.catalog.look
+
+    def look_and_delete():
+        seen = look()
+        for path in node.checkpoint_dir.glob("ckpt-6.*"):
+            path.unlink()
+        return seen
+
+    monkeypatch.setattr(node.courier.catalog, "look", look_and_delete)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(20, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("vanished", "ckpt-6")]
+    assert node.status.pending == 0
+
+
+def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
+    """A look that finds nothing is not enough: the pin of a node that was faster shows in the next one."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    other = restarted(node, "i2")
+    look = node.courier.catalog.look
+
+    def look_too_late():
+        seen = look()
+        monkeypatch.undo()
+        other.courier.catalog.look()
+        other_pin(other)
+        for path in node.checkpoint_dir.glob("ckpt-6.*"):
+            path.unlink()
+        (pins,) = [path for path in (node.run_dir / "pins").iterdir() if path.name.startswith("ckpt-6@")]
+        pins.rename(pins.with_name(".tmp-away"))
+        return seen
+
+    monkeypatch.setattr(node.courier.catalog, "look", look_too_late)
+    save(node.checkpoint_dir, 6, keep=[5])
+    for _ in range(20):
+        pass_time(1, node)
+        away = node.run_dir / "pins" / ".tmp-away"
+        if away.exists():
+            (pinned,) = {found.checkpoint.folder for found in other.found if found.checkpoint.name == "ckpt-6"}
+            away.rename(away.with_name(pinned))
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def other_pin(other):
+    """The other node pins all that it finds."""
+    other.found = [pin(found, other.run_dir / "pins") for found in other.courier.catalog.look().found]
+
+
+def test_a_corrupt_checkpoint_is_told_once_and_settled(node):
+    """Named and broken for as long as storage may take to show it whole: then given up, and the queue goes on."""
+    save(node.checkpoint_dir, 5)
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    pass_time(50, node)
+    assert node.history.entries == []
+    pass_time(30, node)
+    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
+    save(node.checkpoint_dir, 6, keep=[5])
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    pass_time(90, node)
+    assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_only_new_checkpoints_are_evaluated_with_start_new(tmp_path, clock):
+    """What lay there is skipped in the journal, without being pinned; what comes later counts."""
+    node = Node(tmp_path, clock, start_new=True)
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(5, node)
+    assert outcomes(node.history) == [("skipped", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_pins_stay_within_the_users_bound(tmp_path, clock):
+    """Beyond it nothing more is pinned; the oldest that waits is skipped for the newest, never all of them."""
+    save(tmp_path / "checkpoints", 1)
+    one = sum(path.stat().st_size for path in (tmp_path / "checkpoints").glob("ckpt-1.*"))
+    node = Node(tmp_path, clock, pin_max_bytes=2 * one)
+    node.silent = {"Evaluate"}
+    for step in (2, 3):
+        pass_time(3, node)
+        save(node.checkpoint_dir, step, keep=range(1, step))
+    pass_time(3, node)
+    assert node.status.pins_bytes == 2 * one
+    assert node.status.pending == 3
+    node.report(node.active, failed("stalled"))
+    node.silent = set()
+    pass_time(30, node)
+    assert outcomes(node.history) == [
+        *(("failed", "stalled"), ("skipped", "ckpt-1"), ("succeeded", "ckpt-2"), ("succeeded", "ckpt-3")),
+    ]
+    assert "pin_max_bytes" in node.history.entries[1].settlement.reason
+
+
+def test_what_found_no_room_and_was_deleted_has_vanished(tmp_path, clock):
+    """Nothing that was seen complete is left without an end."""
+    save(tmp_path / "checkpoints", 1)
+    node = Node(tmp_path, clock, pin_max_bytes=1)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    save(node.checkpoint_dir, 2)
+    pass_time(5, node)
+    save(node.checkpoint_dir, 3)
+    pass_time(5, node)
+    node.silent = set()
+    pass_time(10, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-1"), ("vanished", "ckpt-2"), ("succeeded", "ckpt-3")]
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_the_users_code_fails_that_checkpoint_and_no_other(node):
+    """The traceback is in the journal, the group is killed and formed anew, after three attempts the queue goes on."""
+    save(node.checkpoint_dir, 5)
+    reply, spent = node.reply, []
+
+    def raise_for_five(process, command):
+        if isinstance(command, Evaluate) and command.checkpoint.step == 5:
+            spent.append(process)
+            return failed("task_error", "Traceback: ValueError: no such label", command.plan, 0)
+        return reply(process, command)
+
+    node.reply = raise_for_five
+    pass_time(5, node)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(60, node)
+    assert outcomes(node.history) == [
+        *[("failed", "task_error")] * 3,
+        ("failed", "ckpt-5"),
+        ("succeeded", "ckpt-6"),
+    ]
+    assert all(process.killed for process in spent)
+    assert len({process.worker for process in spent}) == 3
+    assert "no such label" in node.history.entries[0].outcome.message
+    assert node.history.is_settled(next(iter(node.history.settled)), "t1")
+    assert node.exited is None
+
+
+def test_retries_come_ever_later(tmp_path, clock):
+    """One second after the first loss, two after the second, then four: with what the group needs to settle between."""
+    node = Node(tmp_path, clock, max_losses=7)
+    save(node.checkpoint_dir, 5)
+    reply, tried = node.reply, []
+
+    def die(process, command):
+        if isinstance(command, Evaluate):
+            tried.append(node.clock.now())
+            return failed("out_of_memory")
+        return reply(process, command)
+
+    node.reply = die
+    pass_time(100, node)
+    pauses = [later - earlier for earlier, later in pairwise(tried)]
+    assert pauses == [3.0, 3.0, 4.0, 8.0, 16.0, 32.0]  # at first the time that a group needs to settle is longer
+    assert outcomes(node.history)[-1] == ("failed", "ckpt-5")
+
+
+def test_a_worker_that_is_killed_fails_the_plan_and_is_replaced(node):
+    """Exited without a report: the machines' fault, tried again with another process."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    first = node.active
+    node.end(first, -9)
+    node.silent = set()
+    pass_time(10, node)
+    assert outcomes(node.history) == [("failed", "worker_died"), ("succeeded", "ckpt-5")]
+    assert "SIGKILL" in node.history.entries[0].outcome.message
+    assert node.active is not first
+
+
+def test_a_worker_that_makes_no_progress_is_killed(node):
+    """After five times its slowest batch, but a minute at least."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    first = node.active
+    node.report(first, Phase("evaluate", 1))
+    node.report(first, Progress(1, 1, 100))
+    pass_time(59, node)
+    assert not first.killed
+    pass_time(2, node)
+    assert first.killed
+    node.silent = set()
+    pass_time(10, node)
+    assert outcomes(node.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
+
+
+def test_a_group_that_does_not_form_is_given_up(node):
+    """The bound for joining is two minutes."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Join"}
+    pass_time(100, node)
+    assert node.history.open.plan == 1
+    pass_time(25, node)
+    assert outcomes(node.history)[0] == ("failed", "join")
+
+
+def test_a_lost_member_waits_for_the_better_explanation(tmp_path, clock):
+    """A rank reports that a peer went; a moment later that peer says why, and this is what the journal keeps."""
+    node = Node(tmp_path, clock, replicas=2)
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    first, second = (node.processes[slot.worker] for slot in node.daemon.crew.workers.slots())
+    node.report(first, failed("member_lost", "rank 1 is gone", 1, 0))
+    node.settle()
+    assert node.history.entries == []
+    node.report(second, failed("task_error", "ValueError: bad label", 1, 1))
+    node.settle()
+    assert outcomes(node.history) == [("failed", "task_error")]
+
+
+def test_a_lost_member_that_nobody_explains_is_the_reason_after_a_beat(node):
+    """Waiting for a better one has an end."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    node.report(node.active, failed("member_lost", "a peer is gone", 1, 0))
+    pass_time(3, node)
+    assert outcomes(node.history) == [("failed", "member_lost")]
+
+
+def test_an_idle_worker_that_dies_makes_the_group_form_anew(tmp_path, clock):
+    """What is left of a group without it cannot be used: both slots join again, and no plan fails for it."""
+    node = Node(tmp_path, clock, replicas=2)
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    first, second = (node.processes[slot.worker] for slot in node.daemon.crew.workers.slots())
+    node.end(second, -9)
+    pass_time(2, node)
+    assert first.killed
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+    assert node.history.newest.outcome.result.workers == 2
+
+
+def test_without_standbys_an_idle_worker_that_dies_is_replaced_with_its_group(tmp_path, clock):
+    """The slot whose worker lives would otherwise wait for ever beside one that was started anew."""
+    node = Node(tmp_path, clock, replicas=2, keep_standby=False)
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    node.end(node.active, -9)
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    assert node.history.newest.plan.checkpoint.name == "ckpt-6"
+    assert node.history.newest.outcome.result.workers == 2
+
+
+def test_a_standby_that_dies_between_plan_and_start_fails_the_plan(node):
+    """It was alive when it was listed; the next attempt lists another."""
+    save(node.checkpoint_dir, 5)
+    node.settle()
+    standby = node.standby
+    pass_time(2, node)
+    node.clock.seconds += 1
+    node.hangs = True
+    node.settle()
+    assert isinstance(node.requests[0], CreatePlan)
+    node.end(standby, -9)
+    node.hangs = False
+    pass_time(20, node)
+    assert outcomes(node.history) == [("failed", "worker_died"), ("succeeded", "ckpt-5")]
+
+
+def test_standbys_that_die_at_import_are_started_ever_later(node):
+    """A broken installation must not turn into a hot loop."""
+    save(node.checkpoint_dir, 5)
+    node.settle()
+    node.end(node.standby, 1)
+    for _ in range(130):
+        for process in node.alive():
+            node.end(process, 1)
+        node.silent = {"start"}
+        pass_time(1, node)
+    assert 7 <= len(node.processes) <= 10
+    assert node.log.names().count("worker_exited") == len(node.processes) - 1 - len(node.alive())
+    assert node.exited is None
+
+
+def test_standbys_that_die_once_they_are_ready_are_started_ever_later_too(node):
+    """Being ready is no proof: the next must not start at once for ever."""
+    node.checkpoint_dir.mkdir(parents=True)
+    node.settle()
+    for _ in range(130):
+        for process in node.alive():
+            if process.is_ready:
+                node.end(process, -9)
+        pass_time(1, node)
+    assert 7 <= len(node.processes) <= 10
+
+
+def test_a_late_result_does_not_make_a_busy_worker_look_idle(tmp_path, clock):
+    """Another node closed plan 1 before this rank said done; it has been told of plan 2 by then, and is held to it."""
+    node = Node(tmp_path, clock)
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    save(node.checkpoint_dir, 6, keep=[5])
+    late = done(1, node.active.told(Join)[0])
+    close_for_another(node, late)
+    pass_time(5, node)
+    worker = node.active
+    assert [command.plan for command in worker.told(Evaluate)] == [1, 2]
+    node.report(worker, late)
+    assert node.status.workers[0].state == "restore"
+    pass_time(1810, node, step=5)
+    assert worker.killed
+    assert outcomes(node.history)[:2] == [("succeeded", "ckpt-5"), ("failed", "deadline")]
+
+
+def close_for_another(node, report):
+    """The outcome of the open plan, with that rank's result, as another node writes it."""
+    plan = node.history.open
+    outcome = Outcome(plan.plan, plan.run, "theirs", "succeeded", "worker-0", "now", result=report.result)
+    node.storage.storage.create(outcome_path(plan.plan), dumps(outcome))
+
+
+def test_a_result_that_another_node_wrote_stands_and_its_view_is_rebuilt(node):
+    """Its writer died before it put result.json there; whoever reads the outcome does."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    close_for_another(node, done(1, node.active.told(Join)[0], accuracy=0.5))
+    pass_time(3, node)
+    assert node.history.newest.outcome.closed_by == "worker-0"
+    (view,) = node.run_dir.glob("evaluations/*/result.json")
+    assert b"0.5" in view.read_bytes()
+    assert not node.active.killed
+
+
+def test_a_worker_that_fails_after_its_plan_was_closed_is_not_used_again(node):
+    """It could not end plan 1, which another rank ended: the next plan gets another process, and no failure."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    worker = node.active
+    close_for_another(node, done(1, worker.told(Join)[0]))
+    pass_time(3, node)
+    node.report(worker, failed("task_error", "in result()", 1, 0))
+    node.silent = set()
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    assert worker.killed
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_the_changed_code_of_a_task_is_used_from_the_next_attempt_on(node):
+    """A worker that joins imports what lies there now: a mismatch; then the new digest is the task."""
+    save(node.checkpoint_dir, 5)
+    node.settle()
+    node.task = "t2"
+    pass_time(20, node)
+    assert outcomes(node.history) == [("failed", "mismatch"), ("succeeded", "ckpt-5")]
+    assert [entry.plan.task for entry in node.history.entries] == ["t1", "t2"]
+    assert node.log.names().count("task_changed") == 1
+
+
+def test_a_task_that_cannot_be_used_ends_the_daemon(node):
+    """The user hears of it at the start, with what the task's import said."""
+    node.checkpoint_dir.mkdir(parents=True)
+    node.reply = lambda _process, _command: failed("task_error", "No module named 'my_eval'")
+    node.settle()
+    assert isinstance(node.exited, TaskError)
+    assert "my_eval" in str(node.exited)
+
+
+def test_a_task_that_hangs_at_import_ends_the_daemon(node):
+    """Trying the task has a bound like everything else."""
+    node.checkpoint_dir.mkdir(parents=True)
+    node.silent = {"Check"}
+    node.settle()
+    (probe,) = node.processes.values()
+    node.report(probe, Phase("import"))
+    pass_time(122, node)
+    assert isinstance(node.exited, TaskError)
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_repeats_nothing_that_is_settled(node):
+    """The next daemon reads the journal first: no plan, no pin, no command to evaluate."""
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    again = restarted(node, "i2")
+    pass_time(20, again)
+    assert again.of(CreatePlan) == []
+    assert again.log.names().count("checkpoint_found") == 0
+    assert not list((node.run_dir / "pins").iterdir())
+    assert again.world.history.newest == node.history.newest
+
+
+def test_a_restart_closes_the_plan_that_its_former_life_left_open(node):
+    """Killed in the middle: the plan failed as restarted, and the checkpoint is evaluated after all."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    save(node.checkpoint_dir, 6)
+    again = restarted(node, "i2")
+    pass_time(20, again)
+    assert outcomes(node.history) == [("failed", "restarted"), ("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_a_restart_rebuilds_the_view_of_the_newest_result(node):
+    """Nobody is left who could do it otherwise."""
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    (view,) = node.run_dir.glob("evaluations/*/result.json")
+    view.unlink()
+    restarted(node, "i2").settle()
+    assert view.exists()
+
+
+# -- commands by hand ------------------------------------------------------------------------------------------------
+
+
+def test_reports_of_unknown_workers_change_nothing(node):
+    """A process that is long gone may have left a message in the queue."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    before = replace(node.status)
+    for report in (
+        Ready("tensorflow", "2"),
+        Checked("t9", ()),
+        Joined("g", "t9", {}),
+        done(1, node.active.told(Join)[0]),
+    ):
+        node.daemon.observe(("worker-1.i0.1", report))
+    node.settle()
+    assert node.status == before

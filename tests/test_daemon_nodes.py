@@ -1,0 +1,421 @@
+"""Several nodes, nodes that come and go, and the end of a run: as histories."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+
+from sidecar.agreement.members import member_path
+from sidecar.courier import CreatePlan, Visit
+from sidecar.errors import StorageError
+from sidecar.group.messages import Evaluate, Join
+from sidecar.records import Heartbeat, dumps, loads
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
+    return FakeClock()
+
+
+@pytest.fixture
+def new_node(tmp_path, clock):
+    def new(name="worker-1", **settings):
+        return Node(tmp_path, clock, name, **settings)
+
+    return new
+
+
+def heartbeat(node):
+    return loads(Heartbeat, node.storage.storage.read(member_path(node.node)))
+
+
+def two_evaluating(new_node):
+    """A node each of two in the middle of plan 1, rank 0 on the first."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    first.silent = second.silent = {"Evaluate"}
+    pass_time(30, first, second)
+    assert [member.node for member in first.history.open.members] == ["worker-1", "worker-2"]
+    return first, second
+
+
+# -- several nodes ---------------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_form_one_group(new_node):
+    """The first in natural order proposes; both let their worker join the same group; one outcome."""
+    first, second = new_node("worker-2"), new_node("worker-10")
+    save(first.checkpoint_dir, 5)
+    first.silent = second.silent = {"Evaluate"}
+    pass_time(30, first, second)
+    first.silent = second.silent = set()
+    pass_time(3, first, second)
+    assert outcomes(first.history) == [("succeeded", "ckpt-5")]
+    closed = first.history.newest
+    assert (closed.plan.proposer, closed.outcome.closed_by) == ("worker-2", "worker-2")
+    assert [member.node for member in closed.plan.members] == ["worker-2", "worker-10"]
+    assert first.active.told(Join)[0].group == second.active.told(Join)[0].group
+    assert second.of(CreatePlan) == []
+    assert (first.status.publisher, second.status.publisher) == (True, False)
+    assert first.world.history.newest == second.world.history.newest
+
+
+def test_a_node_that_comes_later_is_taken_into_the_next_group(new_node):
+    """The warm group of one gives way to a group of two: every daemon that sees it replaces its worker."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    pass_time(10, first)
+    alone = first.active
+    pass_time(20, first, second)
+    save(first.checkpoint_dir, 6)
+    pass_time(20, first, second)
+    assert first.history.newest.outcome.result.workers == 2
+    assert alone.killed
+    assert first.status.groups_formed == 2
+
+
+def test_a_node_that_is_killed_is_lost_after_its_lease(new_node):
+    """The other closes the plan and goes on without it."""
+    first, second = two_evaluating(new_node)
+    pass_time(9, first)
+    assert first.history.open is not None
+    pass_time(3, first)
+    first.silent = set()
+    pass_time(30, first)
+    assert outcomes(first.history) == [("failed", "member_lost"), ("succeeded", "ckpt-5")]
+    assert first.history.entries[0].outcome.node == "worker-2"
+    assert second.exited is None
+
+
+def test_a_node_without_a_heartbeat_is_lost_to_one_that_never_saw_it(new_node):
+    """Its file is gone and the survivor was restarted: nobody's silence can be measured, and yet this ends."""
+    first, second = two_evaluating(new_node)
+    (first.run_dir / member_path("worker-1")).unlink()
+    again = restarted(second, "i2")
+    (first.run_dir / member_path("worker-2")).unlink()
+    pass_time(30, again)
+    assert outcomes(first.history)[0] in [("failed", "restarted"), ("failed", "member_lost")]
+    assert outcomes(first.history)[-1] == ("succeeded", "ckpt-5")
+
+
+def test_a_restarted_member_closes_its_plan_even_before_its_task_was_tried(new_node):
+    """Importing the framework takes seconds that nobody should wait for."""
+    _first, second = two_evaluating(new_node)
+    again = restarted(second, "i2")
+    again.silent = {"start"}
+    pass_time(2, again)
+    assert outcomes(again.history) == [("failed", "restarted")]
+
+
+def test_the_result_is_written_by_the_next_rank_if_rank_0s_node_left(new_node):
+    """Every rank holds it; who is first in line writes at once, the next as soon as that node is known to be gone."""
+    first, second = two_evaluating(new_node)
+    second.report(second.active, done(1, second.active.told(Join)[0]))
+    pass_time(3, second)
+    assert second.history.entries == []
+    gone = heartbeat(first)
+    first.storage.storage.replace(member_path("worker-1"), dumps(replace(gone, state="left", beat=gone.beat + 1)))
+    pass_time(3, second)
+    assert outcomes(second.history) == [("succeeded", "ckpt-5")]
+    assert second.history.newest.outcome.closed_by == "worker-2"
+
+
+def test_the_result_is_written_by_the_next_rank_if_rank_0s_node_says_nothing(new_node):
+    """After its patience at the latest."""
+    _first, second = two_evaluating(new_node)
+    second.report(second.active, done(1, second.active.told(Join)[0]))
+    pass_time(11, second)
+    assert outcomes(second.history) == [("succeeded", "ckpt-5")]
+
+
+def test_a_standby_that_stood_in_a_failed_plan_is_replaced_though_it_never_joined(new_node):
+    """Its node reads of plan and failure at once; the id is never listed again, so its slot must be freed."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    first.checkpoint_dir.mkdir(parents=True)
+    pass_time(10, first, second)
+    standby = second.standby
+    second.hangs = True
+    save(first.checkpoint_dir, 5)
+    first.silent = {"Evaluate"}
+    pass_time(4, first, second)
+    assert len(first.history.open.members) == 2
+    first.report(first.active, failed("stalled"))
+    pass_time(1, first)
+    second.hangs, first.silent = False, set()
+    pass_time(20, first, second)
+    assert standby.killed
+    assert outcomes(first.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
+    assert [member.node for member in first.history.newest.plan.members] == ["worker-2"]  # the other lost it
+
+
+def test_the_next_in_line_proposes_when_the_proposer_does_not(new_node):
+    """It sees the work undone for its patience; whose turn it was may be stuck in storage."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    first.checkpoint_dir.mkdir(parents=True)
+    pass_time(30, first, second)
+    save(first.checkpoint_dir, 5)
+    first.storage.fails = {"create"}
+    pass_time(9, first, second)
+    assert second.of(CreatePlan) == []
+    pass_time(6, first, second)
+    assert len(second.of(CreatePlan)) == 1
+
+
+def test_nodes_with_other_code_do_not_mix(new_node):
+    """Three nodes, one of which has another task: the two alike evaluate, and no plan fails as a mismatch."""
+    nodes = [new_node(f"worker-{number}") for number in (1, 2, 3)]
+    nodes[0].task = "t0"
+    save(nodes[0].checkpoint_dir, 5)
+    pass_time(30, *nodes)
+    assert outcomes(nodes[0].history) == [("succeeded", "ckpt-5")]
+    newest = nodes[0].history.newest
+    assert [member.node for member in newest.plan.members] == ["worker-2", "worker-3"]
+    assert (newest.plan.proposer, newest.plan.task) == ("worker-2", "t1")
+
+
+def test_what_another_nodes_task_still_needs_is_not_let_go(new_node):
+    """It failed for good under one task; a node with the corrected one is there, so the pin stays for it."""
+    first = new_node("worker-1", max_attempts=1)
+    save(first.checkpoint_dir, 5)
+    first.reply = failing(first)
+    pass_time(10, first)
+    assert outcomes(first.history)[-1] == ("failed", "ckpt-5")
+    second = new_node("worker-2", max_attempts=1)
+    second.task = "t2"
+    first.hangs = True
+    pass_time(2, second)
+    save(first.checkpoint_dir, 6)  # the trainer deletes ckpt-5
+    first.hangs = False
+    pass_time(40, first, second)
+    assert ("succeeded", "ckpt-5") in outcomes(first.history)
+
+
+def failing(node):
+    reply = node.reply
+    return lambda process, command: failed("task_error") if isinstance(command, Evaluate) else reply(process, command)
+
+
+def test_a_member_that_is_chief_is_never_used(new_node):
+    """The plan that lists it is closed by whoever sees that."""
+    first, second = two_evaluating(new_node)
+    as_chief = replace(heartbeat(second), role="chief", beat=10**6)
+    first.storage.storage.replace(member_path("worker-2"), dumps(as_chief))
+    pass_time(3, first)
+    assert outcomes(first.history) == [("failed", "chief_listed")]
+
+
+# -- the chief -------------------------------------------------------------------------------------------------------
+
+
+def test_the_chief_only_says_that_it_is_there(new_node):
+    """No crew, no process, no look at checkpoints, no proposal; a heartbeat with its role; healthy and ready."""
+    chief, worker = new_node("chief-0", role="chief"), new_node("worker-0")
+    save(chief.checkpoint_dir, 5)
+    pass_time(30, chief, worker)
+    assert chief.processes == {}
+    assert {type(request).__name__ for request in chief.carried} == {"Open", "Visit"}
+    assert not any(request.look for request in chief.of(Visit))
+    assert (heartbeat(chief).role, heartbeat(chief).state, heartbeat(chief).slots) == ("chief", "ready", ())
+    assert chief.status.unready is None
+    assert not chief.status.publisher
+    assert outcomes(worker.history) == [("succeeded", "ckpt-5")]
+    assert [member.node for member in worker.history.newest.plan.members] == ["worker-0"]
+
+
+def test_the_chief_ends_when_it_is_told_to(new_node):
+    """It has nothing to finish."""
+    chief = new_node("chief-0", role="chief")
+    chief.checkpoint_dir.mkdir(parents=True)
+    pass_time(5, chief)
+    chief.terminate()
+    chief.settle()
+    assert chief.exited == 0
+    assert heartbeat(chief).state == "left"
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_node_that_is_told_to_stop_leaves_at_once(new_node):
+    """It says left, then ends with 0."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    node.terminate()
+    node.settle()
+    assert node.exited == 0
+    assert heartbeat(node).state == "left"
+
+
+def test_a_node_that_is_told_to_stop_finishes_its_evaluation(new_node):
+    """It is draining meanwhile: not listed, proposing nothing, starting no process."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    save(node.checkpoint_dir, 6, keep=[5])
+    processes = len(node.processes)
+    node.terminate()
+    pass_time(10, node)
+    assert node.exited is None
+    assert heartbeat(node).state == "draining"
+    assert node.status.unready == "the daemon is draining"
+    node.silent = set()
+    node.settle()
+    assert node.exited == 0
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert len(node.processes) == processes
+
+
+def test_a_node_that_cannot_finish_in_time_closes_its_plan_as_drained(new_node):
+    """The next daemon tries again; it is the machine's fault."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    node.terminate()
+    pass_time(24, node)
+    assert node.exited is None
+    pass_time(2, node)
+    assert node.exited == 0
+    assert outcomes(node.history) == [("failed", "drained")]
+
+
+def test_a_second_signal_ends_the_daemon_at_once(new_node):
+    """Whoever sends it does not want to wait."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    node.terminate()
+    node.terminate()
+    assert node.exited == 0
+    assert node.history.open is not None
+
+
+def test_a_node_without_a_part_does_not_wait_for_the_plan_of_others(new_node):
+    """It may take hours, and the unit's time to stop is short."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    first.silent = {"Evaluate"}
+    pass_time(10, first)
+    pass_time(10, first, second)
+    assert second.status.plan == 1
+    second.terminate()
+    second.settle()
+    assert second.exited == 0
+
+
+@pytest.mark.parametrize("when", ["from the start", "while it evaluates"])
+def test_a_node_that_is_told_to_stop_ends_in_time_though_storage_hangs(new_node, when):
+    """No wait without a bound: a unit's manager would kill it, and its workers, a moment later."""
+    node = new_node()
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 5)
+    if when == "while it evaluates":
+        pass_time(5, node)
+    node.hangs = True
+    pass_time(5, node)
+    node.terminate()
+    pass_time(30, node)
+    assert node.exited == 0
+
+
+def test_a_plan_that_is_being_proposed_when_the_signal_comes_is_finished(new_node):
+    """It lists this node: leaving before its answer would make the others wait a lease for nothing."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    pass_time(2, node)
+    node.clock.seconds += 1
+    node.hangs = True
+    node.settle()
+    assert isinstance(node.requests[0], CreatePlan)
+    node.terminate()
+    node.settle()
+    node.hangs = False
+    node.settle()
+    assert node.exited == 0
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+
+
+def test_a_draining_node_writes_the_result_it_holds_without_waiting_for_its_turn(new_node):
+    """Writing it twice is harmless, losing it is not."""
+    _first, second = two_evaluating(new_node)
+    second.terminate()
+    second.report(second.active, done(1, second.active.told(Join)[0]))
+    second.settle()
+    assert second.exited == 0
+    assert outcomes(second.history) == [("succeeded", "ckpt-5")]
+
+
+# -- the end of a run ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_ends_with_its_last_step(new_node, fails):
+    """With 0 if all that was there was evaluated, with 1 if something failed for good."""
+    node = new_node(stop_after_step=6, max_attempts=1)
+    save(node.checkpoint_dir, 5)
+    if fails:
+        node.reply = failing(node)
+    pass_time(10, node)
+    assert node.exited is None
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(20, node)
+    assert node.exited == (1 if fails else 0)
+    assert heartbeat(node).state == "left"
+
+
+def test_a_run_ends_when_nothing_happens_any_more(new_node):
+    """The time counts from the start, not from the beginning of the clock; and from the last thing that happened."""
+    node = new_node(stop_idle=60.0)
+    node.checkpoint_dir.mkdir(parents=True)
+    pass_time(50, node)
+    save(node.checkpoint_dir, 5)
+    pass_time(59, node)
+    assert node.exited is None
+    pass_time(10, node)
+    assert node.exited == 0
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+
+
+def test_without_waiting_what_is_there_is_evaluated_and_that_is_all(new_node):
+    """--no-wait ends once everything is settled."""
+    node = new_node(wait=False)
+    save(node.checkpoint_dir, 5)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(20, node)
+    assert node.exited == 0
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_without_waiting_what_is_incomplete_gets_its_time(new_node):
+    """A checkpoint that is being written is waited for; one that stays broken is a failure, not overlooked."""
+    node = new_node(wait=False)
+    save(node.checkpoint_dir, 5)
+    whole = (node.checkpoint_dir / "ckpt-5.index").read_bytes()
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(whole[:20])
+    pass_time(30, node)
+    assert node.exited is None
+    pass_time(40, node)
+    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
+    assert node.exited == 1
+
+
+def test_a_run_that_ends_while_storage_fails_ends_all_the_same(new_node):
+    """Nobody may hear that this node left; they count it out after a lease."""
+    node = new_node(wait=False)
+    save(node.checkpoint_dir, 5)
+    write = node.storage.storage.replace
+
+    def refuse(path, data):
+        if b'"left"' in data:
+            raise StorageError("disk full")
+        write(path, data)
+
+    node.storage.storage.replace = refuse
+    pass_time(30, node)
+    assert node.exited == 0
+    assert "left_unheard" in node.log.names()

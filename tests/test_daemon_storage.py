@@ -1,0 +1,338 @@
+"""What the daemon does while shared storage hangs, fails or is another's, and what its loop costs: as histories."""
+
+import os
+import queue
+
+import pytest
+from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+
+from sidecar.agreement.journal import RUN_PATH
+from sidecar.courier import Courier, CreateOutcome, CreatePlan, Visit
+from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
+from sidecar.group.messages import Evaluate, Join, Phase, Progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
+    return FakeClock()
+
+
+@pytest.fixture
+def node(tmp_path, clock):
+    return Node(tmp_path, clock)
+
+
+@pytest.fixture
+def evaluating(node):
+    """A node in the middle of its first evaluation."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    return node
+
+
+# -- storage hangs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_whose_storage_hangs_says_so_and_goes_on_by_itself(node):
+    """After storage_timeout it is not ready; once storage answers it is, and nothing was lost."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    node.hangs = True
+    pass_time(10, node)
+    assert node.status.unready is None
+    pass_time(5, node)
+    assert "has not answered" in node.status.unready
+    assert node.daemon.healthy() is None
+    save(node.checkpoint_dir, 6, keep=[5])
+    node.hangs = False
+    pass_time(5, node)
+    assert node.status.unready is None
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_deadlines_of_workers_hold_while_storage_hangs(evaluating):
+    """Bounds are the loop's own: a stalled worker is killed, and the journal hears of it later."""
+    node, worker = evaluating, evaluating.active
+    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Progress(1, 1, 9))
+    node.hangs = True
+    pass_time(62, node)
+    assert worker.killed
+    node.hangs, node.silent = False, set()
+    pass_time(10, node)
+    assert outcomes(node.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
+
+
+def test_a_result_that_came_while_storage_hung_is_not_lost(evaluating):
+    """It is written when storage answers again."""
+    node = evaluating
+    node.hangs = True
+    pass_time(1, node)
+    node.report(node.active, done(1, node.active.told(Join)[0]))
+    pass_time(20, node)
+    node.hangs = False
+    pass_time(1, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+
+
+def test_after_an_absence_the_journal_is_read_before_anything_is_done(node):
+    """An answer that took longer than the lease tells of a world that may be gone: the node looks again, then acts."""
+    save(node.checkpoint_dir, 5)
+    pass_time(1, node)
+    node.hangs = True
+    pass_time(15, node)
+    node.hangs = False
+    seen = len(node.carried)
+    pass_time(2, node)
+    kinds = [type(request) for request in node.carried[seen - 1 :]]
+    assert kinds[:2] == [Visit, Visit]
+    assert CreatePlan in kinds[2:]
+
+
+def test_a_stopped_daemon_does_not_blame_its_workers_for_the_silence(evaluating):
+    """Suspended for an hour with its workers: the open plan still lists them, so it goes on."""
+    node, worker = evaluating, evaluating.active
+    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Progress(1, 1, 9))
+    node.clock.seconds += 3600
+    node.silent = set()
+    node.settle()
+    assert not worker.killed
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert node.log.of("loop_was_stopped") == [{"seconds": 3600.0}]
+
+
+def test_a_loop_that_does_not_turn_is_unhealthy(node):
+    """For longer than a lease: then the others count this node out anyway."""
+    node.settle()
+    node.clock.seconds += 9
+    assert node.daemon.healthy() is None
+    node.clock.seconds += 2
+    assert "11 s" in node.daemon.healthy()
+
+
+# -- storage fails ---------------------------------------------------------------------------------------------------
+
+
+def test_a_storage_error_passes(node):
+    """Told once, not ready meanwhile, tried again a beat later."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    node.storage.fails = {"all"}
+    pass_time(20, node)
+    assert "Input/output error" in node.status.unready
+    assert 8 <= sum(1 for answer in node.carried[-12:] if isinstance(answer, Visit)) <= 12
+    assert node.log.names().count("storage_failed") == 1
+    node.storage.fails = set()
+    pass_time(5, node)
+    assert node.status.unready is None
+    assert node.log.names().count("storage_recovered") == 1
+
+
+@pytest.mark.parametrize("lost_reply", [False, True], ids=["nothing was created", "it was created after all"])
+def test_an_outcome_that_cannot_be_written_is_written_later(evaluating, lost_reply):
+    """The result stays with the daemon until the journal has one, and the journal has exactly one."""
+    node = evaluating
+    node.storage.fails, node.storage.lost_reply = {"create"}, lost_reply
+    node.report(node.active, done(1, node.active.told(Join)[0], accuracy=0.5))
+    pass_time(7, node)
+    assert len(node.of(CreateOutcome)) >= 1
+    node.storage.fails = set()
+    pass_time(5, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert node.history.newest.outcome.result.metrics["test"]["accuracy"].value == 0.5
+    assert not node.active.killed
+
+
+def test_records_that_were_read_before_storage_failed_are_not_lost(node):
+    """The journal is read on, then listing the members fails: who lost these records could never follow again."""
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    again = restarted(node, "i2")
+    again.storage.fails = {"names"}
+    pass_time(4, again)
+    again.storage.fails = set()
+    pass_time(10, again)
+    assert again.exited is None
+    assert again.world.history.newest == node.history.newest
+
+
+def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluating, monkeypatch):
+    """Agreement works: the result of what runs is written, and only then are new checkpoints seen again."""
+    node = evaluating
+
+    def fail():
+        raise StorageError("cannot read the checkpoint directory: Permission denied")
+
+    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    pass_time(5, node)
+    assert "Permission denied" in node.status.unready
+    node.silent = set()
+    pass_time(5, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    assert node.log.names().count("storage_failed") == 1
+    monkeypatch.undo()
+    pass_time(5, node)
+    assert node.status.unready is None
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug")])
+def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
+    """An answer that never comes would leave the daemon blind for ever."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    pass_time(5, node)
+    if isinstance(error, OSError):
+        assert "Input/output error" in node.status.unready
+    else:
+        assert node.exited.exit_code == 70
+        assert "a bug" in str(node.exited)
+
+
+def test_a_state_directory_that_cannot_be_written_ends_the_daemon_at_the_start(node):
+    """Whoever started it is there to read why."""
+    node.checkpoint_dir.mkdir(parents=True)
+    node.storage.fails = {"create", "read"}
+    node.settle()
+    assert isinstance(node.exited, StorageError)
+    assert node.exited.exit_code == 4
+
+
+def test_a_state_directory_that_belongs_to_another_run_ends_the_daemon(node):
+    """It was wiped and begun anew under it: exit code 5, and nothing is written there."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    node.storage.storage.replace(RUN_PATH, b'{"run":"another","nonce":"n"}')
+    pass_time(3, node)
+    assert isinstance(node.exited, StorageLostError)
+    assert node.exited.exit_code == 5
+
+
+def test_the_later_of_two_daemons_of_one_name_ends(node):
+    """Two live incarnations: the one that came second notices and exits with a code that units do not restart."""
+    node.checkpoint_dir.mkdir(parents=True)
+    pass_time(5, node)
+    second = restarted(node, "i2")
+    pass_time(20, second, node)
+    assert isinstance(second.exited, NodeNameTakenError)
+    assert node.exited is None
+
+
+def test_what_failed_workers_left_is_removed_once_they_write_no_more(evaluating):
+    """A killed process may still be in a write when its plan fails: the folder goes a minute later, even so."""
+    node = evaluating
+    folder = node.active.told(Evaluate)[0].save_to
+    node.report(node.active, failed("task_error"))
+    node.settle()
+    (node.run_dir / folder).mkdir(parents=True)
+    (node.run_dir / folder / "states.json").write_text("half")
+    pass_time(55, node)
+    assert (node.run_dir / folder).exists()
+    pass_time(10, node)
+    assert not (node.run_dir / folder).exists()
+
+
+def test_weights_are_kept_for_the_newest_evaluations_only(node):
+    """Metric states stay for ever; and storage that fails meanwhile only delays it."""
+    for step in (1, 2, 3):
+        save(node.checkpoint_dir, step)
+        pass_time(5, node)
+        (plan,) = [entry.plan for entry in node.history.entries if entry.plan.checkpoint.step == step]
+        folder = node.run_dir / f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}/worker-0-of-1"
+        folder.mkdir(parents=True)
+        (folder / "weights.npz").write_bytes(b"w" * 100)
+        (folder / "states.json").write_bytes(b"{}")
+        node.storage.fails = {"names"}
+        pass_time(3, node)
+        node.storage.fails = set()
+        pass_time(3, node)
+    save(node.checkpoint_dir, 4)
+    pass_time(10, node)
+    kept = sorted(path.parts[-4].split("@")[0] for path in node.run_dir.glob("evaluations/*/*/*/weights.npz"))
+    assert kept == ["ckpt-3"]  # and ckpt-4, whose worker is a fake
+    assert len(list(node.run_dir.glob("evaluations/*/*/*/states.json"))) == 3
+    assert node.status.saves_bytes == 102
+
+
+# -- the cost of the loop --------------------------------------------------------------------------------------------
+
+
+def turns(node, seconds):
+    """How often the loop turns by itself when it sleeps as long as it says, answers included."""
+    end, count = node.clock.seconds + seconds, 0
+    while node.clock.seconds < end:
+        node.settle()
+        assert node.next_turn > node.clock.seconds
+        node.clock.seconds = min(end, node.next_turn)
+        count += 1
+    return count
+
+
+def test_an_idle_daemon_turns_at_most_once_a_second_and_for_its_beats(node):
+    """Idle is the usual state: it must cost next to nothing."""
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    assert turns(node, 100) <= 200
+    assert len(node.carried) < 150
+
+
+@pytest.mark.parametrize("trouble", ["storage fails", "storage hangs", "the directory is missing", "a result waits"])
+def test_trouble_does_not_make_the_loop_spin(node, trouble):
+    """Not while it cannot do what is due: that is when a busy loop shows."""
+    if trouble != "the directory is missing":
+        save(node.checkpoint_dir, 5)
+        node.silent = {"Evaluate"} if trouble == "a result waits" else set()
+        pass_time(10, node)
+    node.wake()
+    if trouble == "storage fails":
+        node.storage.fails = {"all"}
+    elif trouble == "storage hangs":
+        node.hangs = True
+    elif trouble == "a result waits":
+        node.storage.fails = {"create"}
+        node.report(node.active, done(1, node.active.told(Join)[0]))
+    assert turns(node, 100) <= 250
+
+
+def test_file_events_cause_one_look_for_a_burst(node):
+    """A save makes dozens: they are worth one look, soon, and not one each."""
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    looks = len([request for request in node.of(Visit) if request.look])
+    for _ in range(40):
+        node.clock.seconds += 0.001
+        node.wake()
+        node.settle()
+    node.clock.seconds = node.next_turn
+    node.settle()
+    assert len([request for request in node.of(Visit) if request.look]) - looks <= 2
+
+
+def test_the_couriers_thread_carries_and_ends(node):
+    """What is submitted is answered by message, and closing waits for what was handed over."""
+    answers = queue.SimpleQueue()
+    node.checkpoint_dir.mkdir(parents=True)
+    courier = Courier(node.courier.storage, node.courier.root, node.courier.catalog, None, node.clock, answers.put)
+    courier.start()
+    node.settle()
+    courier.submit(node.carried[0])
+    assert answers.get(timeout=10).run == node.world.run
+    courier.close(10)
+    assert not courier._thread.is_alive()
+
+
+def test_no_worker_process_outlives_the_loop(node):
+    """However `run` ends, it kills them."""
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    node.daemon.exit = StorageLostError("gone")
+    with pytest.raises(StorageLostError):
+        node.daemon.run(queue.SimpleQueue())
+    assert node.alive() == []

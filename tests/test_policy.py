@@ -1,0 +1,524 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.history import History
+from sidecar.policy import Fail, Propose, Rules, Stop, View, Wait, decide, pending, proposer
+from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot
+
+NOW = 1000.0
+RULES = Rules()
+
+
+def checkpoint(step, *, pinned=True):
+    name = f"ckpt-{step}"
+    return Checkpoint(name, f"{step:064d}", step, "tf_object", f"pins/{name}" if pinned else None)
+
+
+A, B, C = checkpoint(1), checkpoint(2), checkpoint(3)
+
+
+def slot(standby=None, worker=None, group=None):
+    return Slot(worker, group, worker and f"{worker}:1", standby, standby and f"{standby}:1")
+
+
+def node(name, *slots, **changes):
+    slots = slots or (slot(f"{name}.i.1"),)
+    given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
+    return Heartbeat("r", name, "i", 1, role_source="setting", plan=0, outcome=0, slots=slots, **given)
+
+
+def members(*workers):
+    return tuple(Member(rank, worker.split(".")[0], worker, f"{worker}:1") for rank, worker in enumerate(workers))
+
+
+def plan(number, what=A, workers=("n1.i.1",), *, task="t", settles=()):
+    listed = members(*workers) if what is not None else None
+    return Plan(number, "r", f"p{number}", what, 1, listed, settles, task, "n1", "now")
+
+
+def outcome(number, kind=None, where="n1"):
+    if kind is not None:
+        return Outcome(number, "r", f"o{number}", "failed", "n1", "now", kind=kind, node=where, message="because")
+    result = Result("g", 1, {}, {}, {}, "v", "t", {}, ())
+    return Outcome(number, "r", f"o{number}", "succeeded", "n1", "now", result=result)
+
+
+def failures(*kinds, what=A, task="t", nodes=("n1",)):
+    """A history in which one checkpoint failed so often, each time with another worker."""
+    history = History()
+    for number, kind in enumerate(kinds, 1):
+        history.apply(plan(number, what, (f"n1.i.9{number}",), task=task))
+        history.apply(outcome(number, kind, nodes[(number - 1) % len(nodes)]))
+    return history
+
+
+def fold(*records):
+    history = History()
+    for record in records:
+        history.apply(record)
+    return history
+
+
+def settled(what, verdict, task=None):
+    return Settlement(what.name, what.digest, what.step, verdict, "because", task)
+
+
+def view(**changes):
+    """A node that is alone, has looked, and found one checkpoint that nobody tried."""
+    given = {
+        "node": "n1",
+        "incarnation": "i",
+        "task": "t",
+        "history": History(),
+        "members": [node("n1")],
+        "found": [A],
+        "ready_to_propose": True,
+        "looked": True,
+    }
+    return View(**(given | changes))
+
+
+def decided(rules=RULES, now=NOW, **changes):
+    return decide(view(**changes), rules, now)
+
+
+def listed(action):
+    assert isinstance(action, Propose), action
+    return [member.worker for member in action.members]
+
+
+# -- when, and who ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_found_is_proposed():
+    """The usual case: one checkpoint, one worker that stands by, nothing else to wait for."""
+    assert decided() == Propose(A, 1, members("n1.i.1"), ())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"looked": False},
+        {"ready_to_propose": False},
+        {"draining": True},
+        {"found": []},
+        {"members": []},
+        {"members": [node("n1", state="draining")]},
+        {"members": [node("n1", task=None)]},
+        {"members": [node("n1", slot())]},
+        {"found": [checkpoint(1, pinned=False)]},
+        {"history": fold(plan(1), outcome(1))},
+        {"history": fold(plan(1, workers=("n1.i.1",)))},
+    ],
+    ids=[
+        *("nothing looked at yet", "others not known", "draining", "nothing found", "nobody there", "nobody ready"),
+        *("task not tried", "nobody stands by", "not pinned", "settled", "a plan is open"),
+    ],
+)
+def test_nothing_is_proposed_without_a_reason(changes):
+    """Each of these alone is enough to wait."""
+    assert isinstance(decided(**changes), Wait)
+
+
+@pytest.mark.parametrize(
+    ("me", "undone_for", "proposes"),
+    [
+        ("n1", 0.0, True),
+        ("n2", 0.0, False),
+        ("n2", 9.9, False),
+        ("n2", 10.0, True),
+        ("n10", 19.9, False),
+        ("n10", 20.0, True),
+        ("n7", 1e6, False),
+    ],
+)
+def test_each_node_in_line_gives_those_before_it_their_chance(me, undone_for, proposes):
+    """The first at once, the next after its patience each; who is not counted, never."""
+    there = [node("n1"), node("n2"), node("n10")]
+    action = decided(node=me, members=there, undone_since=NOW - undone_for)
+    assert isinstance(action, Propose) == proposes
+    if me == "n2" and not proposes:
+        assert action.until == NOW - undone_for + 10.0
+
+
+def test_the_turn_goes_round_among_nodes_that_can_be_listed_together():
+    """A plan carries its proposer's task, so a node with another one neither proposes nor makes the others wait."""
+    there = [node("n1", task="old"), node("n2"), node("n3")]
+    assert isinstance(decided(node="n1", members=there, task="old"), Wait)
+    assert listed(decided(node="n2", members=there)) == ["n2.i.1", "n3.i.1"]
+
+
+def test_the_first_fresh_worker_publishes():
+    """The same node that proposes; nobody if nobody is there."""
+    assert proposer([node("n1"), node("n2")]) == "n1"
+    assert proposer([]) is None
+
+
+# -- which checkpoint ------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_evaluated_in_the_order_they_were_found():
+    """One after the other, not the newest first."""
+    assert decided(found=[B, A, C]).checkpoint == B
+    assert decided(found=[B, A], history=fold(plan(1, B, ("n9.i.1",)), outcome(1))).checkpoint == A
+
+
+def test_with_queue_latest_only_the_newest_is_evaluated():
+    """The others are settled as skipped in the same plan, with the reason."""
+    action = decided(Rules(queue="latest"), found=[A, B, C])
+    assert action.checkpoint == C
+    assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "skipped"), ("ckpt-2", "skipped")]
+    assert "superseded by ckpt-3" in action.settles[0].reason
+
+
+def test_what_was_there_before_the_start_is_skipped_with_start_new():
+    """Once; what came later is evaluated."""
+    action = decided(found=[A, B], unwanted=frozenset({A.key}))
+    assert action.checkpoint == B
+    assert [(each.name, each.verdict, each.task) for each in action.settles] == [("ckpt-1", "skipped", None)]
+
+
+@pytest.mark.parametrize("verdict", ["corrupt", "vanished"])
+def test_what_was_given_up_is_settled_even_if_nobody_can_evaluate(verdict):
+    """A plan that only settles needs no members."""
+    given_up = (settled(A, verdict),)
+    assert decided(found=[], given_up=given_up, members=[node("n1", slot())]) == Propose(None, 0, None, given_up)
+    assert isinstance(decided(found=[], given_up=given_up, history=fold(plan(1, None, settles=given_up))), Wait)
+
+
+def test_the_oldest_gives_way_when_newer_ones_find_no_room():
+    """One at a time, never the last one that is held, and not while a settled pin is about to make room."""
+    waiting = [A, B, checkpoint(3, pinned=False)]
+    action = decided(found=waiting)
+    assert (action.checkpoint, [each.name for each in action.settles]) == (B, ["ckpt-1"])
+    assert "pin_max_bytes" in action.settles[0].reason
+    assert decided(found=waiting[1:]).settles == ()
+    done = checkpoint(9)
+    assert decided(found=[done, *waiting], history=fold(plan(1, done, ("n9.i.1",)), outcome(1))).settles == ()
+
+
+# -- trying again ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pause"),
+    [
+        (["stalled"], 1.0),
+        (["stalled"] * 2, 2.0),
+        (["stalled"] * 5, 16.0),
+        (["stalled"] * 9, 256.0),
+        (["task_error", "stalled"], 2.0),
+    ],
+)
+def test_each_attempt_waits_longer_than_the_one_before(kinds, pause):
+    """From one second, doubled; other checkpoints do not wait for it."""
+    failed = {"history": failures(*kinds), "failed_at": {A.key: NOW}}
+    assert decided(**failed) == Wait(NOW + pause, "waiting before the next attempt")
+    action = decided(now=NOW + pause, **failed)
+    assert (action.checkpoint, action.attempt) == (A, len(kinds) + 1)
+    assert decided(found=[A, B], **failed).checkpoint == B
+
+
+def test_no_attempt_waits_longer_than_five_minutes():
+    """However often it failed."""
+    rules = Rules(max_losses=10**6)
+    changes = {"history": failures(*["stalled"] * 100), "failed_at": {A.key: NOW}}
+    assert decided(rules, **changes).until == NOW + 300.0
+
+
+def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
+    """Two nodes with different tasks must not race each other in a hot loop; a corrected task starts anew."""
+    changes = {"history": failures(*["task_error"] * 2, task="old"), "failed_at": {A.key: NOW}}
+    assert decided(**changes).until == NOW + 1.0
+    assert decided(now=NOW + 1.0, **changes).attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verdict"),
+    [
+        (["task_error"] * 2, None),
+        (["task_error"] * 3, "failed"),
+        (["mismatch", "count", "stream_differs"], "failed"),
+        (["stalled"] * 9, None),
+        (["stalled"] * 10, "failed"),
+        (["task_error"] * 2 + ["stalled"] * 9, None),
+        (["an unknown kind"] * 10, "failed"),
+        (["vanished"], "vanished"),
+        (["stalled", "vanished"], "vanished"),
+        (["corrupt"] * 2, None),
+        (["corrupt"] * 3, "corrupt"),
+    ],
+)
+def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdict):
+    """Three times if it is the checkpoint or the task, ten if it is the machines, once if it is gone."""
+    action = decided(history=failures(*kinds), now=NOW + 1000)
+    if verdict is None:
+        assert action.checkpoint == A
+    else:
+        (settlement,) = action.settles
+        assert (action.checkpoint, settlement.key, settlement.verdict) == (None, A.key, verdict)
+        assert settlement.reason.startswith(f"{kinds[-1]}: because")
+        assert settlement.task == ("t" if verdict == "failed" else None)
+
+
+def test_two_nodes_that_find_a_checkpoint_corrupt_are_believed():
+    """One may have a bad cable; the second makes it certain."""
+    action = decided(history=failures("corrupt", "corrupt", nodes=("n1", "n2")))
+    assert action.settles[0].verdict == "corrupt"
+
+
+def test_a_final_failure_holds_for_that_task_only():
+    """A corrected task gets its try."""
+    history = fold(plan(1, None, settles=(settled(A, "failed", "old"),)))
+    assert decided(history=history).checkpoint == A
+    assert isinstance(decided(history=history, task="old"), Wait)
+    assert (pending(history, [A], "t"), pending(history, [A], "old")) == (1, 0)
+
+
+# -- with whom -------------------------------------------------------------------------------------------------------
+
+WARM = [node("n1", slot("n1.i.2", "n1.i.1", "g")), node("n2", slot("n2.i.2", "n2.i.1", "g"))]
+SUCCEEDED = fold(plan(1, B, ("n1.i.1", "n2.i.1")), outcome(1))
+
+
+def test_the_warm_group_is_used_again():
+    """Same members in the same order, though standbys are there."""
+    assert listed(decided(history=SUCCEEDED, members=WARM)) == ["n1.i.1", "n2.i.1"]
+
+
+@pytest.mark.parametrize(
+    ("there", "workers"),
+    [
+        ([*WARM, node("n3")], ["n1.i.2", "n2.i.2", "n3.i.1"]),
+        (WARM[:1], ["n1.i.2"]),
+        ([WARM[0], node("n2", slot("n2.i.2"))], ["n1.i.2", "n2.i.2"]),
+        ([WARM[0], node("n2", slot("n2.i.4", "n2.i.3", "other"))], ["n1.i.2", "n2.i.4"]),
+    ],
+    ids=["one could be added", "one is gone", "one died", "one is in another group"],
+)
+def test_a_group_that_could_be_better_is_formed_anew(there, workers):
+    """Of those that stand by: a warm group takes nobody in."""
+    assert listed(decided(history=SUCCEEDED, members=there)) == workers
+
+
+def test_more_workers_are_not_waited_for_while_a_group_is_warm():
+    """A node whose standby is still importing does not delay the warm group."""
+    assert listed(decided(history=SUCCEEDED, members=[*WARM, node("n3", slot())])) == ["n1.i.1", "n2.i.1"]
+
+
+def test_workers_that_were_in_a_group_are_never_taken_for_standbys():
+    """A heartbeat may be older than the journal: spent in a failed plan, or active since the newest success."""
+    late = [node("n1", slot("n1.i.1")), node("n2", slot("n2.i.9"))]
+    assert listed(decided(history=SUCCEEDED, members=late)) == ["n2.i.9"]
+    spent = fold(plan(1, B, ("n1.i.1",)), outcome(1, "stalled"))
+    assert listed(decided(history=spent, members=late)) == ["n2.i.9"]
+
+
+def test_a_group_has_at_least_min_workers():
+    """Fewer are waited for without an end."""
+    there = [node("n1"), node("n2")]
+    assert isinstance(decided(Rules(min_workers=3), members=there), Wait)
+    assert len(listed(decided(Rules(min_workers=2), members=there))) == 2
+
+
+def test_the_largest_set_with_equal_version_and_task_is_listed():
+    """Ours among equals, since each proposes for its own."""
+    there = [node("n1", version="2"), node("n2"), node("n3")]
+    assert listed(decided(node="n2", members=there)) == ["n2.i.1", "n3.i.1"]
+    assert listed(decided(members=there[:2])) == ["n1.i.1"]
+    assert listed(decided(node="n2", members=there[:2])) == ["n2.i.1"]
+
+
+def test_slots_that_are_about_to_stand_by_are_waited_for_but_not_for_ever():
+    """For as long as a join may take, counted from the first that stood by."""
+    there = [node("n1", slot("n1.i.1"), slot())]
+    assert decided(members=there, gathering_since=NOW - 119).until == NOW + 1
+    assert listed(decided(members=there, gathering_since=NOW - 120)) == ["n1.i.1"]
+
+
+def test_others_may_still_come_for_a_moment():
+    """Nodes that start together land in one group."""
+    assert decided(changed_at=NOW - 2).until == NOW + 1
+    assert isinstance(decided(changed_at=NOW - 3), Propose)
+
+
+def test_nodes_that_lost_a_plan_are_left_out_while_enough_others_are_there():
+    """For that checkpoint; and if they are all there is, they are used."""
+    there = [node("n1"), node("n2"), node("n3")]
+    lost = failures("stalled", nodes=("n2",))
+    assert listed(decided(history=lost, members=there)) == ["n1.i.1", "n3.i.1"]
+    assert listed(decided(Rules(min_workers=3), history=lost, members=there)) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+    assert len(listed(decided(history=lost, members=there, found=[B]))) == 3
+    blamed = failures("task_error", nodes=("n2",))
+    assert len(listed(decided(history=blamed, members=there))) == 3
+
+
+# -- an open plan ----------------------------------------------------------------------------------------------------
+
+OPEN = fold(plan(1, A, ("n1.i.1", "n2.i.1")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "where", "rank"),
+    [
+        ({"chiefs": frozenset({"n2"})}, "chief_listed", "n2", 1),
+        ({"incarnation": "later"}, "restarted", "n1", 0),
+        ({"lost": {"n2": "n2 left"}}, "member_lost", "n2", 1),
+        ({"opened_at": NOW - 86400}, "deadline", None, None),
+        ({"lost": {"n2": "n2 left"}, "draining": True}, "member_lost", "n2", 1),
+        ({"lost": {"n2": "n2 left"}, "ready_to_propose": False, "members": []}, "member_lost", "n2", 1),
+        ({"node": "n3", "lost": {"n2": "n2 left"}}, "member_lost", "n2", 1),
+    ],
+)
+def test_a_plan_that_cannot_succeed_is_closed(changes, kind, where, rank):
+    """By any worker-role daemon that sees it, whether it may propose or not."""
+    action = decided(history=OPEN, opened_at=changes.pop("opened_at", NOW), **changes)
+    assert isinstance(action, Fail)
+    assert (action.kind, action.node, action.rank) == (kind, where, rank)
+    assert action.kind in KINDS
+
+
+def test_a_plan_that_may_succeed_is_left_alone():
+    """Until its cap."""
+    assert decided(history=OPEN, opened_at=NOW) == Wait(NOW + 86400, "a plan is open")
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+NO_WAIT = Rules(wait=False)
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "stops"),
+    [
+        (RULES, {}, False),
+        (NO_WAIT, {}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 62}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63}, True),
+        (NO_WAIT, {"found": [A]}, False),
+        (NO_WAIT, {"found": [checkpoint(1, pinned=False)]}, False),
+        (Rules(stop_after_step=2), {}, False),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, A), outcome(1))}, False),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, True),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, None, settles=(settled(C, "skipped"),)))}, True),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "found": [A]}, False),
+        (Rules(stop_idle=60), {"active_at": NOW - 59}, False),
+        (Rules(stop_idle=60), {"active_at": NOW - 60}, True),
+    ],
+)
+def test_when_a_run_is_over(rules, changes, stops):
+    """Only if nothing is left to do, and only if somebody asked for an end."""
+    assert isinstance(decided(rules, **({"found": []} | changes)), Stop) == stops
+
+
+@pytest.mark.parametrize(
+    ("records", "failed"),
+    [
+        ([plan(1, None, settles=(settled(A, "failed", "t"), settled(B, "corrupt"), settled(C, "vanished")))], 2),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),)), plan(2, A), outcome(2)], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "requeued"),))], 0),
+    ],
+    ids=["failed and corrupt", "under another task", "succeeded after all", "asked for again"],
+)
+def test_only_what_failed_for_good_makes_a_run_fail(records, failed):
+    """Not what a corrected task evaluated in the end."""
+    assert decided(NO_WAIT, found=[], history=fold(*records)).failed == failed
+
+
+# -- whatever the world looks like -----------------------------------------------------------------------------------
+
+STEPS = st.integers(1, 5)
+WORKERS = [f"n{number}.i.{worker}" for number in (1, 2, 3) for worker in (1, 2)]
+
+
+@st.composite
+def histories(draw):
+    """A journal that could be: some succeeded, some failed, some settled, at most one plan open."""
+    history, number = History(), 0
+    for _ in range(draw(st.integers(0, 6))):
+        number += 1
+        what = checkpoint(draw(STEPS))
+        workers = draw(st.lists(st.sampled_from(WORKERS), min_size=1, max_size=3, unique=True))
+        verdict = draw(st.sampled_from(["succeeded", "settled", *KINDS]))
+        if verdict == "settled":
+            end = draw(st.sampled_from(["skipped", "vanished", "corrupt", "failed"]))
+            history.apply(plan(number, None, settles=(settled(what, end, "t" if end == "failed" else None),)))
+            continue
+        history.apply(plan(number, what, workers, task=draw(st.sampled_from(["t", "old"]))))
+        history.apply(outcome(number, None if verdict == "succeeded" else verdict, draw(st.sampled_from(["n1", "n2"]))))
+    if draw(st.booleans()):
+        history.apply(plan(number + 1, checkpoint(draw(STEPS)), ["n1.i.1"]))
+    return history
+
+
+@st.composite
+def heartbeats(draw):
+    """Some of three nodes, each with what it may say of itself."""
+    there = []
+    for name in ("n1", "n2", "n3"):
+        if draw(st.booleans()):
+            own = [worker for worker in WORKERS if worker.startswith(name)]
+            standby, worker = draw(st.sampled_from([*own, None])), draw(st.sampled_from([*own, None]))
+            state = draw(st.sampled_from(["ready", "draining"]))
+            there.append(node(name, slot(standby, worker, "g"), state=state, task=draw(st.sampled_from(["t", "old"]))))
+    return there
+
+
+VIEWS = st.builds(
+    view,
+    history=histories(),
+    members=heartbeats(),
+    found=st.lists(st.builds(checkpoint, STEPS, pinned=st.booleans()), max_size=4, unique_by=lambda each: each.key),
+    unwanted=st.frozensets(STEPS.map(lambda step: checkpoint(step).key), max_size=2),
+    draining=st.booleans(),
+    ready_to_propose=st.booleans(),
+    chiefs=st.frozensets(st.sampled_from(["n1", "n2", "c"]), max_size=1),
+    incomplete_since=st.none() | st.floats(0, NOW),
+    undone_since=st.none() | st.floats(0, NOW),
+)
+ANY_RULES = st.builds(
+    Rules,
+    queue=st.sampled_from(["every", "latest"]),
+    min_workers=st.integers(1, 3),
+    max_attempts=st.integers(1, 3),
+    wait=st.booleans(),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(VIEWS, ANY_RULES)
+def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
+    """Nothing settled is planned or settled again, no two plans are open, nobody spent or not ready is listed."""
+    action = decide(seen, rules, NOW)
+    if isinstance(action, Fail):
+        assert seen.history.open is not None
+        assert action.kind in KINDS
+    if isinstance(action, Wait):
+        assert action.until is None or action.until > NOW
+    if isinstance(action, Stop):
+        assert pending(seen.history, seen.found, seen.task) == 0
+    if not isinstance(action, Propose):
+        return
+    assert seen.history.open is None
+    assert seen.ready_to_propose
+    assert not seen.draining
+    keys = [settlement.key for settlement in action.settles]
+    assert len(keys) == len(set(keys))
+    assert not any(seen.history.is_settled(key, seen.task) for key in keys)
+    assert action.settles or action.members
+    if action.checkpoint is None:
+        assert action.members is None
+        return
+    assert action.checkpoint.pin is not None
+    assert action.checkpoint.key not in keys
+    assert not seen.history.is_settled(action.checkpoint.key, seen.task)
+    assert len(action.members) >= rules.min_workers
+    assert [member.rank for member in action.members] == list(range(len(action.members)))
+    assert len({member.worker for member in action.members}) == len(action.members)
+    assert seen.history.spent_workers.isdisjoint(member.worker for member in action.members)
+    ready = {each.node: each for each in seen.members if each.state == "ready"}
+    listed_nodes = {member.node for member in action.members}
+    assert listed_nodes <= ready.keys()
+    assert {ready[name].task for name in listed_nodes} == {seen.task}

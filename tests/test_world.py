@@ -1,0 +1,231 @@
+from pathlib import Path
+
+import pytest
+
+from sidecar.agreement.members import Reading
+from sidecar.checkpoints.catalog import Found, Look
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot
+from sidecar.roles import RoleDecision
+from sidecar.world import Identity, World
+
+
+def new_world(*, start_new=False, role="worker"):
+    world = World(Identity("run", "n1", "i1", "1", RoleDecision(role, "setting")), 10.0, start_new=start_new)
+    world.run, world.task, world.caught_up = "r", "t1", True
+    return world
+
+
+def found(step, *, pinned=True):
+    name = f"ckpt-{step}"
+    checkpoint = Checkpoint(name, f"{step:064d}", step, "tf_object", f"pins/{name}" if pinned else None)
+    return Found(checkpoint, Path("/pins"), 100.0, 0.0)
+
+
+def look(*steps, waiting=(), missing=False):
+    return Look(tuple(found(step) for step in steps), (), tuple((name, "not yet") for name in waiting), missing)
+
+
+def given_up(step, verdict):
+    checkpoint = found(step).checkpoint
+    return Settlement(checkpoint.name, checkpoint.digest, step, verdict, "because")
+
+
+def heartbeat(node, beat=1, **changes):
+    given = {"incarnation": "i1", "role": "worker", "state": "ready", "version": "1", "task": "t1"} | changes
+    slots = (Slot(None, None, None, f"{node}.i1.1", "h:1"),)
+    return Heartbeat("r", node, beat=beat, role_source="setting", plan=0, outcome=0, slots=slots, **given)
+
+
+def meet(world, now, *others):
+    world.meet(heartbeat("n1", int(now)), Reading(tuple(others)), now)
+
+
+def plan(number, step=1, *, members=("n1.i1.1",), settles=(), task="t1"):
+    listed = tuple(Member(rank, worker.rsplit(".", 2)[0], worker, "h:1") for rank, worker in enumerate(members))
+    checkpoint = found(step).checkpoint if members else None
+    return Plan(number, "r", "p", checkpoint, 1, listed or None, settles, task, "n1", "now")
+
+
+def failure(number):
+    return Outcome(number, "r", "o", "failed", "n1", "now", kind="stalled")
+
+
+def view(world, now):
+    return world.view(now, draining=False)
+
+
+def test_nothing_is_decided_before_journal_and_directory_were_read():
+    """One of them alone is not enough."""
+    world = new_world()
+    assert not view(world, 0.0).looked
+    world.see(look(), (), 0.0, 0.0)
+    assert view(world, 0.0).looked
+    world.caught_up = False
+    assert not view(world, 0.0).looked
+
+
+def test_only_fresh_ready_workers_can_be_listed():
+    """No chief, nobody who drains, starts or left, nobody whose beat has not changed within the lease."""
+    world = new_world()
+    states = {"n2": "ready", "n3": "draining", "n4": "starting", "n5": "left"}
+    for now in (100.0, 102.0):
+        others = [heartbeat(node, int(now), state=state) for node, state in states.items()]
+        meet(world, now, *others, heartbeat("c", int(now), role="chief"), heartbeat("n6", 1))
+    assert [each.node for each in view(world, 103.0).members] == ["n1", "n2"]
+    assert view(world, 103.0).chiefs == {"c"}
+
+
+def test_undone_work_is_timed_from_when_it_was_seen():
+    """Given-up checkpoints are work too; an open plan, or nothing left, ends it."""
+    world = new_world()
+    world.see(look(), (given_up(1, "corrupt"),), 100.0, 0.0)
+    assert view(world, 101.0).undone_since == 101.0
+    assert view(world, 105.0).undone_since == 101.0
+    world.fold(plan(1, members=(), settles=(given_up(1, "corrupt"),)), 106.0)
+    assert view(world, 107.0).undone_since is None
+    world.see(look(2), (), 108.0, 0.0)
+    assert view(world, 109.0).undone_since == 109.0
+    world.fold(plan(2, 2), 110.0)
+    assert view(world, 111.0).undone_since is None
+
+
+def test_what_vanished_is_given_up_when_the_next_look_does_not_find_it_either():
+    """Another node may have pinned it in time."""
+    world = new_world()
+    world.see(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
+    assert view(world, 0.0).given_up == []
+    assert view(world, 0.0).incomplete_since == 0.0
+    world.see(look(2), (), 2.0, 0.0)
+    assert [each.name for each in view(world, 2.0).given_up] == ["ckpt-1"]
+    assert view(world, 2.0).incomplete_since is None
+
+
+@pytest.mark.parametrize(
+    ("after", "vanished"),
+    [([look(), look()], True), ([look()], False), ([look(), look(1)], False), ([look(missing=True)] * 3, False)],
+    ids=["gone", "gone for one look", "it flickered", "the directory is gone"],
+)
+def test_what_was_there_and_is_gone_has_vanished(after, vanished):
+    """Unless it comes back, or the whole directory went: that may come back with all that was in it."""
+    world = new_world()
+    world.see(look(1), (), 0.0, 0.0)
+    for seen in after:
+        world.see(seen, (), 2.0, 0.0)
+    assert [each.verdict for each in view(world, 2.0).given_up] == ["vanished"] * vanished
+
+
+def test_what_is_settled_may_go():
+    """A pin that was let go has not vanished."""
+    world = new_world()
+    world.see(look(1), (), 0.0, 0.0)
+    world.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 1.0)
+    for _ in range(3):
+        world.see(look(), (), 2.0, 0.0)
+    assert view(world, 2.0).given_up == []
+
+
+def test_the_same_incomplete_things_are_timed_together():
+    """A new one begins anew."""
+    world = new_world()
+    world.see(look(waiting=("ckpt-1",)), (), 10.0, 0.0)
+    world.see(look(waiting=("ckpt-1",)), (), 20.0, 0.0)
+    assert view(world, 20.0).incomplete_since == 10.0
+    world.see(look(waiting=("ckpt-1", "ckpt-2")), (), 30.0, 0.0)
+    assert view(world, 30.0).incomplete_since == 30.0
+
+
+@pytest.mark.parametrize(("task", "wanted"), [("t1", False), ("t2", True)])
+def test_a_pin_is_wanted_while_any_nodes_task_needs_it(task, wanted):
+    """A final failure holds for one task only."""
+    world = new_world()
+    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    world.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    for now in (100.0, 102.0):
+        meet(world, now, heartbeat("n2", int(now), task=task))
+    assert world.wanted(103.0)(found(1).checkpoint.key) == wanted
+
+
+def test_what_is_being_evaluated_is_wanted_whatever_is_settled():
+    """Another node's plan may be for a task that this node does not have."""
+    world = new_world()
+    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    world.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    assert not world.wanted(0.0)(found(1).checkpoint.key)
+    world.fold(plan(2, 1, task="t2"), 0.0)
+    assert world.wanted(0.0)(found(1).checkpoint.key)
+
+
+def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
+    """Not even for the first look; asked for again it is."""
+    world = new_world(start_new=True)
+    key = found(1).checkpoint.key
+    assert not world.wanted(0.0)(key)
+    world.see(look(1), (), 0.0, 0.0)
+    assert not world.wanted(0.0)(key)
+    assert world.wanted(0.0)(found(2).checkpoint.key)
+    world.fold(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
+    assert world.wanted(0.0)(key)
+    assert view(world, 1.0).unwanted == frozenset()
+
+
+def test_a_run_that_went_on_does_not_start_anew():
+    """start=new counts from the first start of the run, not of this daemon."""
+    world = new_world(start_new=True)
+    world.fold(plan(1, 9), 0.0)
+    world.fold(failure(1), 0.0)
+    world.see(look(1), (), 0.0, 0.0)
+    assert view(world, 0.0).unwanted == frozenset()
+
+
+def test_a_member_without_any_heartbeat_is_lost_after_a_lease():
+    """Nobody can be silent whom nobody has heard."""
+    world = new_world()
+    meet(world, 100.0)
+    world.fold(plan(1, members=("n1.i1.1", "n2.i1.1")), 100.0)
+    assert world.lost(109.0) == {}
+    assert world.lost(110.0) == {"n2": "n2 has no heartbeat"}
+
+
+@pytest.mark.parametrize(
+    ("beat", "why"),
+    [
+        (heartbeat("n.2", 9), None),
+        (heartbeat("n.2", 9, incarnation="i2"), "restarted"),
+        (heartbeat("n.2", 9, state="left"), "left"),
+    ],
+)
+def test_a_member_is_lost_with_the_life_that_the_plan_counts_on(beat, why):
+    """Its worker's id says which; dots in a node's name do not confuse that."""
+    world = new_world()
+    world.fold(plan(1, members=("n1.i1.1", "n.2.i1.1")), 100.0)
+    meet(world, 100.0, heartbeat("n.2", 1))
+    meet(world, 101.0, beat)
+    assert (why in world.lost(101.0)["n.2"]) if why else (world.lost(101.0) == {})
+
+
+def test_an_idle_time_begins_with_the_first_look():
+    """A clock's zero is nothing that happened."""
+    world = new_world()
+    world.see(look(), (), 500.0, 0.0)
+    assert view(world, 501.0).active_at == 500.0
+    world.see(look(), (), 600.0, 0.0)
+    assert view(world, 601.0).active_at == 500.0
+    world.see(look(1), (), 700.0, 0.0)
+    assert view(world, 701.0).active_at == 700.0
+
+
+def test_detection_is_timed_for_what_was_seen_to_appear():
+    """What lay there at the first look was not watched."""
+    world = new_world()
+    world.see(look(1), (), 0.0, 105.0)
+    world.see(look(1, 2), (), 1.0, 103.5)
+    assert world.detected_after(found(1).checkpoint.key) is None
+    assert world.detected_after(found(2).checkpoint.key) == 3.5
+
+
+def test_only_what_is_new_and_unsettled_is_told():
+    """A restart does not tell of everything again."""
+    world = new_world()
+    world.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 0.0)
+    assert [each.checkpoint.name for each in world.see(look(1, 2), (), 0.0, 0.0)] == ["ckpt-2"]
+    assert world.see(look(1, 2), (), 1.0, 0.0) == []
