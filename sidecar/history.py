@@ -4,7 +4,7 @@ Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …
 about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sidecar.errors import RecordError
@@ -32,16 +32,13 @@ class Settled:
 Entry = Closed | Settled
 
 
-@dataclass(slots=True)
-class Attempts:
-    """Failures of one checkpoint under the newest task digest that tried it."""
+Failures = dict[str | None, list[Outcome]]
+"""Failed attempts at one checkpoint, by the digest of the task that tried it."""
 
-    task: str | None = None
-    failures: list[Outcome] = field(default_factory=list)
 
-    def blamed(self, blame: Blame) -> int:
-        """How many failures are of that class."""
-        return sum(KINDS.get(outcome.kind or "", "group") == blame for outcome in self.failures)
+def blamed(failures: Iterable[Outcome], blame: Blame) -> int:
+    """How many failures are of that class; a kind that only a newer version knows is the machines' fault."""
+    return sum(KINDS.get(outcome.kind or "", "group") == blame for outcome in failures)
 
 
 @dataclass(slots=True)
@@ -54,7 +51,7 @@ class History:
     succeeded: dict[Key, Closed] = field(default_factory=dict)
     settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
-    attempts: dict[Key, Attempts] = field(default_factory=dict)
+    failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
     spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
@@ -73,7 +70,7 @@ class History:
         for settlement in plan.settles:
             self.entries.append(Settled(plan, settlement))
             if settlement.verdict == "requeued":
-                for known in (self.settled, self.failed_tasks, self.attempts):
+                for known in (self.settled, self.failed_tasks, self.failures):
                     known.pop(settlement.key, None)
                 continue
             self.settled[settlement.key] = settlement
@@ -93,13 +90,14 @@ class History:
         if outcome.status == "succeeded":
             self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
-            self.attempts.pop(key, None)
+            self.failures.pop(key, None)
             return
-        attempts = self.attempts.setdefault(key, Attempts())
-        if attempts.task != plan.task:
-            attempts.task, attempts.failures = plan.task, []
-        attempts.failures.append(outcome)
+        self.failures.setdefault(key, {}).setdefault(plan.task, []).append(outcome)
         self.spent_workers.update(member.worker for member in plan.members or ())
+
+    def failed_under(self, key: Key, task: str | None) -> list[Outcome]:
+        """Failed attempts at a checkpoint with that task."""
+        return self.failures.get(key, {}).get(task, [])
 
     def is_settled(self, key: Key, task: str | None) -> bool:
         """Whether no further plan is needed; a failure counts only for the task digest that failed."""

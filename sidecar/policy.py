@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sidecar.history import Attempts, History, Key
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Plan, Settlement, Verdict
+from sidecar.history import History, Key, blamed
+from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ def _settlements(view: View, rules: Rules) -> Iterator[Settlement]:
 
 def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
     """How a checkpoint ends for good, as far as its own past says: the verdict and the reason."""
-    attempts = view.history.attempts.get(checkpoint.key)
-    if attempts is not None and attempts.task == view.task and (end := _exhausted(attempts, rules)) is not None:
+    failures = view.history.failed_under(checkpoint.key, view.task)
+    if failures and (end := _exhausted(failures, rules)) is not None:
         return end
     if checkpoint.key in view.unwanted:
         return "skipped", "it was there before the start (start=new)"
@@ -187,17 +187,17 @@ def _superseded(waiting: list[Checkpoint], view: View, rules: Rules) -> Iterator
         yield pinned[0], "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes)"
 
 
-def _exhausted(attempts: Attempts, rules: Rules) -> tuple[Verdict, str] | None:
+def _exhausted(failures: Sequence[Outcome], rules: Rules) -> tuple[Verdict, str] | None:
     """Whether a checkpoint failed for good, by the class of its failures; and how to say so."""
-    last = attempts.failures[-1]
+    last = failures[-1]
     reason = f"{last.kind}: {last.message}"
-    if attempts.blamed("vanished"):
+    if blamed(failures, "vanished"):
         return "vanished", reason
-    witnesses = {outcome.node for outcome in attempts.failures if KINDS.get(outcome.kind or "") == "corrupt"}
-    if len(witnesses) > 1 or attempts.blamed("corrupt") >= rules.max_attempts:
+    witnesses = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == "corrupt"}
+    if len(witnesses) > 1 or blamed(failures, "corrupt") >= rules.max_attempts:
         return "corrupt", reason
-    if attempts.blamed("checkpoint") >= rules.max_attempts or attempts.blamed("group") >= rules.max_losses:
-        return "failed", f"{reason} ({len(attempts.failures)} attempts)"
+    if blamed(failures, "checkpoint") >= rules.max_attempts or blamed(failures, "group") >= rules.max_losses:
+        return "failed", f"{reason} ({len(failures)} attempts)"
     return None
 
 
@@ -234,8 +234,9 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     """
     if not view.ready_to_propose:
         return Wait(why="getting to know the other nodes")
-    nodes = [heartbeat.node for heartbeat in _largest_alike(view)]
-    if view.node not in nodes:
+    alike = _largest_alike(view)
+    nodes = [heartbeat.node for heartbeat in alike]
+    if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
         return Wait(why=f"{view.node} is not counted, or has another version or task than most nodes")
     undone_since = now if view.undone_since is None else view.undone_since
     mine = undone_since + nodes.index(view.node) * rules.patience
@@ -244,7 +245,7 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
 
 def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
     """When a checkpoint may be tried again: at once at first, then ever later."""
-    if checkpoint.key not in view.history.attempts:
+    if checkpoint.key not in view.history.failures:
         return 0.0
     failures = _attempts(checkpoint, view)  # 0: those of another task; nodes with two of them must not race either
     pause = min(rules.backoff_last, rules.backoff_first * 2.0 ** min(max(failures - 1, 0), 64))
@@ -253,8 +254,7 @@ def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
 
 def _attempts(checkpoint: Checkpoint, view: View) -> int:
     """How often it failed under this task."""
-    attempts = view.history.attempts.get(checkpoint.key)
-    return len(attempts.failures) if attempts is not None and attempts.task == view.task else 0
+    return len(view.history.failed_under(checkpoint.key, view.task))
 
 
 def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tuple[Member, ...] | Wait:
@@ -288,8 +288,7 @@ def _largest_alike(view: View) -> list[Heartbeat]:
 
 def _without_losers(nodes: list[Heartbeat], view: View, rules: Rules, checkpoint: Checkpoint) -> list[Heartbeat]:
     """Without the nodes that lost this checkpoint's plans, while enough others are there."""
-    attempts = view.history.attempts.get(checkpoint.key)
-    failures = attempts.failures if attempts is not None else ()
+    failures = (each for outcomes in view.history.failures.get(checkpoint.key, {}).values() for each in outcomes)
     losers = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == "group"}
     others = [each for each in nodes if each.node not in losers]
     workers = sum(bool(slot.worker or slot.standby) for each in others for slot in each.slots)

@@ -1,7 +1,7 @@
 import pytest
 
 from sidecar.errors import RecordError
-from sidecar.history import Closed, History, Settled
+from sidecar.history import Closed, History, Settled, blamed
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
 
 A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
@@ -83,18 +83,18 @@ def test_a_checkpoint_evaluated_again_is_the_newest():
     [
         ([plan(1), failure(1)], 1, 0),
         ([plan(1), failure(1), plan(2), failure(2, "member_lost"), plan(3), failure(3, "mismatch")], 2, 1),
-        ([plan(1), failure(1), plan(2, task="t2"), failure(2, "task_error")], 0, 1),
+        ([plan(1), failure(1), plan(2, task="t2"), failure(2, "task_error")], 1, 0),
         ([plan(1), failure(1), plan(2), failure(2, "a kind of a newer version")], 2, 0),
         ([plan(1), failure(1), plan(2), failure(2, None)], 2, 0),
         ([plan(1), failure(1), plan(2, B), failure(2)], 1, 0),
     ],
-    ids=["one", "two classes", "another task begins anew", "unknown kind", "no kind", "another checkpoint"],
+    ids=["one", "two classes", "another task has its own", "unknown kind", "no kind", "another checkpoint"],
 )
 def test_failures_are_counted_by_who_is_to_blame(entries, group, checkpoint):
-    """Per checkpoint and for the newest task digest that tried it; an unknown kind is the machines' fault."""
-    attempts = fold(*entries).attempts[A.key]
-    assert (attempts.blamed("group"), attempts.blamed("checkpoint")) == (group, checkpoint)
-    assert attempts.blamed("corrupt") == attempts.blamed("vanished") == 0
+    """Per checkpoint and task digest that tried it; an unknown kind is the machines' fault."""
+    failures = fold(*entries).failed_under(A.key, "t1")
+    assert (blamed(failures, "group"), blamed(failures, "checkpoint")) == (group, checkpoint)
+    assert blamed(failures, "corrupt") == blamed(failures, "vanished") == 0
 
 
 def test_a_failure_alone_settles_nothing():
@@ -104,7 +104,7 @@ def test_a_failure_alone_settles_nothing():
 
 def test_a_success_forgets_the_failures_before_it():
     """The attempts were for nothing else."""
-    assert fold(plan(1), failure(1), plan(2), success(2)).attempts == {}
+    assert fold(plan(1), failure(1), plan(2), success(2)).failures == {}
 
 
 @pytest.mark.parametrize("verdict", ["skipped", "vanished", "corrupt"])

@@ -1,0 +1,187 @@
+"""The processes of a demo: a training job of two, and one daemon beside each, started as they are deployed.
+
+Only TF_CONFIG tells a daemon what it stands beside: role, node name and address follow from it.
+"""
+
+import json
+import os
+import random
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+from sidecar.demo.children import Child, Children, read_end
+from sidecar.demo.folder import Folder
+
+TASKS: Final = ("chief", "worker")
+TASK_FILE: Final = Path(__file__).with_name("digits.py")
+
+_TRAIN: Final = Path(__file__).with_name("train.py")
+_SIDECAR: Final = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")  # works without a PATH
+_LOCAL: Final = "127.0.0.1"
+_PORTS: Final = range(22000, 23000)  # below the ephemeral ones, which any program may be using
+_PAUSE_SECONDS: Final = 0.03  # per training step: our net is so small that its checkpoints would come ten a second
+_START_BYTES: Final = 8000
+_ANSWER_SECONDS: Final = 2.0
+
+_open_url = build_opener(ProxyHandler({})).open  # a daemon on this machine is not behind a proxy
+
+
+@dataclass(slots=True)
+class Daemon:
+    """A daemon of the demo, as others see it."""
+
+    child: Child
+    _url: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where it serves, once its log says so."""
+        if self._url is None:
+            started = (line for line in _records(self.child.log) if line.get("event") == "daemon_started")
+            self._url = next((line["http"] for line in started), None)
+        return self._url
+
+    def status(self) -> Mapping[str, Any]:
+        """What it says of itself; empty while it cannot be reached."""
+        answer = self.ask("/api/status")
+        return json.loads(answer) if answer else {}
+
+    def ask(self, path: str) -> str:
+        """An answer of its HTTP port; empty while it cannot be reached."""
+        if self.url is None:
+            return ""
+        try:
+            with _open_url(self.url.rstrip("/") + path, timeout=_ANSWER_SECONDS) as answer:
+                text: str = answer.read().decode()
+                return text
+        except (URLError, TimeoutError, ConnectionError):
+            return ""
+
+
+@dataclass(slots=True)
+class Job:
+    """Everything that runs."""
+
+    children: Children
+    folder: Folder
+    steps: int
+    save_every: int
+    environments: Mapping[str, Mapping[str, str]]  # by task: the same for a training process and the daemon beside it
+    daemons: tuple[Daemon, ...] = ()  # the chief's first
+    training: tuple[Child, ...] = ()
+
+    def start_daemons(self) -> None:
+        """Start both. Neither is told its role."""
+        self.daemons = tuple(
+            Daemon(
+                self.children.start(
+                    f"the daemon beside the {task}",
+                    (*_SIDECAR, *daemon_arguments(self.folder)),
+                    environment=environment,
+                    log=self.folder.logs / f"daemon-{task}.log",
+                    takes_sigterm=True,
+                )
+            )
+            for task, environment in self.environments.items()
+        )
+
+    def start_training(self) -> None:
+        """Start the job itself."""
+        self.training = tuple(
+            self.children.start(
+                f"training, its {task},",
+                (
+                    *(sys.executable, str(_TRAIN), "--checkpoints", str(self.folder.checkpoints)),
+                    *("--steps", str(self.steps), "--save-every", str(self.save_every), "--pause", str(_PAUSE_SECONDS)),
+                ),
+                environment=environment,
+                log=self.folder.logs / f"train-{task}.log",
+                takes_sigterm=False,
+            )
+            for task, environment in self.environments.items()
+        )
+
+    def trained(self) -> bool:
+        """Whether training ended well; raises `ChildFailedError` if it ended otherwise."""
+        ended = [child.ended() for child in self.training]  # all of them are asked: any may have failed
+        return bool(ended) and all(ended)
+
+    def activity(self, step: int) -> str:
+        """What training does, for people."""
+        if not self.training:
+            return "starts when the daemons are ready"
+        return f"{step} of {self.steps} steps" if step else "imports TensorFlow"
+
+    def progress(self) -> int:
+        """How many steps training says it has made."""
+        if not self.training:
+            return 0
+        words = [line.split() for line in read_end(self.training[0].log, _START_BYTES).splitlines()]
+        steps = [int(each[1]) for each in words if each[:1] == ["step"] and len(each) > 1 and each[1].isdecimal()]
+        return max(steps, default=0)
+
+
+def make(children: Children, folder: Folder, *, steps: int, save_every: int) -> Job:
+    """A job of which nothing runs yet."""
+    cluster = dict(zip(TASKS, ([f"{_LOCAL}:{port}"] for port in _free_ports(len(TASKS))), strict=True))
+    tf_configs = {task: {"cluster": cluster, "task": {"type": task, "index": 0}} for task in TASKS}
+    return Job(children, folder, steps, save_every, {task: _environment(folder, tf_configs[task]) for task in TASKS})
+
+
+def daemon_arguments(folder: Folder) -> tuple[str, ...]:
+    """`sidecar run …`: the same beside each process of the job."""
+    return (
+        *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{TASK_FILE}:task"),
+        *("--replicas", "2", "--http", f"{_LOCAL}:0", "--log-format", "json"),
+    )
+
+
+def _environment(folder: Folder, tf_config: Mapping[str, Any]) -> dict[str, str]:
+    """The user's, without settings that would make this another demo."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
+    local = {name: ",".join(filter(None, (os.environ.get(name), _LOCAL))) for name in ("no_proxy", "NO_PROXY")}
+    return inherited | {
+        "TF_CONFIG": json.dumps(tf_config),
+        "SIDECAR_WORKER_LOGS": str(folder.logs / "worker-processes"),
+        "CUDA_VISIBLE_DEVICES": "-1",  # two training processes would fight for one GPU's memory
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # errors: the end of a log should say what went wrong
+        **local,  # gRPC asks proxies too
+    }
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    candidates = random.sample(_PORTS, len(_PORTS))  # so that two demos at once rarely ask for the same
+    for port in candidates:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_LOCAL, port))
+            except OSError:
+                continue
+        yield port
+        count -= 1
+        if count == 0:
+            return
+
+
+def _records(log: Path) -> Iterator[dict[str, Any]]:
+    """The first lines of a JSON log."""
+    try:
+        with log.open("rb") as file:
+            lines = file.read(_START_BYTES).splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith(b"\n") and isinstance(record, dict):
+            yield record

@@ -1,0 +1,206 @@
+"""`sidecar demo`: start a training job with its daemons, show the evaluations, end.
+
+It imports no framework; what it shows of evaluations it reads from the journal, as `sidecar history` does.
+"""
+
+import importlib.util
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from sidecar.agreement.journal import read_history
+from sidecar.agreement.storage import PosixStorage
+from sidecar.demo import job
+from sidecar.demo.children import ChildFailedError, Children, stop
+from sidecar.demo.folder import Folder, claimed
+from sidecar.demo.screen import Scene, activity, opened
+from sidecar.demo.table import evaluations
+from sidecar.errors import SettingsError, StorageError
+from sidecar.observers.report import rows
+
+_SAVE_EVERY: Final = 120  # steps
+_LOOK_SECONDS: Final = 0.25
+_PATIENCE_SECONDS: Final = 180.0  # without any progress; the longest silence is a cold start on a slow disk
+_STOP_SECONDS: Final = 30.0  # a daemon drains for at most 25
+_SHOW_SECONDS: Final = 20.0  # from the last entry of the journal to its gauge: the daemon needs a fraction of one
+_PACKAGES: Final = {"tensorflow": "tensorflow", "keras": "keras", "scikit-learn": "sklearn"}
+_SAMPLE: Final = ("sidecar_eval_metric{", "sidecar_eval_examples{", "sidecar_eval_checkpoint_step{", "sidecar_group_")
+
+
+@dataclass(slots=True)
+class Demo:
+    """A running demo, looked at from outside: its journal, its log files, its HTTP ports."""
+
+    folder: Folder
+    job: job.Job
+    now: Callable[[], float] = time.monotonic
+    _written_at: dict[str, float] = field(default_factory=dict)
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _states: list[Mapping[str, Any]] = field(default_factory=list)
+    _moved: tuple[Any, float] = (None, 0.0)
+
+    @property
+    def checkpoints(self) -> int:
+        """How many training saves."""
+        return self.job.steps // self.job.save_every
+
+    def look(self) -> Scene:
+        """Look at everything; raises `ChildFailedError` if something is wrong."""
+        trained = self.job.trained()
+        for daemon in self.job.daemons:
+            if daemon.child.ended():
+                raise daemon.child.failure("ended early")
+        for path in self.folder.checkpoints.glob("*.index"):
+            self._note_time(path)
+        self._read_journal()
+        self._states = [daemon.status() for daemon in self.job.daemons]
+        step = self.job.steps if trained else self.job.progress()
+        self._insist_on_progress(step)
+        shown = {
+            task: (activity(state), daemon.url or "")
+            for task, daemon, state in zip(job.TASKS, self.job.daemons, self._states, strict=True)
+        }
+        return Scene(
+            evaluations(self._rows, self._written_at),
+            self.job.activity(step),
+            step,
+            self.job.steps,
+            self.checkpoints,
+            shown,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether the daemons are: training may start before, but importing TensorFlow four times takes two cores."""
+        return all(state.get("ready") for state in self._states)
+
+    def is_over(self) -> bool:
+        """Whether training is done and the journal holds its last checkpoint's evaluation, and all others'."""
+        done = {row["step"] for row in self._rows if row["status"] == "succeeded"}
+        wanted = set(range(self.job.save_every, self.job.steps + 1, self.job.save_every))
+        return wanted <= done and self.job.trained()
+
+    def sample(self) -> list[str]:
+        """Lines of the worker daemon's /metrics, once they show the last checkpoint."""
+        daemon = self.job.daemons[-1]
+        last = str(float(self.job.steps))
+        deadline = self.now() + _SHOW_SECONDS
+        while self.now() < deadline:
+            lines = [line for line in daemon.ask("/metrics").splitlines() if line.startswith(_SAMPLE)]
+            if any(line.startswith("sidecar_eval_checkpoint_step") and line.endswith(last) for line in lines):
+                return lines
+            time.sleep(_LOOK_SECONDS)
+        raise daemon.child.failure(f"does not show step {self.job.steps} at {daemon.url}/metrics")
+
+    def _note_time(self, index: Path) -> None:
+        try:
+            self._written_at[index.stem] = index.stat().st_mtime
+        except FileNotFoundError:  # training keeps only three
+            return
+
+    def _read_journal(self) -> None:
+        run = self.folder.checkpoints.name  # as a daemon names it by default
+        try:
+            self._rows = rows(read_history(PosixStorage(self.folder.checkpoints / ".sidecar" / run)))
+        except StorageError:  # being made
+            return
+        for row in self._rows:
+            if row["final"] and row["status"] != "succeeded":
+                raise ChildFailedError(f"checkpoint {row['checkpoint']} {row['status']}: {row['message']}")
+
+    def _insist_on_progress(self, step: int) -> None:
+        signs = (step, len(self._rows), [state.get("workers") for state in self._states])
+        if signs != self._moved[0]:
+            self._moved = signs, self.now()
+        elif self.now() - self._moved[1] > _PATIENCE_SECONDS:
+            trains = self.job.training and step < self.job.steps
+            silent = self.job.training[0] if trains else self.job.daemons[-1].child
+            raise silent.failure(f"has not got on for {_PATIENCE_SECONDS:.0f} s")
+
+
+def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
+    """Run the demo to its end and return 0.
+
+    Raises:
+        SettingsError: the directory cannot be used, or a package is missing.
+        ChildFailedError: a process failed; the message ends with the end of its log.
+    """
+    _require_packages()
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order too, as Ctrl-C does
+    with claimed(directory) as folder, Children() as children:
+        running = job.make(children, folder, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
+        demo = Demo(folder, running)
+        _say(
+            console,
+            "A chief and a worker learn handwritten digits. Beside each runs a daemon:",
+            f"  sidecar run --checkpoint-dir {_short(folder.checkpoints)} --replicas 2 \\",
+            f"    --task {job.TASK_FILE}:task",
+            "",
+        )
+        running.start_daemons()
+        with opened(console) as screen:
+            while not demo.is_over():
+                screen.show(demo.look())
+                if not running.training and demo.is_ready():
+                    running.start_training()
+                time.sleep(_LOOK_SECONDS)
+        _conclude(console, demo)
+        if keep:
+            _serve(console, demo)
+        stop([daemon.child for daemon in running.daemons], _STOP_SECONDS)
+    return 0
+
+
+def _conclude(console: Console, demo: Demo) -> None:
+    """What there is now, and where."""
+    checkpoints = demo.folder.checkpoints
+    _say(
+        console,
+        "",
+        f"From {demo.job.daemons[-1].url}/metrics:",
+        *(f"  {line}" for line in demo.sample()),
+        "",
+        f"Saves:      {_short(checkpoints / '.sidecar' / checkpoints.name / 'evaluations')}",
+        f"Logs:       {_short(demo.folder.logs)}",
+        f"Look again: sidecar history --checkpoint-dir {shlex.quote(_short(checkpoints))}",
+    )
+
+
+def _serve(console: Console, demo: Demo) -> None:
+    """Leave the daemons serving until Ctrl-C, which is then no failure."""
+    urls = [f"  {task}'s daemon: {each.url}" for task, each in zip(job.TASKS, demo.job.daemons, strict=True)]
+    _say(console, "", "The daemons keep serving until you press Ctrl-C:", *urls)
+    try:
+        while True:
+            for daemon in demo.job.daemons:
+                if daemon.child.ended():
+                    raise daemon.child.failure("ended early")
+            time.sleep(_LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return
+
+
+def _require_packages() -> None:
+    missing = [name for name, module in _PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise SettingsError(
+            f"the demo needs {' and '.join(missing)}, which {sys.executable} does not have: "
+            "pip install 'sidecar-evaluator[tensorflow]' scikit-learn"
+        )
+
+
+def _say(console: Console, *lines: str) -> None:
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _short(path: Path) -> str:
+    """As one would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
