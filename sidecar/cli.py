@@ -107,7 +107,7 @@ def run(flags: dict[str, Any]) -> None:
 
     settings = load(flags)
     configure(settings.log_format)
-    from sidecar.compose import serve
+    from sidecar.commands.compose import serve
 
     raise typer.Exit(serve(settings, os.environ))
 
@@ -122,10 +122,10 @@ def evaluate(
 ) -> None:
     """Evaluate one checkpoint, once, here; nothing is written to the journal."""
     from sidecar.checkpoints.catalog import inspect_one
-    from sidecar.compose import make_join, make_workers
-    from sidecar.once import Inbox, Once, evaluate_once, result_of
+    from sidecar.commands.compose import make_join, make_workers
+    from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
+    from sidecar.commands.show import print_result, shown_progress
     from sidecar.roles import decide_role, node_name
-    from sidecar.show import print_result, shown_progress
 
     path = checkpoint.absolute()
     path = path.with_suffix("") if path.suffix == ".index" else path
@@ -158,8 +158,8 @@ def history(
     """Print every evaluation and every settled checkpoint of a run, oldest first."""
     from sidecar.agreement.journal import read_history
     from sidecar.agreement.storage import PosixStorage
+    from sidecar.commands.show import print_history
     from sidecar.observers.report import rows, table
-    from sidecar.show import print_history
 
     settings = load(flags)
     found = read_history(PosixStorage(settings.run_dir))
@@ -179,9 +179,9 @@ def status(
     from rich.console import Console
 
     from sidecar.agreement.storage import PosixStorage
-    from sidecar.compose import make_catalog
-    from sidecar.operate import as_json as status_as_json
-    from sidecar.operate import lines, standing
+    from sidecar.commands.compose import make_catalog
+    from sidecar.commands.operate import as_json as status_as_json
+    from sidecar.commands.operate import lines, standing
 
     settings = load(flags)
     found = standing(PosixStorage(settings.run_dir), make_catalog(settings))
@@ -198,8 +198,8 @@ def check(flags: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from sidecar.check import findings
-    from sidecar.compose import make_catalog, make_workers
+    from sidecar.commands.check import findings
+    from sidecar.commands.compose import make_catalog, make_workers
 
     settings = load(flags)
     console, failed = Console(), 0
@@ -227,7 +227,7 @@ def requeue(
     """Let a checkpoint that failed, vanished, was corrupt or skipped be tried again."""
     from sidecar.agreement.storage import PosixStorage
     from sidecar.clock import SystemClock
-    from sidecar.operate import requeue as reopen
+    from sidecar.commands.operate import requeue as reopen
     from sidecar.roles import node_name
 
     settings = load(flags)

@@ -9,9 +9,12 @@ from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
-from sidecar.courier import Answer, Courier, Request
-from sidecar.crew import Crew
-from sidecar.daemon import Daemon, Terminate, Timing, Woke
+from sidecar.daemon.courier import Answer, Courier, Request
+from sidecar.daemon.crew import Crew
+from sidecar.daemon.loop import Daemon, Terminate, Timing, Woke
+from sidecar.daemon.retention import Retention
+from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.world import Identity, World
 from sidecar.errors import StorageError
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
@@ -19,11 +22,8 @@ from sidecar.group.process import Exited
 from sidecar.history import History
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint, Result, Value
-from sidecar.retention import Retention
 from sidecar.roles import RoleDecision
-from sidecar.scribe import Scribe
 from sidecar.status import Status
-from sidecar.world import Identity, World
 
 TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
 BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0)

@@ -4,10 +4,10 @@ import pytest
 from fakes import FakeClock, Node, pass_time, save
 
 from sidecar.agreement.journal import Journal, outcome_path, plan_path
-from sidecar.courier import CreateOutcome, CreatePlan, Open, Visit
+from sidecar.daemon.courier import CreateOutcome, CreatePlan, Open, Visit
+from sidecar.daemon.retention import Tidying
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, dumps
-from sidecar.retention import Tidying
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(courier, monkeypat
 
 def test_a_long_journal_is_read_in_pieces(courier, monkeypatch):
     """The loop shows between them that it lives."""
-    monkeypatch.setattr("sidecar.courier._RECORDS_PER_ANSWER", 2)
+    monkeypatch.setattr("sidecar.daemon.courier._RECORDS_PER_ANSWER", 2)
     journal = Journal(courier.storage, courier._journal.run)
     for number in (1, 2):
         journal.propose(plan(courier, number))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.commands.once import Once, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
 from sidecar.group.process import Exited
-from sidecar.once import Once, evaluate_once, result_of
 from sidecar.records import Checkpoint, Result, Value
 
 
@@ -71,7 +71,7 @@ def result(value=0.5):
 @pytest.fixture
 def evaluate(monkeypatch):
     """Runs `evaluate_once` with two workers that answer commands so."""
-    monkeypatch.setattr("sidecar.once._GLANCE_SECONDS", 0.001)
+    monkeypatch.setattr("sidecar.commands.once._GLANCE_SECONDS", 0.001)
 
     def run(answer):
         inbox = queue.SimpleQueue()

@@ -1,5 +1,5 @@
+from sidecar.daemon.retention import Retention, Tidying, plan_folder
 from sidecar.records import Checkpoint, Plan
-from sidecar.retention import Retention, Tidying, plan_folder
 
 
 def plan(number):

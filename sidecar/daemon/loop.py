@@ -13,19 +13,19 @@ from typing import Any, Final, Protocol
 
 from sidecar.checkpoints.catalog import restore_path
 from sidecar.clock import Clock
-from sidecar.courier import Answer, CreateOutcome, CreatePlan, Open, Request, Visit
-from sidecar.crew import Crew
+from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Open, Request, Visit
+from sidecar.daemon.crew import Crew
+from sidecar.daemon.part import Ending, Part
+from sidecar.daemon.retention import Retention
+from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.world import World
 from sidecar.errors import SidecarError
 from sidecar.group.messages import Evaluate, Failed, Report
 from sidecar.group.process import Exited
 from sidecar.history import Closed, History
-from sidecar.part import Ending, Part
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
-from sidecar.retention import Retention
-from sidecar.scribe import Scribe
 from sidecar.status import Status
-from sidecar.world import World
 
 _EVENT_PAUSE_SECONDS: Final = 0.05  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn

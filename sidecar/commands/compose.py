@@ -18,9 +18,12 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
-from sidecar.courier import Courier
-from sidecar.crew import Crew
-from sidecar.daemon import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.courier import Courier
+from sidecar.daemon.crew import Crew
+from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.retention import Retention
+from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
 from sidecar.group.devices import check_idle, visible
 from sidecar.group.member import Bounds, Launch, Workers
@@ -34,12 +37,9 @@ from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import status_json
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint, Plan
-from sidecar.retention import Retention
 from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
-from sidecar.scribe import Scribe
 from sidecar.status import Status
 from sidecar.version import __version__
-from sidecar.world import Identity, World
 
 _LOGS_KEPT: Final = 20  # worker logs of this node: the last days of a bad week, not the disk
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server

@@ -7,8 +7,8 @@ from sidecar.agreement.members import Members
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import SystemClock
+from sidecar.commands.operate import as_json, requeue, standing
 from sidecar.errors import SettingsError, StorageError
-from sidecar.operate import as_json, requeue, standing
 from sidecar.records import Checkpoint, Heartbeat, Member, Plan, Settlement
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from sidecar.daemon.retention import plan_folder
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
 from sidecar.group.process import Exited
 from sidecar.policy import Fail
 from sidecar.records import Member, Plan, Result
-from sidecar.retention import plan_folder
 
 _SECONDARY: Final = frozenset({"member_lost"})
 """What a rank reports when another one went: whoever caused it says it better, if given a moment."""

@@ -20,10 +20,10 @@ from sidecar.checkpoints.catalog import Catalog, Found, Look
 from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
+from sidecar.daemon.retention import Tidying
 from sidecar.errors import IncompleteError, RecordError, SidecarError, StorageError, VanishedError
 from sidecar.history import Closed, Key
 from sidecar.records import Heartbeat, Outcome, Plan, Settlement
-from sidecar.retention import Tidying
 
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 

@@ -4,9 +4,9 @@ import pytest
 
 from sidecar.agreement.members import Reading
 from sidecar.checkpoints.catalog import Found, Look
+from sidecar.daemon.world import Identity, World
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
-from sidecar.world import Identity, World
 
 
 def new_world(*, start_new=False, role="worker"):

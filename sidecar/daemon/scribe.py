@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sidecar.clock import Clock, timestamp
-from sidecar.part import Part
+from sidecar.daemon.part import Part
+from sidecar.daemon.world import World
 from sidecar.policy import Fail, Propose
 from sidecar.records import Outcome, Plan
-from sidecar.world import World
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted,
 
 from sidecar.agreement.journal import outcome_path
 from sidecar.checkpoints.pin import pin
-from sidecar.courier import CreatePlan, Open, Visit
+from sidecar.daemon.courier import CreatePlan, Open, Visit
 from sidecar.errors import TaskError
 from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 from sidecar.history import Closed

@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.members import member_path
-from sidecar.courier import CreatePlan, Visit
+from sidecar.daemon.courier import CreatePlan, Visit
 from sidecar.errors import StorageError
 from sidecar.group.messages import Evaluate, Join
 from sidecar.records import Heartbeat, dumps, loads

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from fakes import done, failed
 
+from sidecar.daemon.part import Part
 from sidecar.group.member import group_id
 from sidecar.group.messages import Evaluate, Join, Joined, Ready
 from sidecar.group.process import Exited
-from sidecar.part import Part
 from sidecar.records import Checkpoint, Member, Plan
 
 CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/x")

@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.journal import RUN_PATH
-from sidecar.courier import Courier, CreateOutcome, CreatePlan, Visit
+from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
 from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
 from sidecar.group.messages import Evaluate, Join, Phase, Progress
 

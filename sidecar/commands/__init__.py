@@ -1,0 +1,1 @@
+"""What the commands do, put together from settings. Imported by the command line alone."""
