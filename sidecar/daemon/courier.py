@@ -17,14 +17,16 @@ from sidecar.agreement.journal import Journal, check_run, open_run
 from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog, Found, Look
-from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.checkpoints.pin import clean, pins_bytes, unpin
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
+from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.errors import IncompleteError, RecordError, SidecarError, StorageError, VanishedError
 from sidecar.history import Closed, Key
 from sidecar.records import Heartbeat, Outcome, Plan, Settlement
 
+_ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 
 
@@ -93,11 +95,14 @@ class Courier:
     _members: Members | None = None
     _thread: threading.Thread | None = None
     _pins_changed: bool = True
-    _unwanted: set[Key] = field(
-        default_factory=set
-    )  # pins in the last look; a node that just came may want them, so they go in the next
+    # Pins in the last look: a node that just came may want them, so they go in the next.
+    _unwanted: set[Key] = field(default_factory=set)
     _read: list[Plan | Outcome] = field(default_factory=list)  # not yet part of an answer
     _success: Closed | None = None  # the newest, until its view is there
+    _pinner: Pinner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pinner = Pinner(self._pins)
 
     def start(self) -> None:
         """Begin to carry."""
@@ -151,7 +156,7 @@ class Courier:
                     return None
         run = open_run(self.storage, self.clock.wall())
         self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
-        clean(self._pins, clock=self.clock)
+        clean(self._pins, older_than_seconds=_ABANDONED_SECONDS, clock=self.clock)
         return run
 
     def _visit(self, visit: Visit) -> Answer:
@@ -212,7 +217,7 @@ class Courier:
             wanted, pinned = visit.is_wanted(checkpoint.key), checkpoint.pin is not None
             try:
                 if wanted and not pinned and self._has_room(each):
-                    found.append(pin(each, self._pins))
+                    found.append(self._pinner.pin(each) or each)
                     self._pins_changed = True
                 elif pinned and checkpoint.key in self._unwanted and not wanted:
                     unpin(checkpoint, self._pins)

@@ -1,0 +1,69 @@
+"""Holds checkpoints without holding up the rest: a link is made at once, a copy of 500 GB goes on beside it.
+
+Owned by the courier. One checkpoint is pinned at a time, so that copies do not take the storage away from training.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sidecar.checkpoints.catalog import Found
+from sidecar.checkpoints.pin import pin
+from sidecar.history import Key
+
+
+@dataclass(slots=True)
+class _Work:
+    """One pin in the making."""
+
+    thread: threading.Thread
+    pinned: Found | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Pinner:
+    """Pins in a thread of its own, which is waited for only as long as links take."""
+
+    pins: Path
+    patience_seconds: float = 1.0  # links to hundreds of shards on slow storage
+    make: Callable[[Found, Path], Found] = pin
+    _work: dict[Key, _Work] = field(default_factory=dict)
+
+    def pin(self, found: Found) -> Found | None:
+        """The pinned checkpoint, or None while it is not finished: then ask again at the next look.
+
+        Raises what `checkpoints.pin.pin` raises.
+        """
+        key = found.checkpoint.key
+        work = self._work.get(key)
+        if work is None:
+            if self._work:
+                self._forget_finished()
+            if self._work:
+                return None
+            work = self._work[key] = self._begin(found)
+            work.thread.join(self.patience_seconds)
+        if work.thread.is_alive():
+            return None
+        del self._work[key]
+        if work.error is not None:
+            raise work.error
+        return work.pinned
+
+    def _begin(self, found: Found) -> _Work:
+        def run() -> None:
+            try:
+                work.pinned = self.make(found, self.pins)
+            except Exception as error:  # noqa: BLE001 - raised where it is asked for
+                work.error = error
+
+        work = _Work(threading.Thread(target=run, name="pin", daemon=True))
+        work.thread.start()
+        return work
+
+    def _forget_finished(self) -> None:
+        """What nobody asks for any more: it vanished, or others settled it. A pin that stands is found anyway."""
+        for key in [key for key, work in self._work.items() if not work.thread.is_alive()]:
+            del self._work[key]

@@ -1,0 +1,77 @@
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sidecar.checkpoints.catalog import Found
+from sidecar.daemon.pinner import Pinner
+from sidecar.errors import VanishedError
+from sidecar.records import Checkpoint
+
+BOUND = 10.0
+
+
+def found(name):
+    return Found(Checkpoint(name, name * 16, 1, "tf_object"), Path("/ckpts"), 0.0, 0.0)
+
+
+class Copying:
+    """Stands where a copy would take an hour: it ends when the test says so."""
+
+    def __init__(self, error=None):
+        self.ended, self.error, self.begun = threading.Event(), error, []
+
+    def __call__(self, each, pins):
+        """What `checkpoints.pin.pin` would do."""
+        self.begun.append(each.checkpoint.name)
+        assert self.ended.wait(BOUND)
+        if self.error is not None:
+            raise self.error
+        return replace(each, folder=pins / each.checkpoint.name)
+
+
+def finished(pinner, each):
+    """What it answers once the thread has ended, as the looks that follow would find it."""
+    for _ in range(1000):
+        if (pinned := pinner.pin(each)) is not None:
+            return pinned
+        threading.Event().wait(BOUND / 1000)
+    raise AssertionError("it never finished")
+
+
+def test_what_is_quick_is_done_at_once():
+    """A link is made while the look waits for it."""
+    pinner = Pinner(Path("/pins"), make=lambda each, pins: replace(each, folder=pins / "a"))
+    assert pinner.pin(found("a")).folder == Path("/pins/a")
+
+
+def test_what_takes_long_goes_on_beside_the_looks():
+    """Each look is answered at once, the copy begins once, and the look after its end has it."""
+    copying = Copying()
+    pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    assert [pinner.pin(found("a")) for _ in range(3)] == [None, None, None]
+    assert pinner.pin(found("b")) is None
+    copying.ended.set()
+    assert finished(pinner, found("a")).folder == Path("/pins/a")
+    assert finished(pinner, found("b")).folder == Path("/pins/b")
+    assert copying.begun == ["a", "b"]
+
+
+def test_what_fails_beside_the_looks_is_told_in_one():
+    """The look that asks after its end hears of it, once; then it is tried anew."""
+    copying = Copying(VanishedError("a was deleted"))
+    pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    assert pinner.pin(found("a")) is None
+    copying.ended.set()
+    with pytest.raises(VanishedError, match="a was deleted"):
+        finished(pinner, found("a"))
+
+
+def test_what_nobody_asks_for_any_more_blocks_nobody():
+    """A checkpoint that vanished while it was copied makes room for the next."""
+    copying = Copying()
+    pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    assert pinner.pin(found("a")) is None
+    copying.ended.set()
+    assert finished(pinner, found("b")).folder == Path("/pins/b")
