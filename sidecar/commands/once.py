@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import EvaluationFailedError
+from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
 from sidecar.group.process import Exited
@@ -48,6 +48,7 @@ def evaluate_once(
 
     Raises:
         EvaluationFailedError: with the reason of the first rank that failed.
+        TaskError: the task cannot be imported.
     """
     clock = clock or SystemClock()
     start = clock.now()
@@ -98,7 +99,7 @@ def _wait(
 ) -> list[Report]:
     """Collect `count` reports of a kind; whatever goes wrong meanwhile ends it."""
     found: list[Report] = []
-    suspected: tuple[float, str] | None = None
+    suspected: tuple[float, SidecarError] | None = None
     while len(found) < count:
         now = clock.now()
         show(workers.statuses())
@@ -107,7 +108,7 @@ def _wait(
         if now > deadline:
             raise EvaluationFailedError("deadline: the evaluation took longer than plan_cap_seconds allows")
         if suspected is not None and now > suspected[0]:
-            raise EvaluationFailedError(suspected[1])
+            raise suspected[1]
         try:
             worker, report = inbox.get(timeout=_GLANCE_SECONDS)
         except queue.Empty:
@@ -116,11 +117,17 @@ def _wait(
         if isinstance(report, kind):
             found.append(report)
         elif isinstance(report, Failed):
-            where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"
-            message = f"{report.kind}{where}: {report.message}"
+            error = _explained(report)
             if report.kind not in _SECONDARY:
-                raise EvaluationFailedError(message)
-            suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, message)
+                raise error
+            suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, error)
         elif isinstance(report, Exited):
             raise EvaluationFailedError(f"worker_died: {report}")
     return found
+
+
+def _explained(report: Failed) -> SidecarError:
+    if report.kind == "task_error" and report.phase == "import":
+        return TaskError(f"the task cannot be used: {report.message}")
+    where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"
+    return EvaluationFailedError(f"{report.kind}{where}: {report.message}")

@@ -210,6 +210,7 @@ class Courier:
         if self.watch is not None:
             self.watch.ensure()
         look = self.catalog.look()
+        leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
         found: list[Found] = []
         lost, waiting = list(look.corrupt), list(look.waiting)
         for each in look.found:
@@ -219,7 +220,7 @@ class Courier:
                 if wanted and not pinned and self._has_room(each):
                     found.append(self._pinner.pin(each) or each)
                     self._pins_changed = True
-                elif pinned and checkpoint.key in self._unwanted and not wanted:
+                elif pinned and not wanted and (leaving or checkpoint.key in self._unwanted):
                     unpin(checkpoint, self._pins)
                     self._pins_changed = True
                 else:

@@ -360,7 +360,8 @@ class Daemon:
         self._next_visit = now + self.timing.beat
         if look:
             self._looked_at, self._woken = now, False
-        return Visit(self._told, look, self.world.wanted(now), self.retention.due(now))
+        last = heartbeat.state == "left" and self.crew is not None and self.world.looked
+        return Visit(self._told, look or last, self.world.wanted(now), self.retention.due(now))
 
     def _record(self, now: float) -> Request | None:
         """The record that this daemon should write now, if any."""

@@ -5,6 +5,7 @@ It imports no framework; what it shows of evaluations it reads from the journal,
 
 import importlib.util
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -169,8 +170,16 @@ def _conclude(console: Console, demo: Demo) -> None:
         "",
         f"Saves:      {_short(checkpoints / '.sidecar' / checkpoints.name / 'evaluations')}",
         f"Logs:       {_short(demo.folder.logs)}",
-        f"Look again: sidecar history --checkpoint-dir {shlex.quote(_short(checkpoints))}",
+        f"Look again: {_program()} history --checkpoint-dir {shlex.quote(_short(checkpoints))}",
     )
+
+
+def _program() -> str:
+    """How this user types `sidecar`: by its path, if it is in a virtual environment that is not activated."""
+    on_path = shutil.which("sidecar")
+    own = Path(sys.argv[0])
+    same = on_path is not None and own.exists() and Path(on_path).samefile(own)
+    return "sidecar" if same else shlex.quote(_short(own))
 
 
 def _serve(console: Console, demo: Demo) -> None:

@@ -382,13 +382,14 @@ def test_a_run_ends_when_nothing_happens_any_more(new_node):
 
 
 def test_without_waiting_what_is_there_is_evaluated_and_that_is_all(new_node):
-    """--no-wait ends once everything is settled."""
+    """--no-wait ends once everything is settled, and leaves nothing held behind."""
     node = new_node(wait=False)
     save(node.checkpoint_dir, 5)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(20, node)
     assert node.exited == 0
     assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+    assert list((node.run_dir / "pins").iterdir()) == []
 
 
 def test_without_waiting_what_is_incomplete_gets_its_time(new_node):

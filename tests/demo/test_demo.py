@@ -96,7 +96,7 @@ def start(tmp_path):
 
 def history(demo: Running) -> list[dict]:
     """What `sidecar history --json` prints, with the arguments that the demo printed."""
-    printed = re.search(r"^Look again: sidecar (history .*)$", demo.output, re.MULTILINE)
+    printed = re.search(r"^Look again: \S+ (history .*)$", demo.output, re.MULTILINE)
     done = subprocess.run(
         [*SIDECAR, *printed[1].split(), "--json"], cwd=demo.folder.parent, capture_output=True, check=True, timeout=60
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sidecar.commands.once import Once, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.group.member import Bounds
 from sidecar.group.messages import Check, Checked, Done, Failed, Ready
 from sidecar.group.process import Exited
-from sidecar.once import Once, evaluate_once, result_of
 from sidecar.records import Checkpoint
 from sidecar.worker.states import ExactSum
 

@@ -1,0 +1,4 @@
+"""A task file that cannot be imported."""
+
+WEIGHTS = {"light": 1}
+HEAVY = WEIGHTS["heavy"]

@@ -1,0 +1,110 @@
+"""A node on which the training job's chief runs never starts a process, whichever hint says so."""
+
+import json
+import stat
+
+import pytest
+
+CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
+WITHOUT_CHIEF = {"worker": CLUSTER["worker"]}
+
+
+def tf_config(cluster, kind, index):
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+
+
+HINTS = {
+    "role": (("--role", "chief", "--node", "a"), {}),
+    "chief_nodes": (("--node", "head-1"), {"SIDECAR_CHIEF_NODES": "head-*"}),
+    "TF_CONFIG chief": ((), {"TF_CONFIG": tf_config(CLUSTER, "chief", 0)}),
+    "TF_CONFIG worker 0": ((), {"TF_CONFIG": tf_config(WITHOUT_CHIEF, "worker", 0)}),
+    "RANK": (("--node", "b"), {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}),
+    "SLURM_NODEID": (("--node", "c"), {"SLURM_NODEID": "0", "SLURM_NNODES": "2"}),
+}
+BEATS = 4
+
+
+@pytest.fixture(scope="module")
+def chiefs(sidecar, writer, tmp_path_factory):
+    """One daemon per hint, all beside the same checkpoint. Their `worker_python` leaves a trace if it is ever run."""
+    folder = tmp_path_factory.mktemp("chiefs")
+    writer.save(folder / "ckpts", 1)
+    trap = folder / "python"
+    trap.write_text(f"#!/bin/sh\ntouch {folder}/started\nexit 1\n")
+    trap.chmod(trap.stat().st_mode | stat.S_IXUSR)
+    evals = {
+        hint: sidecar.start(
+            *("eval", folder / "ckpts" / "ckpt-1", "--task", "plain.py:task"),
+            *options,
+            **environ,
+            SIDECAR_WORKER_PYTHON=str(trap),
+        )
+        for hint, (options, environ) in HINTS.items()
+    }
+    refused = {hint: program.wait() for hint, program in evals.items()}
+    daemons = {
+        hint: sidecar.run(folder / "ckpts", *options, task="plain.py", **environ, SIDECAR_WORKER_PYTHON=str(trap))
+        for hint, (options, environ) in HINTS.items()
+    }
+    for daemon in daemons.values():
+        daemon.until(lambda daemon=daemon: _beats(daemon) >= BEATS, f"{BEATS} heartbeats")
+    yield daemons, refused, folder / "started"
+    for daemon in daemons.values():
+        daemon.process.kill()
+
+
+def _beats(daemon):
+    name = daemon.status()["node"]
+    path = daemon.run_dir / "members" / f"{name}.json"
+    return json.loads(path.read_text())["beat"] if path.exists() else 0
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("hint", HINTS)
+def test_a_chief_is_healthy_and_idle(chiefs, hint):
+    """It says who it is and why, beats, and has no child although a checkpoint lies there."""
+    daemons, _, started = chiefs
+    daemon = daemons[hint]
+    assert daemon.get("/healthz") == (200, "ok\n")
+    assert daemon.get("/readyz") == (200, "ok\n")
+    ((labels, value),) = daemon.samples("sidecar_node_info").items()
+    assert (dict(labels)["role"], value) == ("chief", 1)
+    (line,) = daemon.log("chief_idles")
+    assert hint.split()[0] in line["source"]
+    assert "--role worker" in line["remedy"]
+    assert daemon.children() == []
+    assert not started.exists()
+    assert not (daemon.run_dir / "plans").exists()
+    assert daemon.process.poll() is None
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("hint", HINTS)
+def test_nor_does_it_evaluate_once(chiefs, hint):
+    """`sidecar eval` refuses there: exit code 2, the hint, and how to override it."""
+    _, refused, started = chiefs
+    done = refused[hint]
+    assert done.code == 2
+    assert "is the chief" in done.sentence
+    assert hint.split()[0] in done.sentence
+    assert "--role worker" in done.sentence
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
+def test_where_a_launcher_hides_the_hints_the_daemon_refuses(sidecar, place, variable):
+    """Under systemd or Kubernetes nothing may be guessed: exit code 2, and what to set."""
+    done = sidecar.run(place, task="plain.py", **{variable: "10.0.0.1"}).wait()
+    assert done.code == 2
+    assert variable in done.sentence
+    assert "--role" in done.sentence
+    assert "chief_nodes" in done.sentence
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
+def test_with_a_role_it_starts_there(sidecar, place, variable):
+    """The remedy works."""
+    daemon = sidecar.run(place, "--role", "chief", **{variable: "10.0.0.1"})
+    daemon.until(lambda: daemon.get("/readyz")[0] == 200, "readiness")
+    daemon.process.kill()

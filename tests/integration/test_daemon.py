@@ -1,0 +1,159 @@
+"""One daemon with two worker processes that evaluates the plain task: numbers, warmth, what it shows, what it costs."""
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS = (100, 200, 300)
+FRAMEWORKS = ("tensorflow", "keras", "torch", "numpy")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plain") / "ckpts"
+
+
+@pytest.fixture(scope="module")
+def saved(writer, folder):
+    """What Keras found for three checkpoints."""
+    return writer.save(folder, *STEPS)
+
+
+@pytest.fixture(scope="module")
+def daemon(sidecar, saved, folder):
+    """Has evaluated the three."""
+    found = sidecar.run(folder, "--replicas", 2, task="plain.py")
+    found.evaluated(*saved)
+    return found
+
+
+@pytest.fixture(scope="module")
+def restarted(sidecar, daemon, folder):
+    """The daemon's successor, not yet at work; and what the former said last."""
+    before = {name: daemon.samples(name) for name in ("sidecar_eval_metric", "sidecar_eval_examples")}
+    assert daemon.end(signal.SIGTERM).code == 0
+    return sidecar.run(folder, "--replicas", 2, task="plain.py"), before
+
+
+def test_numbers_are_those_of_keras_in_one_process(daemon, saved):
+    """Counts are equal, accuracy is their quotient in float64, the loss differs by less than 1e-6 of itself."""
+    for each in saved:
+        row = daemon.evaluated(each)[each["name"]]
+        values = row["metrics"]["test"]
+        assert row["examples"] == {"test": each["examples"]}
+        assert values["accuracy"]["value"] == each["correct"] / each["examples"]
+        assert values["loss"]["value"] == pytest.approx(each["loss"], rel=1e-6)
+        assert (row["step"], row["workers"]) == (each["step"], 2)
+
+
+def test_steps_order_the_queue(daemon):
+    """Checkpoints that lie there at the start are evaluated from the oldest step on."""
+    assert [row["step"] for row in daemon.successes()][: len(STEPS)] == list(STEPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_bits_do_not_depend_on_the_number_of_workers(sidecar, daemon, saved, folder, workers, tasks):
+    """`sidecar eval` with 1, 2 and 3 workers finds the daemon's very bits."""
+    last = saved[-1]
+    done = sidecar.command(
+        "eval", folder / last["name"], "--task", f"{tasks / 'plain.py'}:task", "--replicas", workers, "--json"
+    )
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    listed = json.loads(sidecar.command("history", "--checkpoint-dir", folder, "--json").out)
+    row = next(row for row in listed if row["checkpoint"] == last["name"])
+    assert {name: each["hex"] for name, each in result["metrics"]["test"].items()} == {
+        name: each["hex"] for name, each in row["metrics"]["test"].items()
+    }
+    assert result["workers"] == workers == len(result["saves"])
+    assert result["digest"] == row["digest"]
+    assert daemon.process.poll() is None
+
+
+def test_next_checkpoints_need_no_new_process_trace_or_model(daemon, writer, folder):
+    """Two more checkpoints are evaluated by the same processes, which build and trace nothing."""
+    before = daemon.worker_pids(), daemon.worker_logs()
+    group = daemon.successes()[-1]["group"]
+    more = writer.save(folder, 400, 500)
+    found = daemon.evaluated(*more)
+    assert {row["group"] for row in found.values()} == {group}
+    assert daemon.worker_pids().keys() == before[0].keys()
+    assert len(daemon.log("worker_started")) == 2
+    assert before[1].count("MODEL BUILT") == 2  # one per worker
+    assert before[1].count("STEP TRACED") >= 2
+    assert daemon.worker_logs() == before[1]
+
+
+def test_only_the_newest_evaluations_keep_weights(daemon, saved):
+    """Every evaluation keeps each worker's metric states, the newest two their weights as well."""
+    rows = daemon.successes()
+
+    def kept():
+        folders = [daemon.run_dir / path for row in rows for path in _saves(daemon, row)]
+        return [(any(path.glob("weights*")), any(path.glob("*.json"))) for path in folders]
+
+    expected = [(False, True)] * 2 * (len(rows) - 2) + [(True, True)] * 4
+    daemon.until(lambda: kept() == expected, f"weights of the newest two only: {kept()}")
+    assert len(saved) <= len(rows)
+
+
+def _saves(daemon, row):
+    plans = daemon.run_dir / "outcomes" / f"{row['plan']:012d}.json"
+    return json.loads(plans.read_text())["result"]["saves"]
+
+
+def test_the_daemon_stays_small(daemon):
+    """Less than 70 MB resident after evaluations, and no framework is mapped into it."""
+    process = psutil.Process(daemon.pid)
+    assert process.memory_info().rss < 70_000_000
+    mapped = [region.path.lower() for region in process.memory_maps()]
+    assert not [path for path in mapped if any(f"/{name}" in path for name in FRAMEWORKS)]
+
+
+def test_pages_answer(daemon):
+    """Health, readiness, the page for people and its JSON."""
+    assert daemon.get("/healthz") == (200, "ok\n")
+    assert daemon.get("/readyz") == (200, "ok\n")
+    code, page = daemon.get("/")
+    assert code == 200
+    assert "ckpt-3" in page
+    status = daemon.status()
+    assert (status["ready"], status["role"], status["pending"]) == (True, "worker", 0)
+    assert status["evaluated"] == len(daemon.successes())
+    assert daemon.get("/nothing")[0] == 404
+
+
+def test_metrics_show_what_the_journal_holds(daemon):
+    """The newest evaluation's values stand in /metrics, which Prometheus' own parser reads."""
+    newest = daemon.successes()[-1]
+    shown = daemon.samples("sidecar_eval_metric")
+    assert shown == {
+        (("eval_set", "test"), ("metric", name)): each["value"] for name, each in newest["metrics"]["test"].items()
+    }
+    assert daemon.samples("sidecar_eval_checkpoint_step") == {(): newest["step"]}
+    assert daemon.samples("sidecar_checkpoints_evaluated_total") == {(): len(daemon.successes())}
+    assert daemon.samples("sidecar_checkpoints_pending") == {(): 0}
+
+
+def test_a_restart_shows_the_same_before_anything_is_evaluated(restarted):
+    """Gauges are rebuilt from the journal."""
+    daemon, before = restarted
+    for name, values in before.items():
+        daemon.until(lambda name=name, values=values: daemon.samples(name) == values, f"{name} as before: {values}")
+    assert daemon.log("plan_opened") == []
+
+
+def test_a_restart_reads_settled_checkpoints_as_settled(restarted):
+    """The successor finds nothing to do, and holds no pin."""
+    daemon, _ = restarted
+    daemon.logged("task_checked")
+    daemon.until(lambda: daemon.status()["ready"], "readiness")
+    assert daemon.log("checkpoint_found") == []
+    assert daemon.status()["pending"] == 0
+    assert not list(Path(daemon.run_dir, "pins").glob("*"))
+    assert daemon.end(signal.SIGTERM).code == 0

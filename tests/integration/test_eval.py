@@ -1,0 +1,133 @@
+"""`sidecar eval`: one checkpoint, once, here, and what it says when that cannot be."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+FAILED, TASK, INTERRUPTED = 1, 3, 130
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("once") / "ckpts"
+
+
+@pytest.fixture(scope="module")
+def saved(writer, folder):
+    return writer.save(folder, 5, 10)
+
+
+@pytest.fixture(scope="module")
+def once(sidecar, saved, folder, tasks):
+    """Starts an evaluation of the newest checkpoint."""
+
+    def start(task, *options, **environ):
+        return sidecar.start("eval", folder / saved[-1]["name"], "--task", f"{tasks}/{task}", *options, **environ)
+
+    return start
+
+
+def test_people_get_a_table(once, saved):
+    """Numbers, how many examples, who saved where; nothing on standard error, and no journal."""
+    program = once("plain.py:task")
+    done = program.wait()
+    assert (done.code, done.err) == (0, "")
+    accuracy = saved[-1]["correct"] / saved[-1]["examples"]
+    assert re.search(rf"accuracy\s+│\s+{accuracy:.6g}", done.out)
+    assert "103 examples of test; 1 worker" in done.out
+    assert program.children() == []
+
+
+def test_no_such_checkpoint(sidecar, saved, folder, tasks):
+    """Those that are there are listed, and nothing is started."""
+    done = sidecar.command("eval", folder / "ckpt-77", "--task", f"{tasks}/plain.py:task")
+    assert done.code == FAILED
+    assert done.sentence == f"sidecar: there is no checkpoint ckpt-77 in {folder}; found: " + ", ".join(
+        each["name"] for each in saved
+    )
+
+
+def test_another_model(once):
+    """What does not fit is named."""
+    done = once("other_model.py:task").wait()
+    assert done.code == FAILED
+    assert done.said.startswith("sidecar: mismatch")
+    assert "Traceback" not in done.said
+    assert re.search(r"kernel|dense|\(4, 99\)", done.said)
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ("nowhere.py:task", "there is no file"),
+        ("stranger.py:task", "expected a sidecar.Task"),
+        ("raises.py:task", "KeyError: 'heavy'"),
+    ],
+)
+def test_an_unusable_task(once, task, told):
+    """The same exit code and reason as of `sidecar run`."""
+    done = once(task).wait()
+    assert done.code == TASK
+    assert told in done.said
+    assert "sidecar/worker" not in done.said
+
+
+def test_an_incomplete_checkpoint(sidecar, saved, folder, tasks, tmp_path):
+    """A shard is missing: said at once, without starting anything."""
+    index = folder / f"{saved[0]['name']}.index"
+    (tmp_path / index.name).write_bytes(index.read_bytes())
+    done = sidecar.command("eval", tmp_path / index.stem, "--task", f"{tasks}/plain.py:task")
+    assert done.code == FAILED
+    assert done.sentence == f"sidecar: {index.stem}: shard 0 of 1 is missing"
+
+
+def test_ctrl_c_ends_it_at_once(once, alive, until):
+    """Exit code 130, no process left, no traceback."""
+    program = once("slow.py:task", "--replicas", 2)
+    logs = program.folder / "logs"
+    until(lambda: sum("MODEL BUILT" in path.read_text() for path in logs.glob("*.log")) == 2, "two models")
+    pids = program.children()
+    done = program.end(signal.SIGINT, seconds=5)
+    assert done.code == INTERRUPTED
+    assert "Traceback" not in done.err
+    assert len(pids) == 2
+    until(lambda: not alive(pids), "the workers' end", 5)
+
+
+def test_workers_run_under_another_interpreter(once, saved, tmp_path):
+    """`worker_python` needs the framework alone: this package comes with the daemon."""
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
+    own = sysconfig.get_path("purelib", vars=scheme)
+    # A line of a .pth file adds a folder, but not what that folder's own .pth files add: this package is not among it.
+    Path(own, "framework.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    without = subprocess.run(
+        [python, "-P", "-c", "import sidecar"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    if "No module named 'sidecar'" not in without.stderr:
+        pytest.skip("this package is installed beside TensorFlow, not editable")
+    done = once("plain.py:task", "--json", SIDECAR_WORKER_PYTHON=str(python)).wait()
+    assert done.code == 0, done.err
+    value = json.loads(done.out)["metrics"]["test"]["accuracy"]["value"]
+    assert value == saved[-1]["correct"] / saved[-1]["examples"]
+    assert str(python) != sys.executable
+
+
+def test_an_interpreter_without_the_framework(once, tmp_path):
+    """What is missing there is named, and the setting."""
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    done = once("plain.py:task", SIDECAR_WORKER_PYTHON=str(python)).wait()
+    assert done.code == FAILED
+    assert f"{python} has no module" in done.sentence
+    assert "worker_python" in done.sentence

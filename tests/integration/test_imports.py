@@ -1,0 +1,70 @@
+"""What the daemon's side imports: no framework, and nothing that a plain install does not bring."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import distribution, packages_distributions
+
+import pytest
+
+FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "torch", "numpy"}
+
+EVERYTHING = """
+import importlib, json, pkgutil, sys
+import sidecar, sidecar.cli, sidecar.commands.compose
+def walk(package):
+    for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if each.name not in ("sidecar.worker", "sidecar.demo"):
+            module = importlib.import_module(each.name)
+            if each.ispkg:
+                walk(module)
+walk(sidecar)
+from sidecar import Task
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """Names of all modules that are there once everything outside `worker` and `demo` is imported."""
+    done = subprocess.run([sys.executable, "-c", EVERYTHING], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_no_framework_is_imported(imported):
+    """The daemon, the commands and `from sidecar import Task` do without."""
+    assert "sidecar.daemon.loop" in imported
+    assert {name.partition(".")[0] for name in imported} & FRAMEWORKS == set()
+
+
+def test_only_declared_dependencies_are_imported(imported):
+    """What happens to be installed here, by a developer's tool, is missing elsewhere."""
+    owners = packages_distributions()
+    used = {_normal(owner) for name in imported if "." not in name for owner in owners.get(name, ())}
+    # Those of the interpreter's own start-up: `.pth` files of tools.
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    used -= {_normal(owner) for name in bare.stdout.split() for owner in owners.get(name, ())}
+    assert used <= _required_by("sidecar-evaluator"), "not brought by a plain install"
+
+
+def _required_by(name, seen=None):
+    """A distribution and all that it requires without extras."""
+    seen = set() if seen is None else seen
+    if _normal(name) not in seen:
+        seen.add(_normal(name))
+        for requirement in distribution(name).requires or ():
+            if "extra ==" not in requirement:
+                required = re.match(r"[\w.-]+", requirement)[0]
+                if _normal(required) in _INSTALLED:
+                    _required_by(required, seen)
+    return seen
+
+
+def _normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+_INSTALLED = {_normal(owner) for owners in packages_distributions().values() for owner in owners}
