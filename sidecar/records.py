@@ -197,6 +197,7 @@ class Heartbeat:
     plan: int
     outcome: int
     slots: tuple[Slot, ...]
+    profile: str | None = None  # digest of the numeric profile, once a worker knows it
     schema: int = SCHEMA
 
 

@@ -3,6 +3,7 @@
 Between the daemon's loop and `group.member`: it knows why workers are started and killed, but nothing of plans.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,7 @@ class Crew:
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
     log: Any
     task: str | None = None  # digest of its code, once it was tried
+    profile: str | None = None  # digest of the numeric profile, once a worker joined
     failure: SidecarError | None = None  # why this daemon cannot go on
     _failures: int = 0
     _fill_at: float = 0.0
@@ -63,6 +65,7 @@ class Crew:
         elif isinstance(report, Joined):
             self._failures = 0
             self._learn(report.task)
+            self.profile = hashlib.sha256(repr(sorted(report.profile.items())).encode()).hexdigest()[:12]
         elif isinstance(report, Failed | Exited):
             self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
 

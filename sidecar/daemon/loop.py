@@ -296,6 +296,7 @@ class Daemon:
         if crew.task is not None and self.world.task != crew.task:
             self.world.task = crew.task
             self.world.state = "ready" if self.world.state == "starting" else self.world.state
+        self.world.profile = crew.profile
         if crew.failure is not None:
             self.exit = crew.failure
 

@@ -45,6 +45,7 @@ class World:
     history: History = field(default_factory=History)
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
+    profile: str | None = None  # digest of the numeric profile
     state: NodeState = "starting"
     caught_up: bool = False  # the journal was read to its end once
     missing: bool = False  # the checkpoint directory does not exist
@@ -229,6 +230,7 @@ class World:
             plan=self.history.through,
             outcome=self.history.through - (self.history.open is not None),
             slots=slots,
+            profile=self.profile,
         )
 
     def status(self, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:

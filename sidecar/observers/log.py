@@ -8,7 +8,7 @@ daemon (`entry_logged`); imports neither.
 import logging
 import sys
 import threading
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -17,6 +17,8 @@ from sidecar.history import Closed, Entry, Settled
 from sidecar.records import Outcome, Plan, Value
 
 LogFormat = Literal["console", "json"]
+
+_FIRST: Final = "daemon_started"  # the line that says whose log this is
 
 
 def configure(log_format: LogFormat | None = None, stream: TextIO | None = None) -> None:
@@ -135,7 +137,20 @@ def _console(*, colors: bool) -> list[Processor]:
     render = structlog.dev.ConsoleRenderer(
         colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
     )
-    return [_printable, render]
+    return [_brief, _printable, render]
+
+
+def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
+    """What a person at a terminal needs of a line: not which run and node they are looking at, not the date."""
+    kept = {key: value for key, value in event.items() if key not in ("run", "node") or event["event"] == _FIRST}
+    kept["timestamp"] = str(event.get("timestamp", ""))[11:19]
+    return {key: _rounded(value) for key, value in kept.items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:

@@ -2,6 +2,7 @@ import io
 import json
 import logging
 import math
+import re
 import warnings
 from datetime import datetime
 
@@ -223,3 +224,17 @@ def test_checkpoint_settled(lines, journal, settle, verdict, level):
         "verdict": verdict,
         "reason": "because",
     }
+
+
+def test_console_lines_are_for_one_pair_of_eyes():
+    """On a terminal a line has no date, run or node, and numbers that can be read; JSON keeps all."""
+    stream = io.StringIO()
+    log.configure("console", stream)
+    structlog.get_logger().bind(run="mnist", node="worker-0").info(
+        "evaluation_succeeded", seconds={"save": 0.123456789}
+    )
+    (line,) = stream.getvalue().splitlines()
+    assert "mnist" not in line
+    assert "worker-0" not in line
+    assert "{'save': 0.123457}" in line
+    assert re.match(r"\d\d:\d\d:\d\d \[info", line)

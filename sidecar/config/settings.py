@@ -1,8 +1,7 @@
-"""What the daemon is told to do: one frozen `Settings`, read from a TOML file < `SIDECAR_*` environment < options.
+"""What the daemon can be told: one frozen `Settings`, whose every default a comment justifies.
 
-The first thing a command calls. All problems come in one `SettingsError`, one line each: where the value came from, the
-value, what to write instead. A value that a stronger source replaces is never used, so it is not judged. It imports
-neither a framework nor the command line: every command pays for it at start-up.
+Checked values only; where they come from is `sources`' matter. It imports neither a framework nor the command line:
+every command pays for it at start-up.
 """
 
 import ipaddress
@@ -11,13 +10,12 @@ import os
 import re
 import sys
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.records import Role
@@ -48,7 +46,6 @@ FLAGS: Final[Mapping[str, str]] = {
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_SERVICE: Final = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 _MAX_PORT: Final = 65535
 _DERIVED: Final[Any] = None  # a default that a validator makes of other settings
 
@@ -176,7 +173,7 @@ class Settings(BaseSettings):
     def require_task(self) -> str:
         """The task, for a command or role that cannot do without one; raises `SettingsError`."""
         if self.task is None:
-            raise SettingsError(f"task is not set: {_ways('task')}, such as my_eval.py:task or package.module:task")
+            raise SettingsError(f"task is not set: {ways('task')}, such as my_eval.py:task or package.module:task")
         return self.task
 
     @field_validator("checkpoint_dir", "state_dir", "worker_python", "worker_logs", mode="before")
@@ -319,38 +316,6 @@ class Settings(BaseSettings):
         return value
 
 
-def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read the settings; raises `SettingsError` with every problem found, one per line.
-
-    `flags` holds the options given, by setting (`FLAGS`), and `config`; null counts as not given. So does an empty
-    variable, since compose files and unit files pass those on.
-    """
-    given = {key: value for key, value in flags.items() if value is not None}
-    variables = {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
-    problems: list[str] = []
-    otherwise = variables.pop(_variable(CONFIG), None)
-    path = given.pop(CONFIG, otherwise)
-    in_file = _read_file(Path(path), problems) if path else {}
-
-    origins = {key: f"file {path}, key {key}" for key in in_file or {}}
-    values = dict(in_file or {})
-    for key, value in _read_environment(variables, environ, problems).items():
-        values[key], origins[key] = value, f"environment {_variable(key)}"
-    for key, value in given.items():
-        values[key], origins[key] = value, f"option {_option(key)}"
-    for key in [key for key in values if key not in Settings.model_fields]:
-        problems.append(f"{origins[key]}: there is no such setting; {_did_you_mean(key, str)}")
-        del values[key]
-
-    try:
-        settings = Settings(**values)
-    except ValidationError as error:
-        problems += _explain(error, origins, unread=in_file is None)
-    if problems:
-        raise SettingsError("\n".join(problems))
-    return settings
-
-
 def check_name(value: str) -> str:
     """A run's or node's name, which becomes a file name; raises `ValueError`."""
     if not _NAME.fullmatch(value):
@@ -371,76 +336,19 @@ def check_host(value: str) -> str:
     return value
 
 
-def _read_file(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """The file's keys; null if it cannot be read, so that nothing is called missing that may stand in it."""
-    text = ""
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-        return tomllib.loads(text)
-    except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        problems.append(f"file {path}: cannot be read ({reason}); give --config or SIDECAR_CONFIG a readable TOML file")
-    except ValueError as error:  # not TOML, with line and column; or not UTF-8, with the byte
-        *before, last = text.split("\n")
-        end = f"at line {len(before) + 1}, column {len(last) + 1}"  # which tomllib does not count
-        reason = str(error).replace("at end of document", end)
-        problems.append(f'file {path}: not TOML: {reason}; write lines such as replicas = 2 or run = "name"')
-    return None
+def ways(key: str) -> str:
+    """The ways to give a setting, as an error tells them."""
+    return f"give {option(key)}, {variable(key)} or {key} in the file"
 
 
-def _read_environment(
-    variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
-) -> Mapping[str, Any]:
-    source = EnvSettingsSource(Settings)
-    source.env_vars = {name.lower(): value for name, value in variables.items()}  # not the process's own
-    values = source()
-    for name in variables:
-        key = name.removeprefix(PREFIX).lower()
-        # Kubernetes describes a Service named `sidecar` to every pod: SIDECAR_SERVICE_HOST, SIDECAR_PORT_80_TCP, …
-        of_kubernetes = "KUBERNETES_SERVICE_HOST" in environ and _SERVICE.fullmatch(name)
-        if key not in Settings.model_fields and not of_kubernetes:
-            problems.append(f"environment {name}: there is no such setting; {_did_you_mean(key, _variable)}")
-    return values
-
-
-def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool) -> list[str]:
-    lines = []
-    for problem in error.errors(include_url=False):
-        key, *inside = (str(part) for part in problem["loc"])
-        if problem["type"] == "missing":
-            if not unread:
-                lines.append(f"{key} is not set: {_ways(key)}")
-            continue
-        origin = origins.get(key, f"default of {key}")
-        shown = "" if problem["input"] is None else f": {_shown(problem['input'])}"
-        where = "".join(f"[{part}]" for part in inside)
-        remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        lines.append(f"{origin}{where}{shown}: {remedy}")
-    return lines
-
-
-def _shown(value: Any) -> str:
-    text = repr(str(value) if isinstance(value, Path) else value)
-    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004 - one terminal line
-
-
-def _ways(key: str) -> str:
-    return f"give {_option(key)}, {_variable(key)} or {key} in the file"
-
-
-def _option(key: str) -> str:
+def option(key: str) -> str:
+    """The option that gives a setting."""
     return next((flag for flag, field in FLAGS.items() if field == key), f"--{key.replace('_', '-')}")
 
 
-def _variable(key: str) -> str:
+def variable(key: str) -> str:
+    """The environment variable that gives a setting."""
     return f"{PREFIX}{key.upper()}"
-
-
-def _did_you_mean(key: str, spell: Any) -> str:
-    import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
-
-    similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)
-    return f"did you mean {spell(similar[0])}?" if similar else "remove it, or see the README for those there are"
 
 
 def _is_ip(text: str, version: int) -> bool:
