@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, Union
 from urllib.parse import quote
 
@@ -122,7 +122,6 @@ class Plan:
     task: str | None
     proposer: str
     proposed_at: str
-    phases: dict[str, float] = field(default_factory=dict)  # detect and agree, as the proposer measured them
     schema: int = SCHEMA
 
 
@@ -145,7 +144,7 @@ class Result:
     workers: int
     examples: dict[str, int]
     metrics: dict[str, dict[str, Value]]
-    phases: dict[str, float]  # seconds; the slowest rank's
+    phases: dict[str, float]  # seconds of each of PHASES, the slowest rank's; detect and agree as the closer saw them
     variables: str  # digest of the restored variables' values
     task: str  # digest of the task's code
     profile: dict[str, str]  # numeric profile: results are bit-identical within one

@@ -89,7 +89,7 @@ def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
         for eval_set, values in result.metrics.items()
         for name, value in values.items()
     }
-    seconds = {phase: round(length, 3) for phase, length in (plan.phases | result.phases).items()}
+    seconds = {phase: round(length, 3) for phase, length in result.phases.items()}
     about = _about(plan)
     log.info(
         "evaluation_succeeded", **about, workers=result.workers, **numbers, examples=result.examples, seconds=seconds

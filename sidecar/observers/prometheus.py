@@ -257,7 +257,7 @@ class _Totals:
         if checkpoint is None or result is None:
             return
         self.checkpoints["evaluated"].add(checkpoint.key)
-        for phase, seconds in (closed.plan.phases | result.phases).items():
+        for phase, seconds in result.phases.items():
             if phase in self.durations:
                 self.durations[phase].add(seconds)
         for eval_set, values in result.metrics.items():

@@ -143,7 +143,7 @@ def _closed_row(closed: Closed) -> Row:
             }
             for eval_set, values in result.metrics.items()
         },
-        "phases": dict(plan.phases) if result is None else plan.phases | result.phases,
+        "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
     }

@@ -9,7 +9,7 @@ from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlemen
 from sidecar.status import Newest, Status, WorkerStatus
 
 ACCURACY = Value(0.97, (0.97).hex(), 0.95, 0.98, "max")
-PHASES = {"restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
+PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
 
 
 class Journal:
@@ -34,7 +34,6 @@ class Journal:
             task=task,
             proposer="worker-0",
             proposed_at="2026-01-31T12:00:00.000Z",
-            phases={"detect": 0.01, "agree": 0.02},
         )
         self.history.apply(plan)
         return plan

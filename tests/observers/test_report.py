@@ -61,7 +61,7 @@ def test_failed_row(journal):
         "group": None,
         "examples": {},
         "metrics": {},
-        "phases": {"detect": 0.01, "agree": 0.02},
+        "phases": {},
         "proposed_at": "2026-01-31T12:00:00.000Z",
         "completed_at": "2026-01-31T12:00:01.500Z",
     }
