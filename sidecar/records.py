@@ -245,11 +245,12 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: PLR0911 - one r
     elif origin is tuple and isinstance(value, list):
         return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     elif origin is dict and isinstance(value, dict):
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {sys.intern(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 is read as inf
         return float(value)
     elif kind is not float and isinstance(kind, type) and type(value) is kind:
-        return value
+        # A journal says the same names again and again: each is kept once, however long the journal grows.
+        return sys.intern(str(value)) if kind is str else value
     raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
 
 

@@ -1,5 +1,6 @@
 """From settings to running parts: what the commands put together. Imported by the command line alone."""
 
+import contextlib
 import os
 import queue
 import secrets
@@ -75,7 +76,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     )
     server.start()
     _announce(log, settings, decision, server.url)
-    for each in (signal.SIGTERM, signal.SIGINT):
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda number, _: inbox.put(Terminate(signal.Signals(number).name)))
     courier = daemon.courier
     assert isinstance(courier, Courier)
@@ -100,6 +101,8 @@ def make_daemon(
     """A daemon and its courier, neither of them running yet."""
     identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
+    if evaluates:
+        _prune(settings.worker_logs, node)
     courier = Courier(
         PosixStorage(settings.run_dir),
         settings.run_dir,
@@ -143,7 +146,6 @@ def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post
     """This node's worker processes; none is started yet."""
     logs = settings.worker_logs
     _make_private(logs)
-    _prune(logs)
     devices = visible(settings.devices, settings.replicas, environ)
     check_idle(devices, share=settings.share_gpu)
     return Workers(
@@ -298,7 +300,11 @@ def _make_private(folder: Path) -> None:
         raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")
 
 
-def _prune(logs: Path) -> None:
-    found = sorted(logs.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[_LOGS_KEPT:]:
+def _prune(logs: Path, node: str) -> None:
+    """Remove old logs of this node's former daemons; those of others that share the folder are theirs."""
+    written: dict[Path, float] = {}
+    for path in logs.glob(f"{node}.*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            written[path] = path.stat().st_mtime
+    for path in sorted(written, key=lambda path: written[path], reverse=True)[_LOGS_KEPT:]:
         path.unlink(missing_ok=True)

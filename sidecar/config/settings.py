@@ -4,6 +4,7 @@ Checked values only; where they come from is `sources`' matter. It imports neith
 every command pays for it at start-up.
 """
 
+import hashlib
 import ipaddress
 import json
 import os
@@ -182,7 +183,9 @@ class Settings(BaseSettings):
         if value is None and info.field_name == "state_dir":
             return info.data.get("checkpoint_dir", Path()) / ".sidecar"
         if value is None and info.field_name == "worker_logs":
-            return Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}", str(info.data.get("run", "run")))
+            # Many runs are named ckpts: what tells them apart is where their state is.
+            state = hashlib.sha256(str(info.data.get("state_dir")).encode()).hexdigest()[:8]
+            return Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}", f"{info.data.get('run', 'run')}-{state}")
         if value == "":
             raise ValueError("write a path")
         try:

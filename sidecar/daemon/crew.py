@@ -4,11 +4,11 @@ Between the daemon's loop and `group.member`: it knows why workers are started a
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sidecar.errors import SidecarError, TaskError
+from sidecar.errors import SidecarError, StorageError, TaskError
 from sidecar.group.member import Overrun, Worker, Workers
 from sidecar.group.messages import Check, Checked, Done, Failed, Join, Joined, Ready, Report
 from sidecar.group.process import Exited
@@ -37,14 +37,16 @@ class Crew:
         overruns = self.workers.overruns(now)
         for overrun in overruns:
             self.log.warning("worker_overran", worker=overrun.worker, kind=overrun.kind, message=overrun.message)
-            if self.workers.is_probe(overrun.worker):
+            if (worker := self.workers.find(overrun.worker)) is None:
+                continue
+            if worker.ready and self.workers.is_probe(overrun.worker):  # else it was the framework: storage may be slow
                 self.failure = TaskError(f"task {self.join.task!r} cannot be checked: the process {overrun.message}")
-            if (worker := self.workers.find(overrun.worker)) is not None:
-                self._give_up(worker, now)
-        if self.task is None:
-            self.workers.probe(now)
-        elif filling and now >= self._fill_at:
-            self._fill(now)
+            self._give_up(worker, now)
+        if now >= self._fill_at:
+            if self.task is None:
+                self._start(lambda: self.workers.probe(now), now)
+            elif filling:
+                self._start(lambda: self._fill(now), now)
         if self.release_idle is not None and not evaluating:
             self.workers.release(now - self.release_idle)
         return overruns
@@ -59,7 +61,7 @@ class Crew:
         probing, since = self.workers.is_probe(name), worker.since
         self.workers.observe(name, report, now)
         if probing:
-            self._probed(worker, report)
+            self._probed(worker, report, now)
         elif isinstance(report, Ready):
             self.log.info("worker_ready", worker=name, pid=worker.process.pid, framework=report.version)
         elif isinstance(report, Joined):
@@ -79,15 +81,26 @@ class Crew:
         for worker in [worker for name in names if (worker := self.workers.find(name)) is not None]:
             self.workers.kill(worker)
 
-    def _fill(self, now: float) -> None:
-        """Start standbys. That one could be started is proven by the process that tried the task; so this may pass."""
+    def _start(self, start: Callable[[], None], now: float) -> None:
+        """Start processes. What a machine without memory or ports refuses now may be had later."""
         try:
-            started = self.workers.fill(now)
+            start()
+        except StorageError as error:
+            self._not_started(error, now)
         except SidecarError as error:
-            self.log.warning("worker_not_started", message=str(error))
-            self._pause(now)
-            return
-        for worker in started:
+            if self.task is None:  # not one was ever started: a wrong interpreter, and the like
+                self.failure = error
+            else:
+                self._not_started(error, now)
+        except (OSError, RuntimeError) as error:
+            self._not_started(error, now)
+
+    def _not_started(self, error: Exception, now: float) -> None:
+        self.log.warning("worker_not_started", message=str(error))
+        self._pause(now)
+
+    def _fill(self, now: float) -> None:
+        for worker in self.workers.fill(now):
             self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
 
     def _lost(
@@ -122,7 +135,7 @@ class Crew:
             self.log.warning("task_changed", task=self.join.task, digest=task[:12], before=(self.task or "")[:12])
             self.task = task
 
-    def _probed(self, probe: Worker, report: Report | Exited) -> None:
+    def _probed(self, probe: Worker, report: Report | Exited, now: float) -> None:
         """The task is tried in a process of its own: the user hears of a mistake now, not at the first checkpoint."""
         if isinstance(report, Ready):
             probe.process.send(Check(self.join.task, self.join.framework, self.join.search_path))
@@ -133,4 +146,8 @@ class Crew:
         elif isinstance(report, Failed):
             self.failure = TaskError(f"task {self.join.task!r} cannot be used: {report.message}")
         elif isinstance(report, Exited) and self.task is None:
-            self.failure = TaskError(f"task {self.join.task!r} cannot be checked: {report}")
+            if report.status < 0:  # somebody killed it, or memory was short: that says nothing of the task
+                self.log.warning("task_check_interrupted", message=str(report))
+                self._pause(now)
+            else:
+                self.failure = TaskError(f"task {self.join.task!r} cannot be checked: {report}")

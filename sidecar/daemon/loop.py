@@ -284,7 +284,8 @@ class Daemon:
         self._leave_by = min(self._leave_by, self._drain_by + _FAREWELL_BEATS * self.timing.beat)
         if self._leaving is None:
             self.world.state = "draining"
-        self.log.info("draining", signal=message.signal, evaluating=self._part is not None)
+        hint = "the evaluation may end first; the same signal again stops at once"
+        self.log.info("draining", signal=message.signal, evaluating=self._part is not None, hint=hint)
 
     # -- act -------------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,9 @@ class Part:
         if known is not None and (known.result is not None or secondary or known.at <= now):
             return
         at = now + self.second_thought if secondary else now
-        self.ending = Ending(at, fail=Fail(kind, message, self.node, rank))
+        self.ending = Ending(
+            at, fail=Fail(kind, message, None if secondary else self.node, None if secondary else rank)
+        )
 
     def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
         """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""

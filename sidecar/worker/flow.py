@@ -60,7 +60,8 @@ def evaluate(
     progress = _Progress(command, report, now)
     with phase("read", "evaluate"):
         streams = evaluator.read(progress.tick)
-    progress.start_over(sum(stream.own_batches for stream in streams))
+    is_known = all(stream.fingerprint for stream in streams)  # a set that shards itself is not read beforehand
+    progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase("restore", "restore"):
         evaluator.restore(command.path)
         variables = evaluator.digest()
@@ -109,7 +110,7 @@ class _Progress:
         self._batches, self._told = 0, -1.0
         self._total: int | None = None
 
-    def start_over(self, total: int) -> None:
+    def start_over(self, total: int | None) -> None:
         self._batches, self._total, self._told = 0, total, -1.0
 
     def tick(self) -> None:

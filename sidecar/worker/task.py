@@ -119,6 +119,18 @@ class LoadedTask:
     digest: str
 
 
+def call(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's; raises `TaskError` if it cannot be called with what it is given."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        given = " and ".join(type(each).__name__ for each in arguments) or "no argument"
+        raise TaskError(f"{what} is called with {given}, but its function does not fit: {error}") from None
+    except ValueError:
+        pass  # a builtin without a signature: it will tell by itself
+    return function(*arguments)
+
+
 def load(reference: str, search_path: str) -> LoadedTask:
     """Import `module:attr` or `path/file.py:attr` and call it if it is a function.
 
@@ -139,7 +151,7 @@ def load(reference: str, search_path: str) -> LoadedTask:
         raise TaskError(
             f"task {reference!r}: {location} has no {attribute!r}; it defines {', '.join(names) or 'nothing'}"
         ) from None
-    task = found if isinstance(found, Task) else found() if callable(found) else found
+    task = found if isinstance(found, Task) else call(f"task {reference!r}", found) if callable(found) else found
     if not isinstance(task, Task):
         raise TaskError(
             f"task {reference!r}: expected a sidecar.Task or a function that returns one, "

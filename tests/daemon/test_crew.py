@@ -49,6 +49,27 @@ def test_a_standby_takes_the_place_of_each_worker_that_joins(crew):
     assert len(list(crew.workers.all())) == 2
 
 
+def test_a_check_of_the_task_that_was_killed_is_repeated(tmp_path):
+    """Whoever killed the process, it says nothing of the task: the daemon goes on, after a pause."""
+    crew = Node(tmp_path, FakeClock()).daemon.crew
+    tend(crew, 0.0)
+    (probe,) = crew.workers.all()
+    crew.observe(probe.worker, Exited(-9, ""), 0.0, evaluating=False)
+    tend(crew, 0.5)
+    assert (crew.failure, list(crew.workers.all())) == (None, [])
+    tend(crew, 1.0)
+    assert [each.worker == probe.worker for each in crew.workers.all()] == [False]
+
+
+def test_a_check_of_the_task_that_ended_by_itself_ends_the_daemon(tmp_path):
+    """A wrong interpreter, say, is a mistake to mend."""
+    crew = Node(tmp_path, FakeClock()).daemon.crew
+    tend(crew, 0.0)
+    (probe,) = crew.workers.all()
+    crew.observe(probe.worker, Exited(2, "Unknown option: -P"), 0.0, evaluating=False)
+    assert "Unknown option: -P" in str(crew.failure)
+
+
 def test_nothing_is_started_while_stopping(crew):
     """What would be started would be killed."""
     tend(crew, 0.0, filling=False)

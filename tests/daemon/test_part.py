@@ -141,7 +141,7 @@ def test_who_lost_a_peer_is_believed_only_if_nobody_knows_better():
     part = new_part()
     part.observe("n2.i.1", failed("member_lost"), 5.0)
     part.observe("n2.i.2", failed("member_lost"), 6.0)
-    assert (part.ending.at, part.ending.fail.rank) == (7.0, 1)
+    assert (part.ending.at, part.ending.fail.node, part.ending.fail.rank) == (7.0, None, None)  # they did not cause it
     part.observe("n2.i.2", failed("out_of_memory"), 6.5)
     assert (part.ending.at, part.ending.fail.kind) == (6.5, "out_of_memory")
 

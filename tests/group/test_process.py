@@ -71,6 +71,32 @@ def test_no_worker_outlives_its_parent(tmp_path, quiet_environment):
     pytest.fail("the worker is still there")
 
 
+@pytest.mark.tensorflow
+def test_nothing_that_the_users_code_started_outlives_the_daemon(tmp_path, quiet_environment):
+    """The parent-death signal ends the worker alone; its guard ends the rest of its process group."""
+    (tmp_path / "a_task.py").write_text(
+        "import subprocess\nfrom pathlib import Path\nfrom sidecar import Task\n"
+        "child = subprocess.Popen(['sleep', '600'])\nPath('child').write_text(str(child.pid))\n"
+        "task = Task(print, {'test': print})\n"
+    )
+    check = "\nfrom sidecar.group.messages import Check\nworker.send(Check('a_task.py:task', 'tensorflow', '.'))\n"
+    check += (
+        "while type(inbox.get(timeout=100)).__name__ != 'Checked': pass\nprint('Checked', flush=True)\ninbox.get()\n"
+    )
+    code = PARENT.rsplit("inbox.get()\n", 1)[0] + check
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=quiet_environment
+    ) as parent:
+        worker = psutil.Process(int(parent.stdout.readline()))
+        assert [parent.stdout.readline() for _ in range(2)] == ["Ready\n", "Checked\n"]
+        left = [worker, *worker.children(recursive=True)]
+        assert int((tmp_path / "child").read_text()) in [each.pid for each in left]
+        parent.kill()
+        parent.wait(10)
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
 def test_interpreter_without_the_framework(launched, tmp_path):
     """The user named a Python that lacks the framework: a sentence, no traceback."""
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)

@@ -1,6 +1,8 @@
 # ruff: noqa: ARG001, ARG002, ARG005 - the signatures are Keras'
 """Mistakes in a task are told before anything is evaluated, or with the user's own traceback and none of our frames."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.tensorflow
@@ -313,3 +315,39 @@ def test_out_of_memory():
 
     for error in (MemoryError("1 GB"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")):
         assert as_failed(error, phase="evaluate", plan=1, rank=0).kind == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"build_model": lambda n: None},
+            r"Task\(build_model=…\) is called with no argument.*missing a required argument",
+        ),
+        ({"build_model": lambda: None}, r"Task\(build_model=…\) must return a Keras model, found NoneType"),
+        ({"eval_sets": {"test": lambda a, b: None}}, r"eval set 'test' is called with Shard.*missing.*'b'"),
+        ({"metrics": lambda: ["accuracy"]}, r"must list metric objects, such as \[keras.*found 'accuracy'"),
+        ({"metrics": lambda: "accuracy"}, r"must return a list of metrics, such as \[keras.*found str"),
+    ],
+    ids=["build_model with an argument", "no model", "source with two arguments", "names for metrics", "no list"],
+)
+def test_functions_that_do_not_fit(digits, refusal, changes, words):
+    """What a function of the user's takes or returns is checked at the border: a sentence, no traceback of ours."""
+    failed = refusal(digits.make(**changes))
+    assert failed.kind == "task_error"
+    assert re.search(words, failed.message), failed.message
+    assert "Traceback" not in failed.message
+
+
+def test_who_was_lost_is_named():
+    """TensorFlow's text about a lost peer becomes the peer's rank, node and address."""
+    from sidecar.group.messages import Join
+    from sidecar.records import Member
+    from sidecar.worker.tensorflow.collective import MirroredCollective
+
+    collective = object.__new__(MirroredCollective)
+    members = (Member(0, "node-a", "w0", "10.0.0.1:21000"), Member(1, "node-b", "w1", "10.0.0.2:21000"))
+    collective._join = Join("g", members, 0, "t", "tensorflow", ".", 2)
+    text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
+    assert collective._who_is_lost(text).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
+    assert collective._who_is_lost("Deadline").startswith("another rank could not be reached")

@@ -1,5 +1,6 @@
 """The one collective there is: an element-wise sum of int64 vectors over the ranks of a group."""
 
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ from sidecar.group.messages import Join
 from sidecar.worker.backend import Int64s
 from sidecar.worker.failures import EvaluationError
 
+_TASK: Final = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _IMPLEMENTATIONS: Final = {
     "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
     "ring": tf.distribute.experimental.CommunicationImplementation.RING,
@@ -32,6 +34,7 @@ class MirroredCollective:
     """
 
     def __init__(self, join: Join) -> None:
+        self._join = join
         cluster = tf.train.ClusterSpec({"worker": [member.address for member in join.members]})
         accelerators = {"GPU": 0} if join.collectives != "nccl" else None
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -58,7 +61,12 @@ class MirroredCollective:
         try:
             total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
         except tf.errors.OpError as error:
-            raise EvaluationError(
-                "member_lost", f"a sum over the ranks of the group failed: {error.message}"
-            ) from error
+            raise EvaluationError("member_lost", self._who_is_lost(error.message)) from error
         return total
+
+    def _who_is_lost(self, message: str) -> str:
+        """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself."""
+        ranks = {int(rank) for rank in _TASK.findall(message)} - {self._join.rank}
+        members = [self._join.members[rank] for rank in sorted(ranks) if rank < len(self._join.members)]
+        who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
+        return f"{who} could not be reached in a sum over the ranks of the group"

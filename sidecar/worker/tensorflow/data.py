@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sidecar.worker.backend import Stream, Tick
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.shard import Shard
-from sidecar.worker.task import EvalSet
+from sidecar.worker.task import EvalSet, call
 
 Batch = Any
 """A nested structure of tensors whose first dimension counts examples."""
@@ -206,7 +206,7 @@ def examples_in(batch: Batch) -> int:
 
 
 def _make_dataset(name: str, eval_set: EvalSet, shard: Shard) -> Any:
-    made = eval_set.source(shard) if eval_set.shards_itself else eval_set.source()
+    made = call(f"eval set {name!r}", eval_set.source, *([shard] if eval_set.shards_itself else []))
     if isinstance(made, list):
         made = tuple(made)
     if isinstance(made, tuple):  # copied into tensors once, not written into a graph

@@ -14,7 +14,7 @@ from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum
-from sidecar.worker.task import Task
+from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.data import Batches, CacheBudget, array_of, examples_in, feed
 from sidecar.worker.tensorflow.measure import Measurement, measurement
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
@@ -30,7 +30,10 @@ class KerasEvaluator:
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
             for name, eval_set in task.sets().items()
         ]
-        self.model: Any = task.build_model()
+        self.model: Any = call("Task(build_model=…)", task.build_model)
+        if not callable(self.model) or not hasattr(self.model, "weights"):
+            found = f"{type(self.model).__name__} {str(self.model)[:80]!r}"
+            raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {found}")
         self.builds = 1
         self._steps: dict[str, _Step] = {}
         for batches in self._batches:

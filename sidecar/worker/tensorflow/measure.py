@@ -11,7 +11,7 @@ import tensorflow as tf
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.states import ExactSum
-from sidecar.worker.task import Task
+from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
 from sidecar.worker.tensorflow.data import Batch
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
@@ -61,7 +61,7 @@ class ChosenMeasurement:
         self._model = model
         x, y, weights = _unpack(first)
         predictions = model(x, training=False)
-        chosen = list(task.metrics()) if task.metrics is not None else []
+        chosen = _chosen(task)
         names = [str(metric.name) for metric in chosen]
         if len(set(names)) < len(names) or "loss" in names:
             raise EvaluationError("task_error", f"metrics need different names, none of them 'loss': found {names}")
@@ -143,6 +143,22 @@ def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
         metric.update_state(y, predictions)
     else:
         metric.update_state(y, predictions, sample_weight=weights)
+
+
+def _chosen(task: Task) -> list[Any]:
+    """The task's metrics: objects, in a list, as only they know their states."""
+    if task.metrics is None:
+        return []
+    made = call("Task(metrics=…)", task.metrics)
+    example = "such as [keras.metrics.SparseCategoricalAccuracy()]"
+    if not isinstance(made, list | tuple):
+        raise EvaluationError(
+            "task_error", f"Task(metrics=…) must return a list of metrics, {example}, found {type(made).__name__}"
+        )
+    for each in made:
+        if not all(hasattr(each, name) for name in ("name", "update_state", "reset_state", "result", "variables")):
+            raise EvaluationError("task_error", f"Task(metrics=…) must list metric objects, {example}, found {each!r}")
+    return list(made)
 
 
 def _unpack(batch: Batch) -> tuple[Any, Any, Any]:
