@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -41,17 +41,17 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "run": (str, "Name of the training run. Default: the checkpoint directory's."),
     "task": (str, "What to evaluate with: path/file.py:attr or module:attr."),
     "node": (str, "Name of this node. Default: its task in TF_CONFIG, else the host name."),
-    "role": (Literal["worker", "chief"], "Whether this node may evaluate. Default: found out."),
+    "role": (str, "worker or chief: whether this node may evaluate. Default: found out."),
     "host": (str, "Address at which other nodes reach this one."),
     "port_range": (str, "Ports for worker processes, FIRST-LAST."),
     "replicas": (int, "Worker processes on this node."),
     "min_workers": (int, "The smallest group that evaluates."),
     "http": (str, "HOST:PORT of /metrics and the status page; port 0 takes a free one."),
-    "queue": (Literal["every", "latest"], "Which of several waiting checkpoints are evaluated."),
-    "start": (Literal["all", "new"], "Whether checkpoints that are there at the start count."),
+    "queue": (str, "every or latest: which of several waiting checkpoints are evaluated."),
+    "start": (str, "all or new: whether checkpoints that are there at the start count."),
     "stop_after_step": (int, "End once a checkpoint of this step is evaluated."),
     "stop_idle_seconds": (float, "End after so long without anything to do."),
-    "log_format": (Literal["console", "json"], "Default: console on a terminal, json elsewhere."),
+    "log_format": (str, "console or json. Default: console on a terminal, json elsewhere."),
 }
 _SWITCHES: Final = {"wait": ("--no-wait", "Evaluate what is there and end; do not wait for more.")}
 

@@ -5,7 +5,7 @@ about the past (policy, gauges, `sidecar history`) is read from here, so views o
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sidecar.errors import RecordError
 from sidecar.records import KINDS, Blame, Checkpoint, Outcome, Plan, Settlement
@@ -53,6 +53,7 @@ class History:
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
     spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
+    _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
         """Add the next record of the journal; returns the entries that it made."""
@@ -84,7 +85,7 @@ class History:
         if plan is None or plan.plan != outcome.plan or plan.checkpoint is None:
             raise RecordError(f"outcome {outcome.plan} closes no open plan")
         self.open = None
-        closed = Closed(plan, outcome)
+        closed = Closed(plan, self._shared(outcome))
         self.entries.append(closed)
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
@@ -94,6 +95,13 @@ class History:
             return
         self.failures.setdefault(key, {}).setdefault(plan.task, []).append(outcome)
         self.spent_workers.update(member.worker for member in plan.members or ())
+
+    def _shared(self, outcome: Outcome) -> Outcome:
+        """The outcome with a profile that thousands of others have, too: kept once."""
+        if outcome.result is None:
+            return outcome
+        profile = self._profiles.setdefault(repr(outcome.result.profile), outcome.result.profile)
+        return replace(outcome, result=replace(outcome.result, profile=profile))
 
     def failed_under(self, key: Key, task: str | None) -> list[Outcome]:
         """Failed attempts at a checkpoint with that task."""

@@ -193,6 +193,13 @@ class Settings(BaseSettings):
         except RuntimeError as error:  # `~` of a user that does not exist
             raise ValueError(f"{error}: write the path in full") from error
 
+    @field_validator("checkpoint_dir")
+    @classmethod
+    def _directory(cls, value: Path) -> Path:
+        if value.exists() and not value.is_dir():
+            raise ValueError("is a file: name the directory that training saves its checkpoints in")
+        return value
+
     @field_validator("state_dir")
     @classmethod
     def _beside_checkpoints(cls, value: Path, info: ValidationInfo) -> Path:

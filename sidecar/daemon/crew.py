@@ -144,7 +144,10 @@ class Crew:
             self.log.info("task_checked", task=self.join.task, digest=report.task[:12], eval_sets=report.eval_sets)
             self.workers.kill(probe)
         elif isinstance(report, Failed):
-            self.failure = TaskError(f"task {self.join.task!r} cannot be used: {report.message}")
+            named = report.message.startswith("task ")  # the message says which one
+            self.failure = TaskError(
+                report.message if named else f"task {self.join.task!r} cannot be used: {report.message}"
+            )
         elif isinstance(report, Exited) and self.task is None:
             if report.status < 0:  # somebody killed it, or memory was short: that says nothing of the task
                 self.log.warning("task_check_interrupted", message=str(report))

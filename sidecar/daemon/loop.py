@@ -294,6 +294,8 @@ class Daemon:
         for overrun in crew.tend(now, filling=not stopping, evaluating=self.world.history.open is not None):
             if self._part is not None:
                 self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
+        if (broken := self.world.broken_group(now)) is not None:
+            crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         if crew.task is not None and self.world.task != crew.task:
             self.world.task = crew.task
             self.world.state = "ready" if self.world.state == "starting" else self.world.state

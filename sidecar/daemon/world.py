@@ -10,6 +10,7 @@ from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.catalog import Found, Look
+from sidecar.group.member import group_id
 from sidecar.history import Entry, History, Key
 from sidecar.policy import View, pending, proposer
 from sidecar.records import Checkpoint, Heartbeat, Member, NodeState, Outcome, Plan, Settlement, Slot
@@ -196,6 +197,15 @@ class World:
         plan = self.history.open
         others = [each for each in (plan.members or ()) if each.node != self.identity.node] if plan is not None else []
         return {member.node: why for member in others if (why := self._lost_by(member, now))}
+
+    def broken_group(self, now: float) -> str | None:
+        """The group of the newest evaluation, if a member on another node is gone: it cannot be used again."""
+        newest = self.history.newest
+        if newest is None or self.history.open is not None:
+            return None
+        members = newest.plan.members or ()
+        others = [each for each in members if each.node != self.identity.node]
+        return group_id(members) if any(self._lost_by(each, now) for each in others) else None
 
     def wanted(self, now: float) -> Callable[[Key], bool]:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
