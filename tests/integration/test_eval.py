@@ -99,7 +99,7 @@ def test_ctrl_c_ends_it_at_once(once, alive, until):
     done = program.end(signal.SIGINT, seconds=5)
     assert done.code == INTERRUPTED
     assert "Traceback" not in done.err
-    assert len(pids) == 2
+    assert len(pids) == 4  # two workers, and the guard of each
     until(lambda: not alive(pids), "the workers' end", 5)
 
 

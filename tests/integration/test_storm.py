@@ -72,7 +72,7 @@ def killed(storm, daemon, run, writer, folder, alive, until):
     interrupted = daemon.evaluating()
     pids = daemon.children()
     before = daemon.history()
-    assert len(pids) == 2
+    assert len(pids) == 4  # two workers, and the guard of each
     daemon.end(signal.SIGKILL)
     gone = time.monotonic() + 5
     until(lambda: not alive(pids) or time.monotonic() > gone, "five seconds", 6)
