@@ -49,6 +49,9 @@ KINDS: Final[Mapping[str, Blame]] = {
 }
 """Why a plan can fail, and who is to blame: the closed list behind the `kind` label."""
 
+SECONDARY: Final = frozenset({"member_lost"})
+"""What a rank reports when another one went: whoever caused it says it better, if given a moment."""
+
 PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
 """What the time between a save and its gauge is spent on."""
 

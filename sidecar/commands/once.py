@@ -14,13 +14,12 @@ from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
 from sidecar.group.process import Exited
-from sidecar.records import Checkpoint, Member, Result
+from sidecar.records import SECONDARY, Checkpoint, Member, Result
 from sidecar.status import WorkerStatus
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
 _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
-_SECONDARY: Final = frozenset({"member_lost"})
 
 Inbox = queue.SimpleQueue[tuple[str, Report | Exited]]
 
@@ -118,7 +117,7 @@ def _wait(
             found.append(report)
         elif isinstance(report, Failed):
             error = _explained(report)
-            if report.kind not in _SECONDARY:
+            if report.kind not in SECONDARY:
                 raise error
             suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, error)
         elif isinstance(report, Exited):

@@ -218,8 +218,9 @@ class Courier:
             wanted, pinned = visit.is_wanted(checkpoint.key), checkpoint.pin is not None
             try:
                 if wanted and not pinned and self._has_room(each):
-                    found.append(self._pinner.pin(each) or each)
-                    self._pins_changed = True
+                    held_now = self._pinner.pin(each)
+                    found.append(held_now or each)
+                    self._pins_changed |= held_now is not None
                 elif pinned and not wanted and (leaving or checkpoint.key in self._unwanted):
                     unpin(checkpoint, self._pins)
                     self._pins_changed = True

@@ -6,17 +6,13 @@ No I/O and no clock: reports and times come in, commands go to the workers, at l
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from sidecar.daemon.retention import plan_folder
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
 from sidecar.group.process import Exited
 from sidecar.policy import Fail
-from sidecar.records import Member, Plan, Result
-
-_SECONDARY: Final = frozenset({"member_lost"})
-"""What a rank reports when another one went: whoever caused it says it better, if given a moment."""
+from sidecar.records import SECONDARY, Member, Plan, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class Part:
 
     def fail(self, kind: str, message: str, rank: int | None, now: float) -> None:
         """Note a failure; the first that is no mere consequence of another stands."""
-        secondary = kind in _SECONDARY
+        secondary = kind in SECONDARY
         known = self.ending
         if known is not None and (known.result is not None or secondary or known.at <= now):
             return

@@ -195,8 +195,7 @@ class World:
     def lost(self, now: float) -> dict[str, str]:
         """Other nodes of the open plan that will not finish it, and why."""
         plan = self.history.open
-        others = [each for each in (plan.members or ()) if each.node != self.identity.node] if plan is not None else []
-        return {member.node: why for member in others if (why := self._lost_by(member, now))}
+        return self._lost_among(plan.members or (), now) if plan is not None else {}
 
     def broken_group(self, now: float) -> str | None:
         """The group of the newest evaluation, if a member on another node is gone: it cannot be used again."""
@@ -204,8 +203,7 @@ class World:
         if newest is None or self.history.open is not None:
             return None
         members = newest.plan.members or ()
-        others = [each for each in members if each.node != self.identity.node]
-        return group_id(members) if any(self._lost_by(each, now) for each in others) else None
+        return group_id(members) if self._lost_among(members, now) else None
 
     def wanted(self, now: float) -> Callable[[Key], bool]:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
@@ -279,6 +277,10 @@ class World:
 
     def _checkpoints(self) -> list[Checkpoint]:
         return [found.checkpoint for found in self.found.values()]
+
+    def _lost_among(self, members: tuple[Member, ...], now: float) -> dict[str, str]:
+        others = [each for each in members if each.node != self.identity.node]
+        return {each.node: why for each in others if (why := self._lost_by(each, now))}
 
     def _lost_by(self, member: Member, now: float) -> str | None:
         incarnation = member.worker.removeprefix(f"{member.node}.").split(".")[0]
