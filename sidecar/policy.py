@@ -113,9 +113,9 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     return _in_turn(view, rules, now, action) if isinstance(action, Propose) else action
 
 
-def pending(history: History, found: Sequence[Checkpoint], task: str | None) -> int:
-    """How many complete checkpoints still need an evaluation."""
-    return sum(not history.is_settled(each.key, task) for each in found)
+def pending(history: History, found: Sequence[Checkpoint], task: str | None) -> list[Checkpoint]:
+    """The complete checkpoints that still need an evaluation."""
+    return [each for each in found if not history.is_settled(each.key, task)]
 
 
 def proposer(members: Sequence[Heartbeat]) -> str | None:

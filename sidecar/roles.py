@@ -5,6 +5,7 @@ answers, so a setting also overrides a hint that cannot be understood. `decide_r
 arguments only. Imports no framework: TF_CONFIG is read as TensorFlow's resolver would, without it.
 """
 
+import ipaddress
 import json
 import socket
 from collections.abc import Callable, Mapping
@@ -23,6 +24,11 @@ CHIEF_TYPES: Final = ("chief", "master")
 TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")
 
 _SET_ROLE: Final = "--role worker or --role chief (SIDECAR_ROLE, or role in the file)"
+EVAL_PORTS_REMEDY: Final = (
+    "whoever reaches a worker's port can run code in it, since TensorFlow's server asks for no password; "
+    "give --host an address on a private network, or let a firewall keep port_range to the eval group"
+)
+
 _HIDDEN_IN: Final[Mapping[str, str]] = {"NOTIFY_SOCKET": "systemd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
 
 
@@ -125,6 +131,17 @@ def advertised_host(settings: "Settings", environ: Mapping[str, str], *, own: Ca
         raise SettingsError(
             f"TF_CONFIG: task {task.name}, address {task.address!r}: {error}; or give {remedy}"
         ) from error
+
+
+def public_address(host: str, *, resolve: bool = True) -> str | None:
+    """The address that `host` names, if it is one of the internet's; names are looked up only if `resolve`."""
+    flags = 0 if resolve else socket.AI_NUMERICHOST
+    try:
+        answers = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=flags)
+    except OSError:  # a name that nobody knows, nobody reaches
+        return None
+    addresses = (str(answer[4][0]).partition("%")[0] for answer in answers)
+    return next((address for address in addresses if ipaddress.ip_address(address).is_global), None)
 
 
 def _from_chief_nodes(patterns: tuple[str, ...], node: str, environ: Mapping[str, str]) -> RoleDecision:

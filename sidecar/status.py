@@ -37,7 +37,9 @@ class Status:
     state: NodeState
     publisher: bool = False
     unready: str | None = "starting"  # why /readyz says no; None: ready
+    journal_read: bool = False  # to its end, once: before that, totals would only be a part
     pending: int = 0  # complete checkpoints that still need an evaluation
+    oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)
     newest: Newest | None = None
     plan: int | None = None  # the open plan, if any
     group_size: int = 0

@@ -1,11 +1,12 @@
 import ipaddress
 import json
+import socket
 
 import pytest
 
 from sidecar.config import Settings
 from sidecar.errors import SettingsError
-from sidecar.roles import advertised_host, decide_role, node_name, own_address
+from sidecar.roles import advertised_host, decide_role, node_name, own_address, public_address
 
 CHIEF_AND_WORKERS = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
 MASTER_AND_WORKER = {"master": ["a:1"], "worker": ["b:1"]}
@@ -319,3 +320,40 @@ def test_an_interface_address_is_one(monkeypatch):
     monkeypatch.undo()
     found = _first_interface_address()
     assert found is None or not ipaddress.ip_address(found).is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "public"),
+    [
+        ("10.0.0.9", None),
+        ("127.0.0.1", None),
+        ("100.64.3.4", None),  # a carrier's or a VPN's
+        ("[fd00::1]", None),
+        ("[fe80::1]", None),
+        ("8.8.8.8", "8.8.8.8"),
+        ("[2606:4700::1111]", "2606:4700::1111"),
+        ("localhost", None),
+        ("no-such-host.invalid", None),
+    ],
+)
+def test_public_addresses_are_told_from_private_ones(host, public):
+    """What anybody on the internet could dial is known as such."""
+    assert public_address(host) == public
+    if "host" not in host:
+        assert public_address(host, resolve=False) == public
+
+
+def test_names_are_looked_up_only_where_waiting_is_allowed(monkeypatch):
+    """The daemon asks no resolver at its start; `check` does."""
+    asked = []
+
+    def resolver(host, *_, flags=0, **__):
+        asked.append(host)
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror("a name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 0)), (2, 1, 6, "", ("9.9.9.9", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    assert public_address("train-7", resolve=False) is None
+    assert public_address("train-7") == "9.9.9.9"
+    assert asked == ["train-7", "train-7"]

@@ -19,7 +19,7 @@ from sidecar.errors import SidecarError
 from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready, Report
 from sidecar.group.process import Exited, Post
-from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
+from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
 
 _GLANCE_SECONDS: Final = 0.25
 
@@ -63,6 +63,8 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
     text = f"{decision.role} ({decision.source})"
     yield Finding("role", ok=True, text=f"{text}; {decision.warning}: {decision.remedy}" if decision.warning else text)
+    if decision.role == "worker" and (address := public_address(host)) is not None:
+        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
     return decision
 
 

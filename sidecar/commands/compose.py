@@ -36,9 +36,17 @@ from sidecar.http import Server
 from sidecar.observers.log import entry_logged
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import status_json
+from sidecar.observers.systemd import Notifier
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint, Plan
-from sidecar.roles import RoleDecision, advertised_host, decide_role, node_name
+from sidecar.roles import (
+    EVAL_PORTS_REMEDY,
+    RoleDecision,
+    advertised_host,
+    decide_role,
+    node_name,
+    public_address,
+)
 from sidecar.status import Status
 from sidecar.version import __version__
 
@@ -65,7 +73,9 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     exporter = Exporter(registry)
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     clock = SystemClock()
-    daemon = make_daemon(settings, environ, node, decision, inbox, clock, Log(log), Showing(shown, exporter))
+    daemon = make_daemon(
+        settings, environ, node, decision, inbox, clock, Log(log), Showing(shown, exporter, Notifier(environ))
+    )
     server = Server(
         settings.http_host,
         settings.http_port,
@@ -76,6 +86,8 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     )
     server.start()
     _announce(log, settings, decision, server.url)
+    if decision.role == "worker" and (address := public_address(advertised_host(settings, environ), resolve=False)):
+        log.warning("eval_ports_public", host=address, ports=settings.port_range, remedy=EVAL_PORTS_REMEDY)
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda number, _: inbox.put(Terminate(signal.Signals(number).name)))
     courier = daemon.courier
@@ -204,10 +216,12 @@ class Showing:
 
     shown: Shown
     exporter: Exporter
+    notify: Notifier
     last: tuple[Status, int] | None = None
 
     def __call__(self, status: Status, history: History) -> None:
-        """Renew gauges and status page, if anything changed."""
+        """Tell systemd that the loop turned; renew gauges and status page, if anything changed."""
+        self.notify(status, history)
         if self.last == (status, len(history.entries)):
             return
         self.last = status, len(history.entries)

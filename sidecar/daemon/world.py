@@ -164,7 +164,7 @@ class World:
             if not self._available:
                 self._gathering_since = now
             self._available, self._changed_at = available, now
-        undone = pending(self.history, self._checkpoints(), self.task) > 0 or bool(self._given_up)
+        undone = bool(pending(self.history, self._checkpoints(), self.task) or self._given_up)
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -249,6 +249,7 @@ class World:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
         newest = next(reversed(self.found.values()), None)
+        waiting = pending(self.history, self._checkpoints(), self.task)
         return Status(
             run=self.identity.run,
             node=self.identity.node,
@@ -259,7 +260,9 @@ class World:
             state=self.state,
             publisher=proposer(_ready_workers(fresh)) == self.identity.node,
             unready=unready,
-            pending=pending(self.history, self._checkpoints(), self.task),
+            journal_read=self.caught_up,
+            pending=len(waiting),
+            oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
             newest=Newest(newest.checkpoint.step, newest.written_at) if newest is not None else None,
             plan=self.history.open.plan if self.history.open is not None else None,
             group_size=len(self._group),

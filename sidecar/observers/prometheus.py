@@ -1,17 +1,14 @@
 """Prometheus families: what the journal holds and what this node is doing, as one snapshot.
 
-The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last. The
-journal is folded into running totals, each entry once, so an update costs the same after ten entries or ten thousand.
+The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last, and
+/proc. The journal is folded into running totals, each entry once, so an update costs the same after ten entries or ten
+thousand. They appear when the journal was read to its end: a restart must not look like a counter that was reset.
 Imports nothing of the daemon.
 """
 
-import math
-import operator
 import platform
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, get_args
 
@@ -19,13 +16,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sidecar.history import Closed, Entry, History, Key
-from sidecar.records import KINDS, PHASES, NodeState, Value
+from sidecar.history import Closed, History
+from sidecar.observers.totals import Totals, number_of
+from sidecar.records import NodeState
 from sidecar.status import Status
 from sidecar.version import __version__
-
-BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
-"""Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
 
 _ONE = ("run",)
 _METRIC = ("run", "eval_set", "metric")
@@ -49,6 +44,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Unix time at which that checkpoint's last file was written.",
     ),
     "sidecar_checkpoints_pending": (_ONE, "Complete checkpoints that still need an evaluation."),
+    "sidecar_pending_oldest_timestamp_seconds": (
+        _ONE,
+        "Unix time at which the oldest checkpoint that still needs an evaluation was written; absent if there is none.",
+    ),
     "sidecar_checkpoints_evaluated_total": (_ONE, "Checkpoints that were evaluated successfully."),
     "sidecar_checkpoints_failed_total": (_ONE, "Checkpoints given up after too many failed attempts."),
     "sidecar_checkpoints_skipped_total": (_ONE, "Checkpoints passed over on purpose, by the queue or start setting."),
@@ -60,6 +59,7 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_members": (("run", "state"), "Nodes whose heartbeat this node sees, by the state they report."),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
     "sidecar_saves_bytes": (_ONE, "Disk space of what workers saved about their evaluations."),
+    "sidecar_ready": (("run", "node"), "1 while the node can take part in evaluations, else 0; /readyz says why."),
     "sidecar_publisher": (("run", "node"), "1 on the one node that exports the sidecar_eval_* families, else 0."),
     "sidecar_node_info": (
         ("run", "node", "role", "role_source", "version"),
@@ -69,6 +69,8 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_worker_batches": (("run", "process"), "Batches of the running evaluation that a worker process has done."),
     "sidecar_worker_expected_batches": (("run", "process"), "Batches of the running evaluation that are its share."),
     "sidecar_worker_info": (("run", "process", "worker", "pid"), "Always 1; which process stands behind a number."),
+    "sidecar_worker_resident_memory_bytes": (("run", "process"), "Resident memory of a worker process in bytes."),
+    "sidecar_worker_cpu_seconds_total": (("run", "process"), "CPU time that a worker process has used in seconds."),
     "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
 }
 
@@ -84,8 +86,9 @@ class Exporter(Collector):
     def __init__(self, registry: CollectorRegistry, *, process_metrics: bool = True) -> None:
         self._history: History | None = None
         self._folded = 0
-        self._totals = _Totals()
+        self._totals = Totals()
         self._snapshot: tuple[Metric, ...] = (_build_info(),)
+        self._workers: dict[tuple[str, str], ProcessCollector] = {}
         registry.register(self)
         if process_metrics:
             ProcessCollector(registry=registry)
@@ -94,18 +97,21 @@ class Exporter(Collector):
         """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
         self._follow(history)
         samples = _Samples(status.run)
-        if status.publisher and history.newest is not None:
-            _export_evaluation(samples, history.newest, self._totals)
-        _export_totals(samples, self._totals)
+        if status.journal_read:
+            if status.publisher and history.newest is not None:
+                _export_evaluation(samples, history.newest, self._totals)
+            _export_totals(samples, self._totals)
         _export_status(samples, status)
         durations = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=("run", "phase"))
-        for phase, duration in self._totals.durations.items():
+        for phase, duration in self._totals.durations.items() if status.journal_read else ():
             durations.add_metric((status.run, phase), duration.cumulative(), duration.total)
-        self._snapshot = (*samples.families.values(), durations, _build_info())
+        self._snapshot = (*samples.families.values(), *([durations] if status.journal_read else []), _build_info())
+        self._workers = _worker_collectors(status)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the snapshot built last; safe in any thread."""
+        """Yield the snapshot built last, and what the worker processes use now; safe in any thread."""
         yield from self._snapshot
+        yield from _worker_usage(self._workers)
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
@@ -115,7 +121,7 @@ class Exporter(Collector):
 
     def _follow(self, history: History) -> None:
         if history is not self._history or len(history.entries) < self._folded:
-            self._history, self._folded, self._totals = history, 0, _Totals()
+            self._history, self._folded, self._totals = history, 0, Totals()
         for entry in history.entries[self._folded :]:
             self._totals.add(entry)
         self._folded = len(history.entries)
@@ -149,13 +155,13 @@ class _Samples:
             family.add_metric((self._run, *labels), value)
 
 
-def _export_evaluation(samples: _Samples, newest: Closed, totals: "_Totals") -> None:
+def _export_evaluation(samples: _Samples, newest: Closed, totals: Totals) -> None:
     checkpoint, outcome, result = newest.plan.checkpoint, newest.outcome, newest.outcome.result
     if checkpoint is None or result is None:
         return
     for eval_set, values in result.metrics.items():
         for name, value in values.items():
-            samples.add("sidecar_eval_metric", _number(value), eval_set, name)
+            samples.add("sidecar_eval_metric", number_of(value), eval_set, name)
             samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
             samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
             samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
@@ -170,7 +176,7 @@ def _export_evaluation(samples: _Samples, newest: Closed, totals: "_Totals") -> 
     samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(outcome.completed_at))
 
 
-def _export_totals(samples: _Samples, totals: "_Totals") -> None:
+def _export_totals(samples: _Samples, totals: Totals) -> None:
     for status, keys in totals.checkpoints.items():
         samples.add(f"sidecar_checkpoints_{status}_total", len(keys))
     for kind, count in totals.failures.items():
@@ -181,13 +187,16 @@ def _export_status(samples: _Samples, status: Status) -> None:
     if status.newest is not None:
         samples.add("sidecar_newest_checkpoint_step", status.newest.step)
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
-    samples.add("sidecar_checkpoints_pending", status.pending)
+    if status.role == "worker":  # a chief does not look at checkpoints
+        samples.add("sidecar_checkpoints_pending", status.pending)
+    samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
     samples.add("sidecar_group_size", status.group_size)
     samples.add("sidecar_groups_formed_total", status.groups_formed)
     for state, count in (dict.fromkeys(get_args(NodeState), 0) | status.members).items():
         samples.add("sidecar_members", count, state)
     samples.add("sidecar_pins_bytes", status.pins_bytes)
     samples.add("sidecar_saves_bytes", status.saves_bytes)
+    samples.add("sidecar_ready", status.unready is None, status.node)
     samples.add("sidecar_publisher", status.publisher, status.node)
     samples.add("sidecar_node_info", 1, status.node, status.role, status.role_source, status.version)
     for state, count in Counter(worker.state for worker in status.workers).items():
@@ -200,87 +209,27 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_worker_info", 1, process, worker.worker, str(worker.pid))
 
 
-_IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
+_USAGE: Final = {
+    "process_resident_memory_bytes": "sidecar_worker_resident_memory_bytes",
+    "process_cpu_seconds_total": "sidecar_worker_cpu_seconds_total",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    goal: str
-    number: float
-    step: int | None
+def _worker_collectors(status: Status) -> dict[tuple[str, str], ProcessCollector]:
+    """What reads the usage of each worker process from /proc, by run and place."""
+    return {
+        (status.run, str(place)): ProcessCollector(pid=worker.pid.__int__, registry=None)
+        for place, worker in enumerate(status.workers)
+    }
 
 
-@dataclass(slots=True)
-class _Duration:
-    """A histogram of seconds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
-    total: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one; two clocks may disagree about what came first, which is no time at all."""
-        self.counts[bisect_left(BUCKETS, max(seconds, 0.0))] += 1
-        self.total += max(seconds, 0.0)
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Pairs of upper bound and how many were not longer."""
-        seen, pairs = 0, []
-        for bound, count in zip(BUCKETS, self.counts, strict=True):
-            seen += count
-            pairs.append(("+Inf" if math.isinf(bound) else str(bound), float(seen)))
-        return pairs
-
-
-@dataclass(slots=True)
-class _Totals:
-    """The journal's entries added up, one by one. All known series exist from the start, as 0."""
-
-    checkpoints: dict[str, set[Key]] = field(
-        default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
-    )
-    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    durations: dict[str, _Duration] = field(default_factory=lambda: {phase: _Duration() for phase in PHASES})
-    best: dict[tuple[str, str], _Best] = field(default_factory=dict)
-
-    def add(self, entry: Entry) -> None:
-        """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
-        if not isinstance(entry, Closed):
-            self.checkpoints.get(entry.settlement.verdict, set()).add(entry.settlement.key)
-        elif entry.outcome.status == "succeeded":
-            self._succeeded(entry)
-        else:
-            kind = entry.outcome.kind if entry.outcome.kind in KINDS else "unknown"  # the label's values stay bounded
-            self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
-
-    def _succeeded(self, closed: Closed) -> None:
-        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        if checkpoint is None or result is None:
-            return
-        self.checkpoints["evaluated"].add(checkpoint.key)
-        for phase, seconds in result.phases.items():
-            if phase in self.durations:
-                self.durations[phase].add(seconds)
-        for eval_set, values in result.metrics.items():
-            for name, value in values.items():
-                self._compare((eval_set, name), value, checkpoint.step)
-
-    def _compare(self, metric: tuple[str, str], value: Value, step: int | None) -> None:
-        number, best, improves = _number(value), self.best.get(metric), _IMPROVES.get(value.goal)
-        if improves is None or math.isnan(number):
-            return
-        # Another goal means another task: its numbers do not compete with the old ones.
-        if best is None or best.goal != value.goal or improves(number, best.number):
-            self.best[metric] = _Best(value.goal, number, step)
-
-
-def _number(value: Value) -> float:
-    """The number as a float; what strict JSON cannot carry is in `hex`."""
-    if value.value is not None:
-        return value.value
-    try:
-        return float.fromhex(value.hex)
-    except (ValueError, OverflowError):
-        return math.nan
+def _worker_usage(collectors: dict[tuple[str, str], ProcessCollector]) -> Iterator[Metric]:
+    families = {name: _family(name) for name in _USAGE.values()} if collectors else {}
+    for labels, collector in collectors.items():
+        for sample in (sample for family in collector.collect() for sample in family.samples):
+            if sample.name in _USAGE:
+                families[_USAGE[sample.name]].add_metric(labels, sample.value)
+    yield from families.values()
 
 
 def _seconds(text: str) -> float | None:

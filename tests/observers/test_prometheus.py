@@ -1,6 +1,8 @@
 import math
+import os
 import threading
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -11,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sidecar.observers import prometheus
 from sidecar.observers.prometheus import Exporter
 from sidecar.records import KINDS, PHASES, Value
+from sidecar.status import WorkerStatus
 
 TEST = {"run": "mnist", "eval_set": "test"}
 ACCURACY = TEST | {"metric": "accuracy"}
@@ -275,3 +278,43 @@ def test_families_follow_the_conventions():
         assert name.startswith("sidecar_")
         assert explanation.endswith(".")
         assert not {"step", "path", "checkpoint"} & set(labels)
+
+
+def test_totals_wait_for_the_whole_journal(exporter, registry, journal, status):
+    """A daemon that still reads its journal after a restart shows no totals, or they would look like a reset."""
+    journal.evaluate("ckpt-1", 1)
+    exporter.update(status(journal_read=False), journal.history)
+    shown = names(registry)
+    assert not [name for name in shown if name.startswith(("sidecar_eval_", "sidecar_evaluation_", "sidecar_plans_"))]
+    assert not [name for name in shown if name.startswith("sidecar_checkpoints_") and name.endswith("_total")]
+    assert "sidecar_members" in shown
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_checkpoints_evaluated_total", RUN) == 1
+
+
+def test_workers_show_what_they_use(exporter, registry, journal, status):
+    """Memory and CPU time of each worker process, read at the scrape; one that is gone has none."""
+    here, gone = WorkerStatus("w-0", os.getpid(), "idle"), WorkerStatus("w-1", 2**22 + 1, "idle")
+    exporter.update(status(workers=(here, gone)), journal.history)
+    read, place = registry.get_sample_value, RUN | {"process": "0"}
+    resident = psutil.Process().memory_info().rss
+    assert read("sidecar_worker_resident_memory_bytes", place) == pytest.approx(resident, rel=0.2)
+    assert read("sidecar_worker_cpu_seconds_total", place) > 0
+    assert read("sidecar_worker_resident_memory_bytes", RUN | {"process": "1"}) is None
+
+
+def test_readiness_and_the_oldest_that_waits(exporter, registry, journal, status):
+    """A node that cannot take part says so; the oldest waiting checkpoint dates the lag, and is absent without one."""
+    read, node = registry.get_sample_value, RUN | {"node": "worker-0"}
+    exporter.update(status(), journal.history)
+    assert read("sidecar_ready", node) == 1
+    assert read("sidecar_pending_oldest_timestamp_seconds", RUN) == 1769860700.5
+    exporter.update(status(unready="storage hangs", pending=0, oldest_pending=None), journal.history)
+    assert read("sidecar_ready", node) == 0
+    assert read("sidecar_pending_oldest_timestamp_seconds", RUN) is None
+
+
+def test_a_chief_counts_no_queue(exporter, registry, journal, status):
+    """It does not look at checkpoints, so a zero would be a claim."""
+    exporter.update(status(role="chief", publisher=False, pending=0), journal.history)
+    assert registry.get_sample_value("sidecar_checkpoints_pending", RUN) is None

@@ -1,0 +1,100 @@
+"""The journal's entries added up: how many checkpoints came to which end, what is best so far, how long phases took.
+
+Each entry is added once, so that a step of the fold costs the same after ten entries or ten thousand. Pure.
+"""
+
+import math
+import operator
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.history import Closed, Entry, Key
+from sidecar.records import KINDS, PHASES, Value
+
+BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
+"""Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
+
+_IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a metric so far, and at which step it was reached."""
+
+    goal: str
+    number: float
+    step: int | None
+
+
+@dataclass(slots=True)
+class Duration:
+    """A histogram of seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one; two clocks may disagree about what came first, which is no time at all."""
+        self.counts[bisect_left(BUCKETS, max(seconds, 0.0))] += 1
+        self.total += max(seconds, 0.0)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Pairs of upper bound and how many were not longer."""
+        seen, pairs = 0, []
+        for bound, count in zip(BUCKETS, self.counts, strict=True):
+            seen += count
+            pairs.append(("+Inf" if math.isinf(bound) else str(bound), float(seen)))
+        return pairs
+
+
+@dataclass(slots=True)
+class Totals:
+    """The journal's entries added up, one by one. All known series exist from the start, as 0."""
+
+    checkpoints: dict[str, set[Key]] = field(
+        default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
+    )
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    durations: dict[str, Duration] = field(default_factory=lambda: {phase: Duration() for phase in PHASES})
+    best: dict[tuple[str, str], Best] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
+        if not isinstance(entry, Closed):
+            self.checkpoints.get(entry.settlement.verdict, set()).add(entry.settlement.key)
+        elif entry.outcome.status == "succeeded":
+            self._succeeded(entry)
+        else:
+            kind = entry.outcome.kind if entry.outcome.kind in KINDS else "unknown"  # the label's values stay bounded
+            self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
+
+    def _succeeded(self, closed: Closed) -> None:
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        if checkpoint is None or result is None:
+            return
+        self.checkpoints["evaluated"].add(checkpoint.key)
+        for phase, seconds in result.phases.items():
+            if phase in self.durations:
+                self.durations[phase].add(seconds)
+        for eval_set, values in result.metrics.items():
+            for name, value in values.items():
+                self._compare((eval_set, name), value, checkpoint.step)
+
+    def _compare(self, metric: tuple[str, str], value: Value, step: int | None) -> None:
+        number, best, improves = number_of(value), self.best.get(metric), _IMPROVES.get(value.goal)
+        if improves is None or math.isnan(number):
+            return
+        # Another goal means another task: its numbers do not compete with the old ones.
+        if best is None or best.goal != value.goal or improves(number, best.number):
+            self.best[metric] = Best(value.goal, number, step)
+
+
+def number_of(value: Value) -> float:
+    """The number as a float; what strict JSON cannot carry is in `hex`."""
+    if value.value is not None:
+        return value.value
+    try:
+        return float.fromhex(value.hex)
+    except (ValueError, OverflowError):
+        return math.nan
