@@ -1,0 +1,73 @@
+"""What a service manager and an administrator see of a daemon."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+import psutil
+import pytest
+
+
+class Manager:
+    """A service manager's socket, and everything heard there."""
+
+    def __init__(self, listener):
+        self._listener = listener
+        self._heard = []
+
+    def heard(self):
+        """All messages so far."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._heard.append(self._listener.recv(4096))
+        return self._heard
+
+
+@pytest.fixture
+def manager(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        yield Manager(listener)
+
+
+def test_systemd_hears_start_life_and_stop(sidecar, place, manager, tmp_path):
+    """READY once, WATCHDOG as long as the loop turns and not while it is frozen, STOPPING on the way out."""
+    watched = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+    daemon = sidecar.run(place, "--role", "chief", **watched)
+    daemon.until(lambda: any(b"READY=1" in each for each in manager.heard()), "READY")
+    signs = len(manager.heard())
+    daemon.until(lambda: len(manager.heard()) >= signs + 3, "three signs of life")
+    assert all(b"WATCHDOG=1" in each for each in manager.heard()[signs:])
+    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.until(lambda: psutil.Process(daemon.pid).status() == psutil.STATUS_STOPPED, "the stop")
+    frozen = len(manager.heard())
+    time.sleep(1.5)  # nothing can be waited for: silence is what is proven, over more than the longest turn
+    assert len(manager.heard()) == frozen
+    os.kill(daemon.pid, signal.SIGCONT)
+    ended = daemon.end(signal.SIGTERM)
+    assert ended.code == 0
+    assert b"STOPPING=1" in b"\n".join(manager.heard())
+    assert sum(b"READY=1" in each for each in manager.heard()) == 1
+
+
+def test_an_address_of_the_internet_is_a_loud_warning(sidecar, place):
+    """Worker ports ask for no password: who advertises them to the world is told, with what to do."""
+    daemon = sidecar.run(place, "--host", "8.8.8.8", task="plain.py")
+    (warning,) = daemon.logged("eval_ports_public")
+    assert (warning["level"], warning["host"], warning["ports"]) == ("warning", "8.8.8.8", "21000-21999")
+    assert "private network" in warning["remedy"]
+    daemon.process.kill()
+    checked = sidecar.command("check", "--checkpoint-dir", place, "--host", "8.8.8.8", "--role", "worker")
+    assert checked.code != 0
+    assert "8.8.8.8 is a public address" in " ".join(checked.out.split())
+
+
+def test_a_private_address_is_none(sidecar, place):
+    """Nobody is warned for nothing."""
+    daemon = sidecar.run(place, "--host", "10.0.0.9", task="plain.py")
+    daemon.until(lambda: daemon.get("/healthz")[0] == 200, "an answer")
+    assert not daemon.log("eval_ports_public")
+    daemon.process.kill()
