@@ -3,6 +3,8 @@
 It runs no daemon and leaves nothing behind. Each trial is a function that returns findings; none stops another.
 """
 
+import http.client
+import json
 import queue
 import secrets
 import socket
@@ -22,6 +24,8 @@ from sidecar.group.process import Exited, Post
 from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
 
 _GLANCE_SECONDS: Final = 0.25
+_ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
+_ANSWER_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +120,27 @@ def _http(settings: Settings) -> Iterator[Finding]:
         try:
             trial.bind((settings.http_host, settings.http_port))
         except OSError as error:
-            text = f"{settings.http}: {error.strerror}; does a daemon run here already? --http chooses another address"
+            if (daemon := _serving(settings)) is not None:
+                yield Finding("http", ok=True, text=f"{settings.http} is served by {daemon}")
+                return
+            text = f"{settings.http}: {error.strerror}; --http chooses another address"
             yield Finding("http", ok=False, text=text)
             return
     yield Finding("http", ok=True, text=f"{settings.http} is free")
+
+
+def _serving(settings: Settings) -> str | None:
+    """The daemon of this run that serves there already, if that is what took the address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.http_host, settings.http_host)  # noqa: S104 - dialled
+    connection = http.client.HTTPConnection(host, settings.http_port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/api/status")
+        found = json.loads(connection.getresponse().read(_ANSWER_BYTES))
+        return f"this run's daemon on node {found['node']}" if found["run"] == settings.run else None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # somebody else's program
+        return None
+    finally:
+        connection.close()
 
 
 def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_path: str) -> Finding:

@@ -71,3 +71,32 @@ def test_a_private_address_is_none(sidecar, place):
     daemon.until(lambda: daemon.get("/healthz")[0] == 200, "an answer")
     assert not daemon.log("eval_ports_public")
     daemon.process.kill()
+
+
+def test_check_beside_a_daemon_of_the_run(sidecar, place, tmp_path):
+    """The address that this run's own daemon serves on is no trouble; another program's is."""
+    daemon = sidecar.run(place, "--role", "chief")
+    address = daemon.logged("daemon_started")[0]["http"].removeprefix("http://")
+    words = ("check", "--role", "chief", "--http", address, "--checkpoint-dir")
+    same = sidecar.command(*words, place)
+    assert "is served by this run's daemon" in " ".join(same.out.split()), same.out
+    assert same.code == 0
+    other = sidecar.command(*words, tmp_path / "another")
+    assert other.code == 2
+    assert "Address already in use" in " ".join(other.out.split())
+    daemon.process.kill()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 200 OK\r\n\r\n[]", b"220 mail\r\n"])
+def test_check_where_somebody_else_serves(sidecar, place, answer):
+    """Whatever answers there, if anything, is not taken for a daemon."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        program = sidecar.start("check", "--role", "chief", "--http", address, "--checkpoint-dir", place)
+        stranger.settimeout(60)
+        client, _ = stranger.accept()
+        with client:
+            client.sendall(answer)
+        done = program.wait()
+    assert done.code == 2
+    assert "Address already in use" in " ".join(done.out.split())
