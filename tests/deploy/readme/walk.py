@@ -65,7 +65,10 @@ class Walk:
         return done.returncode == 0
 
     def _stay(self, command: str) -> bool:
-        self.daemon = subprocess.Popen(shlex.split(command, comments=True), cwd=self.folder, env=self.environ)
+        log = self.folder / "daemon.log"
+        with log.open("wb") as said:
+            words = shlex.split(command)
+            self.daemon = subprocess.Popen(words, cwd=self.folder, env=self.environ, stdout=said, stderr=said)
         end = time.monotonic() + BOUND_SECONDS
         while time.monotonic() < end and self.daemon.poll() is None:
             try:
@@ -75,6 +78,7 @@ class Walk:
             except (urllib.error.URLError, OSError):
                 pass
             time.sleep(0.2)
+        print(log.read_text(errors="replace")[-4000:])
         return False
 
     def leave(self) -> None:
