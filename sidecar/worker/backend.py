@@ -16,7 +16,7 @@ from sidecar.group.messages import Join
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.shard import Shard
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import State
 from sidecar.worker.task import Task
 
 BACKENDS: Final = {"tensorflow": "sidecar.worker.tensorflow"}
@@ -48,8 +48,8 @@ class Stream:
     expected: int | None = None  # examples, if the task says how many there are
 
 
-States = dict[str, dict[str, ExactSum]]
-"""By eval set and state name: exact sums over this rank's batches, or over all ranks' once reduced."""
+States = dict[str, dict[str, State]]
+"""By eval set and state name: what this rank's batches came to, or all ranks' once reduced."""
 
 
 class Evaluator(Protocol):
@@ -75,6 +75,10 @@ class Evaluator(Protocol):
 
     def digest(self) -> str:
         """Hex digest of the values of the model's variables."""
+        ...
+
+    def layout(self) -> str:
+        """What states `evaluate` will return: equal on all ranks, or they cannot be added up."""
         ...
 
     def evaluate(self, tick: Tick) -> States:

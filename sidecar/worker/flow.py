@@ -1,8 +1,8 @@
-"""One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ one all-reduce ▶ result.
+"""One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ all-reduce ▶ result.
 
-The same for every framework. Two collectives, whatever the number of batches: the hello, in which ranks prove that they
-are about to evaluate the same thing, and the sum of the metric states. A rank enters the sum only after its own saves
-are durable, so that the result of a sum proves all of them.
+The same for every framework. Three collectives, whatever the number of batches: the hello, in which ranks prove that
+they are about to evaluate the same thing; which rows of the metric states anybody uses; and the sum of those. A rank
+enters the last two only after its own saves are durable, so that the result of a sum proves all of them.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from sidecar.records import Result
 from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.saves import save
+from sidecar.worker.states import exact_sum
 from sidecar.worker.task import MAX_EVAL_SETS
 
 _HELLO: Final = {
@@ -28,6 +29,7 @@ _HELLO: Final = {
     "task": "run different code of the task",
     "profile": "compute with different versions, devices or settings",
     "eval sets": "have different eval sets",
+    "metrics": "have different metrics",
 }
 """What ranks compare before they evaluate, and how to say that it differs."""
 
@@ -77,6 +79,7 @@ def evaluate(
                 "task": task_digest,
                 "profile": repr(sorted(profile.items())),
                 "eval sets": repr([stream.eval_set for stream in streams]),
+                "metrics": evaluator.layout(),
             },
         )
     with phase("evaluate", "evaluate"):
@@ -149,25 +152,21 @@ def _reduce(
     collective: Collective, join: Join, states: States, seconds: dict[str, float]
 ) -> tuple[States, dict[str, float]]:
     """All ranks' states added up, and each phase's time on the slowest rank."""
-    ordered = [(name, key) for name in sorted(states) for key in sorted(states[name])]
-    packs = [states[name][key].pack() for name, key in ordered]
+    ordered = [states[name][key] for name in sorted(states) for key in sorted(states[name])]
     times = np.zeros((len(join.members), len(_TIMED)), np.int64)
     times[join.rank] = [int(seconds[name] * 1e6) for name in _TIMED]
-    # The layout must be equal on all ranks or the sum is of unlike things: it is its own first element.
-    layout = _short_digest(repr([(name, key, len(pack)) for (name, key), pack in zip(ordered, packs, strict=True)]))
-    head = np.zeros(len(join.members), np.int64)
-    head[join.rank] = layout
-    total = collective.sum(np.concatenate([head, times.ravel(), *packs]))
-    if groups := _differing(total[: len(head)]):
-        raise EvaluationError("mismatch", f"ranks have different metrics: {_tell(groups, join)}")
-    offset = len(head)
-    by_rank = total[offset : offset + times.size].reshape(times.shape) / 1e6
+    used = np.concatenate([state.used() for state in ordered])
+    told = collective.sum(np.concatenate([times.ravel(), used.astype(np.int64)]))
+    by_rank = told[: times.size].reshape(times.shape) / 1e6
+    # Most states are counts, which fill one row in nine: what nobody uses stays at home.
+    rows = np.split(told[times.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
+    packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]
+    total = collective.sum(np.concatenate(packs))
+    ends = np.cumsum([len(pack) for pack in packs])[:-1]
+    for state, chosen, pack in zip(ordered, rows, np.split(total, ends), strict=True):
+        state.unpack(pack, chosen)
     slowest = by_rank.max(axis=0)
     slowest[_TIMED.index("reduce")] = by_rank[:, _TIMED.index("reduce")].min()  # others waited there for the slowest
-    offset += times.size
-    for (name, key), pack in zip(ordered, packs, strict=True):
-        states[name][key].unpack(total[offset : offset + len(pack)])
-        offset += len(pack)
     return states, {name: float(value) for name, value in zip(_TIMED, slowest, strict=True)}
 
 
@@ -177,7 +176,7 @@ EXAMPLES: Final = "examples"
 
 def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
     """Examples evaluated per set; raises `count` unless they are the examples that were read."""
-    counted = {stream.eval_set: int(reduced[stream.eval_set][EXAMPLES].integers()) for stream in streams}
+    counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         found = counted[stream.eval_set]
         if stream.fingerprint and found != stream.examples:

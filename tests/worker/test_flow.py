@@ -27,6 +27,7 @@ class FakeEvaluator:
     numbers: list
     path: str | None = None
     variables: str = "values"
+    metrics: str = "sum"
     traces: int = 1
     builds: int = 1
     raises: dict = field(default_factory=dict)
@@ -50,6 +51,10 @@ class FakeEvaluator:
     def digest(self):
         """Of the values."""
         return self.variables
+
+    def layout(self):
+        """Of the states below."""
+        return self.metrics
 
     def evaluate(self, tick):
         """One batch of all its numbers."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import SetStates
 from sidecar.worker.tensorflow.data import Batch
 from sidecar.worker.tensorflow.keras_metric import KerasMetric, value
 
@@ -42,19 +42,19 @@ class CompiledMeasurement:
         self._model.test_step(batch)
         return [metric.read() for metric in self._metrics]
 
-    def states(self) -> dict[str, ExactSum]:
+    def states(self) -> SetStates:
         """The identity of every state."""
-        states: dict[str, ExactSum] = {}
+        states: SetStates = {}
         for metric in self._metrics:
             states |= metric.states()
         return states
 
-    def add(self, states: dict[str, ExactSum], outputs: Any) -> None:
+    def add(self, states: SetStates, outputs: Any) -> None:
         """Add one batch."""
         for metric, change in zip(self._metrics, outputs, strict=True):
             metric.add(states, change)
 
-    def conclude(self, states: dict[str, ExactSum]) -> dict[str, Value]:
+    def conclude(self, states: SetStates) -> dict[str, Value]:
         """The numbers under the names that `test_step` gives them."""
         found: dict[str, Value] = {}
         for name, metric in self._by_result.items():

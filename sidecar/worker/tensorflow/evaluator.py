@@ -13,7 +13,7 @@ from sidecar.worker.backend import States, Stream, Tick
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.shard import Shard
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.data import Batches, CacheBudget, array_of, examples_in, feed
 from sidecar.worker.tensorflow.measure import Measurement, measurement
@@ -69,15 +69,26 @@ class KerasEvaluator:
             feed(digest.update, array_of(variable))
         return digest.hexdigest()
 
+    def layout(self) -> str:
+        """Names, kinds and sizes of all states."""
+        return repr(
+            [
+                (batches.name, name, type(state).__name__, state.rows, state.width)
+                for batches in self._batches
+                for name, state in sorted(self._step_of(batches).measurement.states().items())
+            ]
+        )
+
     def evaluate(self, tick: Tick) -> States:
         """Sum metric states over this rank's own batches."""
         found: States = {}
         for batches in self._batches:
             step = self._step_of(batches)
-            states = step.measurement.states() | {EXAMPLES: ExactSum((), "int64")}
+            counted = ExactSum((), "int64")
+            states: SetStates = step.measurement.states() | {EXAMPLES: counted}
             for batch in batches.own():
                 step.measurement.add(states, tf.nest.map_structure(array_of, step.run(batch)))
-                states[EXAMPLES].add(np.int64(examples_in(batch)))
+                counted.add(np.int64(examples_in(batch)))
                 tick()
             found[batches.name] = states
         return found

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import ExactSum, SetStates, exact_sum
 from sidecar.worker.tensorflow.keras_metric import PerExample, value
 
 
@@ -50,30 +50,32 @@ class KerasLoss:
             outputs["added"] = tf.add_n(added)
         return outputs
 
-    def states(self) -> dict[str, ExactSum]:
+    def states(self) -> SetStates:
         """The identity of every state."""
         weight = {"loss/weight": ExactSum((), "float32")} if self._weighted else {}
         return self._values.states() | weight | {"loss/added": ExactSum((), "float64")}
 
-    def add(self, states: dict[str, ExactSum], outputs: dict[str, Any]) -> None:
+    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
         """Add one batch."""
         self._values.add(states, outputs["losses"])
         if "weights" in outputs:
-            states["loss/weight"].add_each(np.asarray(outputs["weights"]))
+            exact_sum(states, "loss/weight").add_each(np.asarray(outputs["weights"]))
         if "added" in outputs:
             count = np.asarray(outputs["losses"]).size
-            states["loss/added"].add(np.float64(outputs["added"]) * count)  # exact: 24 bits times a small integer
+            exact_sum(states, "loss/added").add(
+                np.float64(outputs["added"]) * count
+            )  # exact: 24 bits times a small integer
 
-    def conclude(self, states: dict[str, ExactSum]) -> dict[str, Value]:
+    def conclude(self, states: SetStates) -> dict[str, Value]:
         """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
         count, total = self._values.count(states), self._values.total(states)
         mean = total / count if count else math.nan
-        added = float(states["loss/added"].round()) / count if count else 0.0
+        added = float(exact_sum(states, "loss/added").round()) / count if count else 0.0
         if not self._weighted:
             lower, upper = self._values.interval(states)
             interval = (None, None) if lower is None or upper is None else (lower + added, upper + added)
             return {"loss": value(mean + added, "min", interval)}
-        weight = float(states["loss/weight"].round())
+        weight = float(exact_sum(states, "loss/weight").round())
         by_weight = total / weight if weight else math.nan
         shown = by_weight if self._by_weight else mean
         return {"loss": value(shown + added, "min"), "loss_weighted_mean": value(by_weight + added, "min")}

@@ -13,7 +13,7 @@ import tensorflow as tf
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.intervals import normal, wilson
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import ExactSum, SetStates, exact_sum
 from sidecar.worker.tensorflow.data import array_of
 
 Goal = Literal["max", "min", "none"]
@@ -70,25 +70,25 @@ class KerasMetric:
         """Within the traced step, after an update: the change by this batch."""
         return [tf.identity(tf.convert_to_tensor(variable)) for variable in self.metric.variables]
 
-    def states(self) -> dict[str, ExactSum]:
+    def states(self) -> SetStates:
         """The identity of every state."""
         return {
             self._state(index): ExactSum(array.shape, str(array.dtype)) for index, array in enumerate(self._identity)
         }
 
-    def add(self, states: dict[str, ExactSum], change: list[Any]) -> None:
+    def add(self, states: SetStates, change: list[Any]) -> None:
         """Add one batch's change."""
         for index, array in enumerate(change):
-            states[self._state(index)].add(np.asarray(array))
+            exact_sum(states, self._state(index)).add(np.asarray(array))
 
     @property
     def divides(self) -> bool:
         """Whether its result is Keras' `Mean`: total divided by count."""
         return _result_is_inherited(self.metric, "Mean")
 
-    def number(self, states: dict[str, ExactSum]) -> float | dict[str, float]:
+    def number(self, states: SetStates) -> float | dict[str, float]:
         """The final number: divided in float64 here where Keras divides; else through Keras' own `result()`."""
-        sums = [states[self._state(index)].round() for index in range(len(self._identity))]
+        sums = [exact_sum(states, self._state(index)).round() for index in range(len(self._identity))]
         if self.divides:
             total, count = (float(value) for value in sums)
             return total / count if count else math.nan
@@ -138,7 +138,7 @@ class PerExample:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def states(self) -> dict[str, ExactSum]:
+    def states(self) -> SetStates:
         """The identity of every state."""
         return {
             self._state("count"): ExactSum((), "int64"),
@@ -148,30 +148,30 @@ class PerExample:
             self._state("squares"): ExactSum((), "float64"),
         }
 
-    def add(self, states: dict[str, ExactSum], values: Any) -> None:
+    def add(self, states: SetStates, values: Any) -> None:
         """Add the values of one batch, of any shape."""
         array = np.asarray(values, np.float32).ravel()
         ones = int(np.count_nonzero(array == 1))
-        states[self._state("count")].add(np.int64(array.size))
-        states[self._state("ones")].add(np.int64(ones))
-        states[self._state("binary")].add(np.int64(ones + np.count_nonzero(array == 0)))
-        states[self._state("total")].add_each(array)
-        states[self._state("squares")].add_each(np.square(array.astype(np.float64)))
+        exact_sum(states, self._state("count")).add(np.int64(array.size))
+        exact_sum(states, self._state("ones")).add(np.int64(ones))
+        exact_sum(states, self._state("binary")).add(np.int64(ones + np.count_nonzero(array == 0)))
+        exact_sum(states, self._state("total")).add_each(array)
+        exact_sum(states, self._state("squares")).add_each(np.square(array.astype(np.float64)))
 
-    def count(self, states: dict[str, ExactSum]) -> int:
+    def count(self, states: SetStates) -> int:
         """How many values were seen."""
-        return int(states[self._state("count")].integers())
+        return int(exact_sum(states, self._state("count")).integers())
 
-    def total(self, states: dict[str, ExactSum]) -> float:
+    def total(self, states: SetStates) -> float:
         """Their exact sum, rounded once."""
-        return float(states[self._state("total")].round())
+        return float(exact_sum(states, self._state("total")).round())
 
-    def interval(self, states: dict[str, ExactSum]) -> tuple[float | None, float | None]:
+    def interval(self, states: SetStates) -> tuple[float | None, float | None]:
         """95 % interval of the mean: Wilson's if all values are 0 or 1, else the normal one."""
         count = self.count(states)
-        if count and int(states[self._state("binary")].integers()) == count:
-            return wilson(int(states[self._state("ones")].integers()), count)
-        return normal(self.total(states), float(states[self._state("squares")].round()), count)
+        if count and int(exact_sum(states, self._state("binary")).integers()) == count:
+            return wilson(int(exact_sum(states, self._state("ones")).integers()), count)
+        return normal(self.total(states), float(exact_sum(states, self._state("squares")).round()), count)
 
     def _state(self, what: str) -> str:
         return f"{self._name}/each_{what}"

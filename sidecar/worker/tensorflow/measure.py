@@ -10,15 +10,12 @@ import tensorflow as tf
 
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import SetStates, exact_sum
 from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
 from sidecar.worker.tensorflow.data import Batch
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
 from sidecar.worker.tensorflow.keras_metric import KerasMetric, PerExample, per_example, value
-
-SetStates = dict[str, ExactSum]
-"""The states of one eval set, by name."""
 
 
 class Measurement(Protocol):
@@ -132,7 +129,7 @@ class ChosenMeasurement:
             return None, None
         _, values = self._each[name]
         counted = self._metrics[name].count_state
-        if counted is None or states[counted].round() != values.count(states):
+        if counted is None or exact_sum(states, counted).round() != values.count(states):
             return None, None  # what was seen one by one is not what the metric averaged
         return values.interval(states)
 

@@ -1,4 +1,4 @@
-"""Sums without rounding: the states in which metrics travel between workers. Imports numpy, never a framework.
+"""Sums without rounding: the state of nearly every metric. Imports numpy, never a framework.
 
 A float is an integer times a power of two, so a sum of floats is kept as one long integer per element and rounded once,
 when somebody asks. It depends neither on the order of additions nor on how the examples were divided among workers. The
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidecar.errors import RecordError
+from sidecar.worker.states.state import SetStates, chosen_rows, matrix_of
 
 _DIGIT_BITS: Final = 44
 _BASE: Final = 1 << _DIGIT_BITS
@@ -81,9 +82,14 @@ class ExactSum:
         return self._layout is _INT64
 
     @property
-    def packed_size(self) -> int:
-        """Length of every pack of this shape and dtype, whatever was added: 9, 51 or 1 words per element."""
-        return self._layout.words * self._size
+    def rows(self) -> int:
+        """9, 51 or 1, by dtype: the digits from the least significant, then the flags of what is not finite."""
+        return self._layout.words
+
+    @property
+    def width(self) -> int:
+        """One column per element."""
+        return self._size
 
     def add(self, delta: ArrayLike) -> None:
         """Add an array of exactly this shape.
@@ -121,47 +127,52 @@ class ExactSum:
             self._units()[:] += other._units()
         self._flags |= other._flags
 
-    def pack(self) -> NDArray[np.int64]:
-        """The sums as int64 (packed_size,): equal sums have equal packs, and 8192 packs add up without overflow.
+    def used(self) -> NDArray[np.bool_]:
+        """Which rows are not zero: of whole numbers it is one."""
+        self._carry()
+        return np.array([self._row(number).any() for number in range(self.rows)])
 
-        Row by row: for each digit, from the least significant, that of every element, in [-2^43, 2^43); then the flags,
-        bit 0 for NaN, 21 for inf, 42 for -inf. The length must not depend on the values, or the ranks could not
-        all-reduce without talking first. 44 bits per digit and one word for the flags make a float32 9 words; 32-bit
-        digits and three counters would make 13. Raises `OverflowError` for a sum of integers from 2^49 on.
+    def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """The sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
+
+        A row holds one digit of every element, in [-2^43, 2^43); the last one the flags, bit 0 for NaN, 21 for inf, 42
+        for -inf. 44 bits per digit and one word for the flags make a float32 9 words; 32-bit digits and three counters
+        would make 13. Raises `OverflowError` for a sum of integers from 2^49 on.
         """
         self._carry()
         if self.is_integral and self._reach >= _PACK_LIMIT:
             raise OverflowError(
                 f"an integer sum reached {self._reach}: from 2^49 on the ranks' sum could overflow int64"
             )
-        rows = np.zeros((self._layout.words, self._size), np.int64)
-        if len(self._digits) > 1:
-            rows[: self._layout.digits] = self._digits
-        else:
-            rows[self._layout.fraction_digits] = self._units()
-        if not self.is_integral:
-            rows[-1] = self._flags
-        return rows.reshape(-1)
+        chosen = chosen_rows(self, rows)
+        packed = np.zeros((len(chosen), self._size), np.int64)
+        for place, number in enumerate(chosen):
+            packed[place] = self._row(number)
+        return packed.reshape(-1)
 
-    def unpack(self, packed: NDArray[np.int64]) -> None:
+    def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
         """Replace the sums by those of a pack, or of an element-wise sum of packs.
 
         Raises `ValueError` for another length or dtype, `OverflowError` for what no sum of 8192 packs can be.
         """
-        if packed.shape != (self.packed_size,) or packed.dtype != np.int64:
-            raise ValueError(f"expected a pack of int64 ({self.packed_size},), found {packed.dtype} {packed.shape}")
-        rows = packed.reshape(self._layout.words, self._size)
-        digits, units = rows[: self._layout.digits], self._layout.fraction_digits
-        reach = _largest(digits)
+        chosen = chosen_rows(self, rows)
+        found = dict(zip(chosen, matrix_of(self, packed, len(chosen)), strict=True))
+        flags = found.pop(self.rows - 1, None) if not self.is_integral else None
+        reach = max((_largest(row) for row in found.values()), default=0)
         if reach > _LIMIT:
             raise OverflowError(f"a digit of the pack is {reach}: it is damaged, or more than 8192 packs were summed")
-        only_units = not (digits[:units].any() or digits[units + 1 :].any())
-        self._digits = digits[units : units + 1].copy() if only_units else digits.copy()
-        self._flags = np.zeros(self._size, np.int64)
+        units = self._layout.fraction_digits
+        self._digits, self._flags = np.zeros((1, self._size), np.int64), np.zeros(self._size, np.int64)
+        if any(row.any() for number, row in found.items() if number != units):
+            self._widen()
+            for number, row in found.items():
+                self._digits[number] = row
+        elif units in found:
+            self._digits[0] = found[units]
         self._reach = reach
-        if not self.is_integral:
+        if flags is not None:
             for flag in (_NAN, _POSITIVE, _NEGATIVE):
-                self._flags[(rows[-1] // flag & _FIELD) > 0] |= flag
+                self._flags[(flags // flag & _FIELD) > 0] |= flag
 
     def round(self) -> NDArray[np.float64]:
         """The sums as float64, each rounded once to the nearest, ties to even.
@@ -187,23 +198,33 @@ class ExactSum:
         return self._units().reshape(self.shape).copy()
 
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON: shape, dtype, and by their number those rows of the pack that are not zero."""
-        rows = self.pack().reshape(self._layout.words, self._size)
-        kept = {str(number): row.tolist() for number, row in enumerate(rows) if row.any()}
-        return {"shape": list(self.shape), "dtype": self.dtype, "rows": kept}
+        """Strict JSON: shape, dtype, and by their number those rows that are not zero."""
+        used = self.used()
+        rows = self.pack(used).reshape(-1, self._size).tolist()
+        kept = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
+        return {"reduction": "sum", "shape": list(self.shape), "dtype": self.dtype, "rows": kept}
 
     @classmethod
     def from_json(cls, parsed: dict[str, Any]) -> Self:
         """Read back what `to_json` wrote. Raises `RecordError` when it is anything else."""
         try:
             state = cls(tuple(parsed["shape"]), parsed["dtype"])
-            rows = np.zeros((state._layout.words, state._size), np.int64)
+            rows = np.zeros((state.rows, state._size), np.int64)
             for number, row in parsed["rows"].items():
                 rows[int(number)] = np.array(row).astype(np.int64, casting="safe")  # of floats there are none
             state.unpack(rows.reshape(-1))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise RecordError(f"not the saved state of a metric: {error!r}") from error
         return state
+
+    def _row(self, number: int) -> NDArray[np.int64]:
+        """One row of the pack; of digits that do not exist, zeros."""
+        if number == self.rows - 1 and not self.is_integral:
+            return self._flags
+        if len(self._digits) > 1:
+            row: NDArray[np.int64] = self._digits[number]
+            return row
+        return self._units() if number == self._layout.fraction_digits else np.zeros(self._size, np.int64)
 
     def _accept(self, values: ArrayLike) -> NDArray[Any]:
         """The values as an array that `_add` understands; raises `TypeError` where that would change one."""
@@ -283,6 +304,13 @@ class ExactSum:
             self._digits[row] -= carry << _DIGIT_BITS
             self._digits[row + 1] += carry
         self._reach = _largest(self._digits)
+
+
+def exact_sum(states: SetStates, name: str) -> ExactSum:
+    """The state of that name, which is an exact sum."""
+    state = states[name]
+    assert isinstance(state, ExactSum), f"{name} is no sum"
+    return state
 
 
 def _largest(values: NDArray[Any]) -> int:

@@ -244,8 +244,8 @@ def test_the_length_of_a_pack_depends_on_shape_and_dtype_only(dtype, words, shap
     empty, used = ExactSum(shape, dtype), ExactSum(shape, dtype)
     values = np.full(shape, 3, np.int64) if used.is_integral else np.full(shape, 0.1, np.float16)
     used.add(values)
-    assert empty.packed_size == words * math.prod(shape)
-    assert empty.pack().shape == used.pack().shape == (empty.packed_size,)
+    assert (empty.rows, empty.width) == (words, math.prod(shape))
+    assert empty.pack().shape == used.pack().shape == (words * math.prod(shape),)
 
 
 @pytest.mark.parametrize("value", [ENDS["float32"][1], -ENDS["float32"][1], 2.0**43, -1.0, 1 / 3])
@@ -349,7 +349,7 @@ def test_shapes_must_agree():
     with pytest.raises(ValueError, match="expected a pack"):
         state.unpack(np.zeros(5, np.int64))
     with pytest.raises(ValueError, match="expected a pack"):
-        state.unpack(np.zeros(state.packed_size))
+        state.unpack(np.zeros(state.rows * state.width))
     with pytest.raises(TypeError, match="use round"):
         state.integers()
 
@@ -386,8 +386,13 @@ def test_json_of_arrays_leaves_out_zeros():
     """A confusion matrix costs one row, an integer state none when it is empty."""
     state = ExactSum((2, 2))
     state.add(np.eye(2, dtype=np.float32))
-    assert state.to_json() == {"shape": [2, 2], "dtype": "float32", "rows": {"4": [1, 0, 0, 1]}}
-    assert ExactSum((3,), "int64").to_json() == {"shape": [3], "dtype": "int64", "rows": {}}
+    assert state.to_json() == {
+        "reduction": "sum",
+        "shape": [2, 2],
+        "dtype": "float32",
+        "rows": {"4": [1, 0, 0, 1]},
+    }
+    assert ExactSum((3,), "int64").to_json() == {"reduction": "sum", "shape": [3], "dtype": "int64", "rows": {}}
 
 
 @pytest.mark.parametrize(
