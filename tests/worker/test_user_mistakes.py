@@ -249,7 +249,7 @@ def test_metric_that_knows_no_weights(trained, digits, evaluate):
 def test_metrics_of_the_same_name(digits, refusal):
     """Two metrics under one name would hide each other."""
     failed = refusal(digits.make(metrics=lambda: digits.accuracy() + digits.accuracy()))
-    assert "metrics need different names, none of them 'loss': found ['accuracy', 'accuracy']" in failed.message
+    assert "metrics need different names, none of them 'loss': found 'accuracy' again" in failed.message
 
 
 def test_nothing_to_measure(digits, refusal):

@@ -47,6 +47,17 @@ SetStates = dict[str, State]
 """The states of one eval set, by name."""
 
 
+def within(states: SetStates, name: str) -> SetStates:
+    """The states that `named` gave this name."""
+    start = f"{name}/"
+    return {each.removeprefix(start): state for each, state in states.items() if each.startswith(start)}
+
+
+def named(name: str, states: SetStates) -> SetStates:
+    """The states of a part, told from those of other parts."""
+    return {f"{name}/{each}": state for each, state in states.items()}
+
+
 def chosen_rows(state: State, rows: NDArray[np.bool_] | None) -> list[int]:
     """Numbers of the rows that travel."""
     if rows is None:

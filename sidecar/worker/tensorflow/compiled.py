@@ -6,9 +6,10 @@ from typing import Any
 
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import SetStates
+from sidecar.worker.metrics.metric import Extent, Numbers, value
+from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.tensorflow.data import Batch
-from sidecar.worker.tensorflow.keras_metric import KerasMetric, value
+from sidecar.worker.tensorflow.keras_metric import KerasMetric
 
 
 class CompiledMeasurement:
@@ -22,52 +23,55 @@ class CompiledMeasurement:
                 "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
             )
         metrics = list(_leaves(model.metrics))
-        self._metrics = [KerasMetric(metric, f"{index}:{metric.name}") for index, metric in enumerate(metrics)]
+        self._metrics = {f"{index}:{metric.name}": KerasMetric(metric) for index, metric in enumerate(metrics)}
         model.test_step(first)
-        once = [metric.values() for metric in self._metrics]
+        once = [metric.values() for metric in self._metrics.values()]
         self._by_result = self._sources(first)  # runs the step again
-        for metric, values in zip(self._metrics, once, strict=True):
+        for metric, values in zip(self._metrics.values(), once, strict=True):
             metric.check_additive(values, metric.values())
         found = set(self._by_result)
-        for metric in self._by_result.values():
-            if isinstance(several := metric.metric.result(), dict):
+        for source in self._by_result.values():
+            if isinstance(several := self._metrics[source].metric.result(), dict):
                 found |= set(several)
         if unknown := set(results) - found:
             raise EvaluationError("task_error", _unknown(sorted(unknown)))
 
     def step(self, batch: Batch) -> Any:
         """Reset, run the model's own step, read."""
-        for metric in self._metrics:
+        for metric in self._metrics.values():
             metric.reset()
         self._model.test_step(batch)
-        return [metric.read() for metric in self._metrics]
+        return [metric.read() for metric in self._metrics.values()]
 
-    def states(self) -> SetStates:
+    def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
+        del extent  # sums do not depend on it
         states: SetStates = {}
-        for metric in self._metrics:
-            states |= metric.states()
+        for name, metric in self._metrics.items():
+            states |= named(name, metric.states())
         return states
 
-    def add(self, states: SetStates, outputs: Any) -> None:
+    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
         """Add one batch."""
-        for metric, change in zip(self._metrics, outputs, strict=True):
-            metric.add(states, change)
+        del first  # sums do not depend on it
+        for (name, metric), change in zip(self._metrics.items(), outputs, strict=True):
+            metric.add(within(states, name), change)
 
-    def conclude(self, states: SetStates) -> dict[str, Value]:
+    def conclude(self, states: SetStates) -> Numbers:
         """The numbers under the names that `test_step` gives them."""
         found: dict[str, Value] = {}
-        for name, metric in self._by_result.items():
-            number = metric.number(states)
+        for name, source in self._by_result.items():
+            metric = self._metrics[source]
+            number = metric.number(within(states, source))
             numbers = number if isinstance(number, dict) else {name: number}
             found |= {each: value(one, "min" if each == "loss" else metric.goal()) for each, one in numbers.items()}
-        return found
+        return Numbers(found)
 
-    def _sources(self, first: Batch) -> dict[str, KerasMetric]:
+    def _sources(self, first: Batch) -> dict[str, str]:
         """Result name to the metric behind it: the step names its results while every metric returns itself."""
-        by_object = {id(metric.metric): metric for metric in self._metrics}
+        by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
         try:
-            with _returning_themselves([metric.metric for metric in self._metrics]):
+            with _returning_themselves([metric.metric for metric in self._metrics.values()]):
                 results = self._model.test_step(first)
         except (TypeError, ValueError, AttributeError) as error:  # it computes with what it took for numbers
             raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error

@@ -7,6 +7,7 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -86,6 +87,7 @@ class Batches:
         self._sample_digest = None if self._sample is None else _digest(self._sample)
         self._stream: Stream | None = None
         self._own_digest = b""
+        self._firsts: list[int] = []
         self._cache = Cache(budget)
 
     def first(self) -> Batch:
@@ -109,8 +111,24 @@ class Batches:
             self._stream = self._trust() if self._eval_set.shards_itself else self._read_all(tick)
         return self._stream
 
-    def own(self) -> Iterator[Batch]:
-        """This rank's own batches, in order; raises `stream_differs` if they are no longer those that were read."""
+    @property
+    def examples(self) -> int | None:
+        """How many examples all ranks have together, once read; None if only the end will tell."""
+        return self._stream.examples if self._stream is not None and self._stream.fingerprint else None
+
+    def own(self) -> Iterator[tuple[int | None, Batch]]:
+        """This rank's own batches in order, each with the place of its first example in the whole set, if known.
+
+        Raises `EvaluationError` (`stream_differs`) if they are no longer those that were read.
+        """
+        firsts: Iterator[int | None] = repeat(None) if self.examples is None else iter(self._firsts)
+        for batch in self._own():
+            try:
+                yield next(firsts), batch
+            except StopIteration:
+                raise self._has_changed() from None
+
+    def _own(self) -> Iterator[Batch]:
         if self._cache.complete:
             yield from self._cache
             return
@@ -126,11 +144,14 @@ class Batches:
         if not is_known:
             self._cache.finish()
         elif digest.digest() != self._own_digest:
-            raise EvaluationError(
-                "stream_differs",
-                f"eval set {self.name!r} is not what it was when it was first read: its files have changed, or it "
-                f"comes in another order each time: {_ORDER_ADVICE}",
-            )
+            raise self._has_changed()
+
+    def _has_changed(self) -> EvaluationError:
+        return EvaluationError(
+            "stream_differs",
+            f"eval set {self.name!r} is not what it was when it was first read: its files have changed, or it comes "
+            f"in another order each time: {_ORDER_ADVICE}",
+        )
 
     def _own_dataset(self) -> Any:
         if self._eval_set.shards_itself:
@@ -153,6 +174,7 @@ class Batches:
         batches = examples = own_batches = own_examples = 0
         expected = self._eval_set.examples
         self._cache.clear()
+        self._firsts = []
         for batch in self._source.prefetch(2):
             digest = _digest(batch)
             if batches == 0 and digest != self._sample_digest:
@@ -165,6 +187,7 @@ class Batches:
             if self._shard.owns(batches):
                 own_batches, own_examples = own_batches + 1, own_examples + count
                 own.update(digest)
+                self._firsts.append(examples)
                 if self._eval_set.prepare is None:
                     self._cache.offer(batch)
             batches, examples = batches + 1, examples + count

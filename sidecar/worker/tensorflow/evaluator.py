@@ -12,6 +12,7 @@ from sidecar.records import Value
 from sidecar.worker.backend import States, Stream, Tick
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
+from sidecar.worker.metrics.metric import Extent
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
@@ -24,7 +25,7 @@ class KerasEvaluator:
     """See `sidecar.worker.backend.Evaluator`. The model is called on a batch here: unbuilt, it restores nothing."""
 
     def __init__(self, task: Task, shard: Shard, *, threads: int, cache_bytes: int) -> None:
-        self._task = task
+        self._task, self._shard = task, shard
         budget = CacheBudget(cache_bytes)
         self._batches = [
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
@@ -75,7 +76,7 @@ class KerasEvaluator:
             [
                 (batches.name, name, type(state).__name__, state.rows, state.width)
                 for batches in self._batches
-                for name, state in sorted(self._step_of(batches).measurement.states().items())
+                for name, state in sorted(self._states(batches).items())
             ]
         )
 
@@ -85,9 +86,9 @@ class KerasEvaluator:
         for batches in self._batches:
             step = self._step_of(batches)
             counted = ExactSum((), "int64")
-            states: SetStates = step.measurement.states() | {EXAMPLES: counted}
-            for batch in batches.own():
-                step.measurement.add(states, tf.nest.map_structure(array_of, step.run(batch)))
+            states: SetStates = self._states(batches) | {EXAMPLES: counted}
+            for first, batch in batches.own():
+                step.measurement.add(states, tf.nest.map_structure(array_of, step.run(batch)), first)
                 counted.add(np.int64(examples_in(batch)))
                 tick()
             found[batches.name] = states
@@ -100,9 +101,12 @@ class KerasEvaluator:
     def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
         """The final numbers, by eval set and metric."""
         return {
-            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name])
+            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name]).values
             for batches in self._batches
         }
+
+    def _states(self, batches: Batches) -> SetStates:
+        return self._step_of(batches).measurement.states(Extent(batches.examples, self._shard))
 
     def _step_of(self, batches: Batches) -> "_Step":
         return self._steps[repr(batches.spec)]

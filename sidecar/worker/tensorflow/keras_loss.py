@@ -3,37 +3,93 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import ExactSum, SetStates, exact_sum
-from sidecar.worker.tensorflow.keras_metric import PerExample, value
+from sidecar.worker.intervals import Interval
+from sidecar.worker.metrics.metric import Extent, Numbers, value
+from sidecar.worker.states import ExactSum, SetStates, exact_sum, named, within
+from sidecar.worker.tensorflow.keras_metric import PerExample
+from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
+
+_ADDED: Final = "added"
 
 
 class KerasLoss:
     """Σ w·l / N plus the model's own losses; Σ w·l / Σ w beside it where there are weights.
 
-    N counts single losses: examples, or positions of a sequence; those that Keras masks do not count.
+    Of several outputs the losses are summed, and shown beside the sum. N counts single losses: examples, or positions
+    of a sequence; those that Keras masks do not count.
     """
 
     def __init__(self, loss: Any, model: Any, *, weighted: bool) -> None:
+        self._model = model
+        self._outputs = {output: _OutputLoss(each, weighted=weighted) for output, each in by_output(loss).items()}
+
+    def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+        """Within the traced step: single losses of a batch by output, and what the model adds to them."""
+        outputs: dict[str, Any] = {
+            _state(output): each.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            for output, each in self._outputs.items()
+        }
+        if self._model.losses:  # regularisation, and what layers added in this call
+            added = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in self._model.losses]
+            outputs[_ADDED] = tf.add_n(added)
+        return outputs
+
+    def states(self, extent: Extent) -> SetStates:
+        """The identity of every state."""
+        del extent  # sums do not depend on it
+        states: SetStates = {_ADDED: ExactSum((), "float64")}
+        for output, each in self._outputs.items():
+            states |= named(_state(output), each.states())
+        return states
+
+    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
+        """Add one batch."""
+        for output, each in self._outputs.items():
+            each.add(within(states, _state(output)), outputs[_state(output)])
+        if _ADDED in outputs:
+            count = np.asarray(outputs[_state(next(iter(self._outputs)))]["losses"]).size
+            exact_sum(states, _ADDED).add(np.float64(outputs[_ADDED]) * count)  # exact: 24 bits times a small integer
+
+    def conclude(self, states: SetStates) -> Numbers:
+        """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
+        parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
+        (first, of_first) = next(iter(parts.values()))
+        added = first.over_count(float(exact_sum(states, _ADDED).round()), of_first) if first.count(of_first) else 0.0
+        found = {"loss": math.fsum([added, *(each.mean(own) for each, own in parts.values())])}
+        if first.weighted:
+            found["loss_weighted_mean"] = math.fsum([added, *(each.by_weight(own) for each, own in parts.values())])
+        if len(parts) > 1:
+            found |= {shown(output, "loss"): each.mean(own) for output, (each, own) in parts.items()}
+        interval: Interval = (None, None)
+        if len(parts) == 1 and not first.weighted:
+            lower, upper = first.interval(of_first)
+            interval = (None, None) if lower is None or upper is None else (lower + added, upper + added)
+        return Numbers(
+            {name: value(each, "min", interval if name == "loss" else (None, None)) for name, each in found.items()}
+        )
+
+
+class _OutputLoss:
+    """The loss of one output: its single values, and their weights."""
+
+    def __init__(self, loss: Any, *, weighted: bool) -> None:
         if getattr(loss, "reduction", None) == "sum":
             raise EvaluationError(
                 "task_error",
                 "loss with reduction='sum' depends on the batch size: use reduction='sum_over_batch_size'",
             )
-        self._by_weight = getattr(loss, "reduction", None) == "mean_with_sample_weight"
-        self._weighted = weighted
-        self._model = model
+        self._divide_by_weight = getattr(loss, "reduction", None) == "mean_with_sample_weight"
+        self.weighted = weighted
         self._single = _single_losses(loss)
-        self._values = PerExample("loss")
+        self._values = PerExample()
 
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
-        """Single losses of a batch, and what belongs beside them."""
         losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
         if losses.shape.rank == 0:
             raise EvaluationError(
@@ -45,40 +101,39 @@ class KerasLoss:
         mask = getattr(predictions, "_keras_mask", None)
         if mask is not None and mask.shape.rank == losses.shape.rank:
             outputs = {name: tf.boolean_mask(each, mask) for name, each in outputs.items()}
-        if self._model.losses:  # regularisation, and what layers added in this call
-            added = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in self._model.losses]
-            outputs["added"] = tf.add_n(added)
         return outputs
 
     def states(self) -> SetStates:
-        """The identity of every state."""
-        weight = {"loss/weight": ExactSum((), "float32")} if self._weighted else {}
-        return self._values.states() | weight | {"loss/added": ExactSum((), "float64")}
+        return self._values.states() | ({"weight": ExactSum((), "float32")} if self.weighted else {})
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
-        """Add one batch."""
         self._values.add(states, outputs["losses"])
         if "weights" in outputs:
-            exact_sum(states, "loss/weight").add_each(np.asarray(outputs["weights"]))
-        if "added" in outputs:
-            count = np.asarray(outputs["losses"]).size
-            exact_sum(states, "loss/added").add(
-                np.float64(outputs["added"]) * count
-            )  # exact: 24 bits times a small integer
+            exact_sum(states, "weight").add_each(np.asarray(outputs["weights"]))
 
-    def conclude(self, states: SetStates) -> dict[str, Value]:
-        """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
-        count, total = self._values.count(states), self._values.total(states)
-        mean = total / count if count else math.nan
-        added = float(exact_sum(states, "loss/added").round()) / count if count else 0.0
-        if not self._weighted:
-            lower, upper = self._values.interval(states)
-            interval = (None, None) if lower is None or upper is None else (lower + added, upper + added)
-            return {"loss": value(mean + added, "min", interval)}
-        weight = float(exact_sum(states, "loss/weight").round())
-        by_weight = total / weight if weight else math.nan
-        shown = by_weight if self._by_weight else mean
-        return {"loss": value(shown + added, "min"), "loss_weighted_mean": value(by_weight + added, "min")}
+    def count(self, states: SetStates) -> int:
+        return self._values.count(states)
+
+    def over_count(self, total: float, states: SetStates) -> float:
+        count = self.count(states)
+        return total / count if count else math.nan
+
+    def by_weight(self, states: SetStates) -> float:
+        weight = float(exact_sum(states, "weight").round())
+        return self._values.total(states) / weight if weight else math.nan
+
+    def mean(self, states: SetStates) -> float:
+        if self.weighted and self._divide_by_weight:
+            return self.by_weight(states)
+        return self.over_count(self._values.total(states), states)
+
+    def interval(self, states: SetStates) -> Interval:
+        return self._values.interval(states)
+
+
+def _state(output: Output) -> str:
+    """Under what the states of an output go."""
+    return "all" if output is None else f"of {output}"
 
 
 def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:

@@ -5,18 +5,17 @@ Works alike for Keras 3 and tf_keras: inside the traced step the metric is reset
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.intervals import normal, wilson
-from sidecar.worker.states import ExactSum, SetStates, exact_sum
+from sidecar.worker.intervals import Interval, normal, wilson
+from sidecar.worker.metrics.metric import Extent, Goal, Numbers, value
+from sidecar.worker.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.worker.tensorflow.data import array_of
 
-Goal = Literal["max", "min", "none"]
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
 
 
@@ -25,12 +24,10 @@ class KerasMetric:
 
     Args:
         metric: The Keras object. It must have been updated once, so that its variables exist.
-        name: Under which its states travel; two outputs of a model may each have an `accuracy`.
     """
 
-    def __init__(self, metric: Any, name: str) -> None:
+    def __init__(self, metric: Any) -> None:
         self.metric = metric
-        self._name = name
         self._told = f"metric {metric.name!r} ({type(metric).__name__})"
         self._scalars(metric.result())  # now, not after the whole evaluation
         metric.reset_state()
@@ -64,7 +61,7 @@ class KerasMetric:
     @property
     def count_state(self) -> str | None:
         """The state that says over how many values a mean was taken, if it is one."""
-        return self._state(1) if self.divides else None
+        return "1" if self.divides else None
 
     def read(self) -> list[Any]:
         """Within the traced step, after an update: the change by this batch."""
@@ -72,14 +69,12 @@ class KerasMetric:
 
     def states(self) -> SetStates:
         """The identity of every state."""
-        return {
-            self._state(index): ExactSum(array.shape, str(array.dtype)) for index, array in enumerate(self._identity)
-        }
+        return {str(index): ExactSum(array.shape, str(array.dtype)) for index, array in enumerate(self._identity)}
 
     def add(self, states: SetStates, change: list[Any]) -> None:
         """Add one batch's change."""
         for index, array in enumerate(change):
-            exact_sum(states, self._state(index)).add(np.asarray(array))
+            exact_sum(states, str(index)).add(np.asarray(array))
 
     @property
     def divides(self) -> bool:
@@ -88,14 +83,14 @@ class KerasMetric:
 
     def number(self, states: SetStates) -> float | dict[str, float]:
         """The final number: divided in float64 here where Keras divides; else through Keras' own `result()`."""
-        sums = [exact_sum(states, self._state(index)).round() for index in range(len(self._identity))]
+        sums = [exact_sum(states, str(index)).round() for index in range(len(self._identity))]
         if self.divides:
-            total, count = (float(value) for value in sums)
+            total, count = map(float, sums)
             return total / count if count else math.nan
         if _result_is_inherited(self.metric, "Sum"):
             return float(sums[0])
-        for variable, value in zip(self.metric.variables, sums, strict=True):
-            variable.assign(tf.cast(tf.constant(value), variable.dtype))
+        for variable, array in zip(self.metric.variables, sums, strict=True):
+            variable.assign(tf.cast(tf.constant(array), variable.dtype))
         result = self._scalars(self.metric.result())
         self.metric.reset_state()
         return result
@@ -117,9 +112,6 @@ class KerasMetric:
             )
         return float(array)
 
-    def _state(self, index: int) -> str:
-        return f"{self._name}/{index}"
-
 
 def per_example(metric: Any) -> Callable[..., Any] | None:
     """The function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
@@ -132,56 +124,109 @@ def per_example(metric: Any) -> Callable[..., Any] | None:
     return lambda y, y_pred: function(y, y_pred, **arguments)
 
 
+class MeasuredMetric:
+    """A Keras metric among those that a task names: an additive state, and an interval where single values are seen.
+
+    Args:
+        metric: The Keras object.
+        y: Of a first batch, on which it is tried; likewise `predictions` and `weights`.
+    """
+
+    def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+        _update(metric, y, predictions, weights)  # some create their variables only here
+        self._metric = KerasMetric(metric)
+        _update(metric, y, predictions, weights)
+        once = self._metric.values()
+        _update(metric, y, predictions, weights)
+        self._metric.check_additive(once, self._metric.values())
+        is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
+        self._function = per_example(metric) if is_plain else None
+        self._each = PerExample()
+
+    def step(self, y: Any, predictions: Any, weights: Any) -> Any:
+        """Within the traced step: the change by this batch, and single values."""
+        self._metric.reset()
+        _update(self._metric.metric, y, predictions, weights)
+        change, each = self._metric.read(), None
+        if self._function is not None:
+            values = tf.convert_to_tensor(self._function(y, predictions))
+            each = values if values.shape.rank == 1 else None  # a mean over more than examples has no simple interval
+        return (change,) if each is None else (change, each)
+
+    def states(self, extent: Extent) -> SetStates:
+        """The identity of every state."""
+        del extent  # sums do not depend on it
+        each = named("each", self._each.states()) if self._function is not None else {}
+        return self._metric.states() | each
+
+    def add(self, states: SetStates, outputs: Any) -> None:
+        """Add what `step` returned for one batch."""
+        self._metric.add(states, outputs[0])
+        for values in outputs[1:]:
+            self._each.add(within(states, "each"), values)
+
+    def conclude(self, states: SetStates) -> Numbers:
+        """The final number, or several by their own names."""
+        number, goal = self._metric.number(states), self._metric.goal()
+        if isinstance(number, dict):
+            return Numbers({key: value(each, goal) for key, each in number.items()})
+        return Numbers({str(self._metric.metric.name): value(number, goal, self._interval(states))})
+
+    def _interval(self, states: SetStates) -> Interval:
+        counted = self._metric.count_state
+        if self._function is None or counted is None:
+            return None, None
+        each = within(states, "each")
+        if exact_sum(states, counted).round() != self._each.count(each):
+            return None, None  # what was seen one by one is not what the metric averaged
+        return self._each.interval(each)
+
+
 class PerExample:
     """What an interval needs: counts and squares of a metric's values, seen one by one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
 
     def states(self) -> SetStates:
         """The identity of every state."""
         return {
-            self._state("count"): ExactSum((), "int64"),
-            self._state("ones"): ExactSum((), "int64"),
-            self._state("binary"): ExactSum((), "int64"),
-            self._state("total"): ExactSum((), "float32"),
-            self._state("squares"): ExactSum((), "float64"),
+            "count": ExactSum((), "int64"),
+            "ones": ExactSum((), "int64"),
+            "binary": ExactSum((), "int64"),
+            "total": ExactSum((), "float32"),
+            "squares": ExactSum((), "float64"),
         }
 
     def add(self, states: SetStates, values: Any) -> None:
         """Add the values of one batch, of any shape."""
         array = np.asarray(values, np.float32).ravel()
         ones = int(np.count_nonzero(array == 1))
-        exact_sum(states, self._state("count")).add(np.int64(array.size))
-        exact_sum(states, self._state("ones")).add(np.int64(ones))
-        exact_sum(states, self._state("binary")).add(np.int64(ones + np.count_nonzero(array == 0)))
-        exact_sum(states, self._state("total")).add_each(array)
-        exact_sum(states, self._state("squares")).add_each(np.square(array.astype(np.float64)))
+        exact_sum(states, "count").add(np.int64(array.size))
+        exact_sum(states, "ones").add(np.int64(ones))
+        exact_sum(states, "binary").add(np.int64(ones + np.count_nonzero(array == 0)))
+        exact_sum(states, "total").add_each(array)
+        exact_sum(states, "squares").add_each(np.square(array.astype(np.float64)))
 
     def count(self, states: SetStates) -> int:
         """How many values were seen."""
-        return int(exact_sum(states, self._state("count")).integers())
+        return int(exact_sum(states, "count").integers())
 
     def total(self, states: SetStates) -> float:
         """Their exact sum, rounded once."""
-        return float(exact_sum(states, self._state("total")).round())
+        return float(exact_sum(states, "total").round())
 
-    def interval(self, states: SetStates) -> tuple[float | None, float | None]:
+    def interval(self, states: SetStates) -> Interval:
         """95 % interval of the mean: Wilson's if all values are 0 or 1, else the normal one."""
         count = self.count(states)
-        if count and int(exact_sum(states, self._state("binary")).integers()) == count:
-            return wilson(int(exact_sum(states, self._state("ones")).integers()), count)
-        return normal(self.total(states), float(exact_sum(states, self._state("squares")).round()), count)
-
-    def _state(self, what: str) -> str:
-        return f"{self._name}/each_{what}"
+        if count and int(exact_sum(states, "binary").integers()) == count:
+            return wilson(int(exact_sum(states, "ones").integers()), count)
+        return normal(self.total(states), float(exact_sum(states, "squares").round()), count)
 
 
-def value(number: float, goal: Goal, interval: tuple[float | None, float | None] = (None, None)) -> Value:
-    """A metric's final number as it stands in records: JSON knows no NaN, so `hex` says it."""
-    if not math.isfinite(number):
-        return Value(None, "nan" if math.isnan(number) else "inf" if number > 0 else "-inf", goal=goal)
-    return Value(number, number.hex(), *interval, goal=goal)
+def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+    """As Keras calls it: a metric of the user's need not know about weights where there are none."""
+    if weights is None:
+        metric.update_state(y, predictions)
+    else:
+        metric.update_state(y, predictions, sample_weight=weights)
 
 
 def _class_named(metric: Any, name: str) -> Any:

@@ -1,21 +1,29 @@
 """What a step measures: metrics and loss that the task names, or all that a compiled model's `test_step` measures.
 
-Both are a traced function of one batch whose outputs are added, exactly and outside Keras, to states that can be summed
-over batches and ranks; the final numbers are made from the sums, once.
+Both are a traced function of one batch whose outputs are added, exactly and outside the framework, to states that can
+be summed over batches and ranks; the final numbers are made from the sums, once.
 """
 
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
 
 import tensorflow as tf
 
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.states import SetStates, exact_sum
+from sidecar.worker.metrics.metric import Extent, Metric, Numbers, Seen
+from sidecar.worker.shard import Shard
+from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
-from sidecar.worker.tensorflow.data import Batch
+from sidecar.worker.tensorflow.data import Batch, array_of
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
-from sidecar.worker.tensorflow.keras_metric import KerasMetric, PerExample, per_example, value
+from sidecar.worker.tensorflow.keras_metric import MeasuredMetric
+from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
+
+_LOSS: Final = "loss"
+_OF_KERAS: Final = ("name", "update_state", "reset_state", "result", "variables")
+_NEUTRAL: Final = ("name", "states", "add", "conclude")
 
 
 class Measurement(Protocol):
@@ -25,22 +33,22 @@ class Measurement(Protocol):
         """Within a trace: everything that `add` needs of one batch."""
         ...
 
-    def states(self) -> SetStates:
+    def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
         ...
 
-    def add(self, states: SetStates, outputs: Any) -> None:
-        """Add what `step` returned for one batch."""
+    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
+        """Add what `step` returned for one batch, as arrays; `first` is the place of its first example in the set."""
         ...
 
-    def conclude(self, states: SetStates) -> dict[str, Value]:
+    def conclude(self, states: SetStates) -> Numbers:
         """The final numbers."""
         ...
 
 
 def measurement(task: Task, model: Any, first: Batch) -> Measurement:
     """The measurement that the task asks for; the model is built and its metrics' variables exist afterwards."""
-    _unpack(first)
+    unpack(first)
     if task.metrics is not None or task.loss is not None:
         return ChosenMeasurement(task, model, first)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
@@ -52,113 +60,107 @@ def measurement(task: Task, model: Any, first: Batch) -> Measurement:
 
 
 class ChosenMeasurement:
-    """The task's own metrics and loss."""
+    """The task's own metrics and loss: those of Keras change within the trace, others see each batch's arrays."""
 
     def __init__(self, task: Task, model: Any, first: Batch) -> None:
         self._model = model
-        x, y, weights = _unpack(first)
+        x, y, weights = unpack(first)
         predictions = model(x, training=False)
-        chosen = _chosen(task)
-        names = [str(metric.name) for metric in chosen]
-        if len(set(names)) < len(names) or "loss" in names:
-            raise EvaluationError("task_error", f"metrics need different names, none of them 'loss': found {names}")
-        self._metrics: dict[str, KerasMetric] = {}
-        self._each: dict[str, tuple[Any, PerExample]] = {}
-        for name, metric in zip(names, chosen, strict=True):
-            _update(metric, y, predictions, weights)  # some create their variables only here
-            self._metrics[name] = known = KerasMetric(metric, name)
-            _update(metric, y, predictions, weights)
-            once = known.values()
-            _update(metric, y, predictions, weights)
-            known.check_additive(once, known.values())
-            is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
-            if is_plain and (function := per_example(metric)) is not None:
-                self._each[name] = function, PerExample(name)
+        self._traced: dict[str, tuple[Output, MeasuredMetric]] = {}
+        self._neutral: dict[str, tuple[Output, Metric]] = {}
+        for output, metric in _chosen(task):
+            name = shown(output, str(metric.name))
+            if name in (*self._traced, *self._neutral, _LOSS):
+                raise EvaluationError(
+                    "task_error", f"metrics need different names, none of them 'loss': found {name!r} again"
+                )
+            if _has(metric, _NEUTRAL):
+                self._neutral[name] = output, metric
+            else:
+                part = pick(y, output), pick(predictions, output), pick_weights(weights, output)
+                self._traced[name] = output, MeasuredMetric(metric, *part)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
             self._loss.step(y, predictions, weights)  # what is wrong with it is told now, not from within a graph
+        self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
+        trial = tf.nest.map_structure(array_of, self._shown_to_neutral(y, predictions, weights))
+        self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, 0)
 
     def step(self, batch: Batch) -> Any:
-        """Changes of every metric, single values where an interval can be had, single losses."""
-        x, y, weights = _unpack(batch)
+        """Changes of what Keras measures, single losses, and what the other metrics look at."""
+        x, y, weights = unpack(batch)
         predictions = self._model(x, training=False)
-        changes, each = {}, {}
-        for name, metric in self._metrics.items():
-            metric.reset()
-            _update(metric.metric, y, predictions, weights)
-            changes[name] = metric.read()
-        for name, (function, _) in self._each.items():
-            values = tf.convert_to_tensor(function(y, predictions))
-            if values.shape.rank == 1:  # a mean over more than examples has no simple interval
-                each[name] = values
+        changes = {
+            name: metric.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            for name, (output, metric) in self._traced.items()
+        }
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
-        return changes, each, loss
+        return changes, loss, self._shown_to_neutral(y, predictions, weights)
 
-    def states(self) -> SetStates:
+    def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        states: SetStates = {}
-        for metric in self._metrics.values():
-            states |= metric.states()
-        for _, values in self._each.values():
-            states |= values.states()
-        return states | (self._loss.states() if self._loss is not None else {})
+        states = self._neutral_states(extent)
+        for name, (_, metric) in self._traced.items():
+            states |= named(name, metric.states(extent))
+        return states | (named(_LOSS, self._loss.states(extent)) if self._loss is not None else {})
 
-    def add(self, states: SetStates, outputs: Any) -> None:
+    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
         """Add one batch."""
-        changes, each, loss = outputs
-        for name, change in changes.items():
-            self._metrics[name].add(states, change)
-        for name, values in each.items():
-            self._each[name][1].add(states, values)
+        changes, loss, arrays = outputs
+        for name, (_, metric) in self._traced.items():
+            metric.add(within(states, name), changes[name])
         if self._loss is not None:
-            self._loss.add(states, loss)
+            self._loss.add(within(states, _LOSS), loss)
+        self._show(states, arrays, first)
 
-    def conclude(self, states: SetStates) -> dict[str, Value]:
+    def conclude(self, states: SetStates) -> Numbers:
         """The final numbers, with intervals where single values were seen."""
-        found: dict[str, Value] = {}
-        for name, metric in self._metrics.items():
-            number = metric.number(states)
-            if isinstance(number, dict):
-                found |= {key: value(each, metric.goal()) for key, each in number.items()}
-            else:
-                found[name] = value(number, metric.goal(), self._interval(name, states))
-        return found | (self._loss.conclude(states) if self._loss is not None else {})
+        values: dict[str, Value] = {}
+        classes: dict[str, Mapping[str, Value]] = {}
+        for name, output, numbers in self._concluded(states):
+            for key, each in numbers.values.items():
+                if shown(output, key) in values:
+                    raise EvaluationError(
+                        "task_error", f"metric {name!r}: another gives a number the name {key!r}, too"
+                    )
+                values[shown(output, key)] = each
+            classes |= {shown(output, key): each for key, each in numbers.classes.items()}
+        return Numbers(values, classes)
 
-    def _interval(self, name: str, states: SetStates) -> tuple[float | None, float | None]:
-        if name not in self._each:
-            return None, None
-        _, values = self._each[name]
-        counted = self._metrics[name].count_state
-        if counted is None or exact_sum(states, counted).round() != values.count(states):
-            return None, None  # what was seen one by one is not what the metric averaged
-        return values.interval(states)
+    def _concluded(self, states: SetStates) -> Iterator[tuple[str, Output, Numbers]]:
+        for name, (output, traced) in self._traced.items():
+            yield name, output, traced.conclude(within(states, name))
+        for name, (output, metric) in self._neutral.items():
+            yield name, output, metric.conclude(within(states, name))
+        if self._loss is not None:
+            yield _LOSS, None, self._loss.conclude(within(states, _LOSS))
+
+    def _neutral_states(self, extent: Extent) -> SetStates:
+        states: SetStates = {}
+        for name, (_, metric) in self._neutral.items():
+            states |= named(name, metric.states(extent))
+        return states
+
+    def _shown_to_neutral(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:
+        """Within the traced step: labels, predictions and weights of every output that such a metric looks at."""
+        found = []
+        for output in self._outputs:
+            picked = pick(predictions, output)
+            tensors = {"y": tf.convert_to_tensor(pick(y, output)), "predictions": tf.convert_to_tensor(picked)}
+            of_output = pick_weights(weights, output)
+            if (counted := _masked(of_output, getattr(picked, "_keras_mask", None))) is not None:
+                tensors["weights"] = counted
+            found.append(tensors)
+        return found
+
+    def _show(self, states: SetStates, arrays: list[dict[str, Any]], first: int | None) -> None:
+        seen = {output: Seen(**each, first=first) for output, each in zip(self._outputs, arrays, strict=True)}
+        for name, (output, metric) in self._neutral.items():
+            metric.add(within(states, name), seen[output])
 
 
-def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
-    """As Keras calls it: a metric of the user's need not know about weights where there are none."""
-    if weights is None:
-        metric.update_state(y, predictions)
-    else:
-        metric.update_state(y, predictions, sample_weight=weights)
-
-
-def _chosen(task: Task) -> list[Any]:
-    """The task's metrics: objects, in a list, as only they know their states."""
-    if task.metrics is None:
-        return []
-    made = call("Task(metrics=…)", task.metrics)
-    example = "such as [keras.metrics.SparseCategoricalAccuracy()]"
-    if not isinstance(made, list | tuple):
-        raise EvaluationError(
-            "task_error", f"Task(metrics=…) must return a list of metrics, {example}, found {type(made).__name__}"
-        )
-    for each in made:
-        if not all(hasattr(each, name) for name in ("name", "update_state", "reset_state", "result", "variables")):
-            raise EvaluationError("task_error", f"Task(metrics=…) must list metric objects, {example}, found {each!r}")
-    return list(made)
-
-
-def _unpack(batch: Batch) -> tuple[Any, Any, Any]:
+def unpack(batch: Batch) -> tuple[Any, Any, Any]:
+    """Inputs, labels and weights of a batch; raises `EvaluationError` for anything else."""
     if isinstance(batch, tuple) and len(batch) == 2:  # noqa: PLR2004 - (x, y)
         return batch[0], batch[1], None
     if isinstance(batch, tuple) and len(batch) == 3:  # noqa: PLR2004 - (x, y, sample_weight)
@@ -168,3 +170,40 @@ def _unpack(batch: Batch) -> tuple[Any, Any, Any]:
         f"elements of an eval set must be (x, y) or (x, y, sample_weight), found {type(batch).__name__}"
         + (f" of {len(batch)}" if isinstance(batch, tuple) else ""),
     )
+
+
+def _masked(weights: Any, mask: Any) -> Any:
+    """The weights, with 0 where the model masks; None where everything counts as 1."""
+    if mask is None:
+        return weights
+    kept = tf.cast(mask, tf.float32)
+    if weights is None:
+        return kept
+    weights = tf.cast(weights, tf.float32)
+    while weights.shape.rank < kept.shape.rank:
+        weights = weights[..., tf.newaxis]
+    return weights * kept
+
+
+def _chosen(task: Task) -> list[tuple[Output, Any]]:
+    """The task's metrics with the output of each: objects, in lists, as only they know their states."""
+    if task.metrics is None:
+        return []
+    example = "such as [keras.metrics.SparseCategoricalAccuracy()]"
+    found = []
+    for output, made in by_output(call("Task(metrics=…)", task.metrics)).items():
+        if not isinstance(made, list | tuple):
+            raise EvaluationError(
+                "task_error", f"Task(metrics=…) must return a list of metrics, {example}, found {type(made).__name__}"
+            )
+        for each in made:
+            if not _has(each, _OF_KERAS) and not _has(each, _NEUTRAL):
+                raise EvaluationError(
+                    "task_error", f"Task(metrics=…) must list metric objects, {example}, found {each!r}"
+                )
+            found.append((output, each))
+    return found
+
+
+def _has(metric: Any, names: tuple[str, ...]) -> bool:
+    return not isinstance(metric, type) and all(hasattr(metric, name) for name in names)

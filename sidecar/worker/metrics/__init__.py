@@ -1,0 +1,1 @@
+"""Metrics that look at arrays, whatever the framework; imports numpy only."""
