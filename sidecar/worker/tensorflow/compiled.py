@@ -10,6 +10,7 @@ from sidecar.worker.metrics.metric import Extent, Numbers, value
 from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.tensorflow.data import Batch
 from sidecar.worker.tensorflow.keras_metric import KerasMetric
+from sidecar.worker.tensorflow.probe import divided
 
 
 class CompiledMeasurement:
@@ -24,11 +25,10 @@ class CompiledMeasurement:
             )
         metrics = list(_leaves(model.metrics))
         self._metrics = {f"{index}:{metric.name}": KerasMetric(metric) for index, metric in enumerate(metrics)}
-        model.test_step(first)
-        once = [metric.values() for metric in self._metrics.values()]
+        whole, first_part, second_part = (self._after(part) for part in divided(first))
+        for metric, *states in zip(self._metrics.values(), whole, first_part, second_part, strict=True):
+            metric.check_mergeable(states[0], states[1:])
         self._by_result = self._sources(first)  # runs the step again
-        for metric, values in zip(self._metrics.values(), once, strict=True):
-            metric.check_additive(values, metric.values())
         found = set(self._by_result)
         for source in self._by_result.values():
             if isinstance(several := self._metrics[source].metric.result(), dict):
@@ -36,8 +36,16 @@ class CompiledMeasurement:
         if unknown := set(results) - found:
             raise EvaluationError("task_error", _unknown(sorted(unknown)))
 
-    def step(self, batch: Batch) -> Any:
+    def _after(self, batch: Batch) -> list[list[Any]]:
+        """Every metric's states after nothing but these examples."""
+        for metric in self._metrics.values():
+            metric.metric.reset_state()
+        self._model.test_step(batch)
+        return [metric.values() for metric in self._metrics.values()]
+
+    def step(self, batch: Batch, predictions: Any = None) -> Any:
         """Reset, run the model's own step, read."""
+        del predictions  # the model's own step makes its own
         for metric in self._metrics.values():
             metric.reset()
         self._model.test_step(batch)
@@ -45,10 +53,9 @@ class CompiledMeasurement:
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
         states: SetStates = {}
         for name, metric in self._metrics.items():
-            states |= named(name, metric.states())
+            states |= named(name, metric.states(extent))
         return states
 
     def add(self, states: SetStates, outputs: Any, first: int | None) -> None:

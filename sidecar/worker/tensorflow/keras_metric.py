@@ -1,22 +1,29 @@
 """A Keras metric as an exact state: its change by one batch, summed outside Keras' float32 variables.
 
-Works alike for Keras 3 and tf_keras: inside the traced step the metric is reset, updated, and read.
+Works alike for Keras 3 and tf_keras: inside the traced step the metric is reset, updated, and read. A state is a sum
+unless the metric says otherwise: `sidecar_reduction = "max"`, or a dict from the names of its variables.
 """
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.intervals import Interval, normal, wilson
 from sidecar.worker.metrics.metric import Extent, Goal, Numbers, value
-from sidecar.worker.states import ExactSum, SetStates, exact_sum, named, within
+from sidecar.worker.states import ExactSum, Extreme, SetStates, State, exact_sum, named, within
 from sidecar.worker.tensorflow.data import array_of
+from sidecar.worker.tensorflow.probe import divided
 
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
+_DECLARED: Final = "sidecar_reduction"
+_MERGE: Final[dict[str, Callable[..., Any]]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_TOLERANCE: Final = 1e-4  # float32 sums of a batch and of its halves differ by roundings
 
 
 class KerasMetric:
@@ -34,24 +41,47 @@ class KerasMetric:
         self._identity = self.values()
         if not self._identity:
             raise EvaluationError("task_error", f"{self._told} has no state: create its variables with add_weight")
-        if any(np.any(array) for array in self._identity):
-            raise EvaluationError(
-                "task_error",
-                f"{self._told} does not start from zero, so its parts cannot be added up over workers",
-            )
+        self._reductions = self._declared()
+        for array, reduction in zip(self._identity, self._reductions, strict=True):
+            if reduction == "sum" and np.any(array):
+                raise EvaluationError(
+                    "task_error",
+                    f"{self._told} does not start from zero, so its parts cannot be added up over workers",
+                )
 
     def values(self) -> list[Any]:
         """What its variables hold now, outside a trace."""
         return [array_of(variable) for variable in self.metric.variables]
 
-    def check_additive(self, once: list[Any], twice: list[Any]) -> None:
-        """Raise unless a batch that counts twice leaves twice the change: a largest or a last value would not."""
-        if not all(np.allclose(2 * one, two, rtol=1e-4, equal_nan=True) for one, two in zip(once, twice, strict=True)):
+    def check_mergeable(self, whole: list[Any], parts: list[list[Any]]) -> None:
+        """Raise unless the states after some examples are the merged states after parts of them.
+
+        A mean of batch means, a last value, a largest value that nobody declared: all depend on how data are divided.
+        """
+        states = zip(self.metric.variables, self._reductions, whole, *parts, strict=True)
+        for variable, reduction, of_whole, first, second in states:
+            merged = _MERGE[reduction](first, second)
+            if not np.allclose(merged, of_whole, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+                verb = "add up" if reduction == "sum" else f"keep the {reduction} of"
+                raise EvaluationError(
+                    "task_error",
+                    f"{self._told} does not {verb} what it sees (state {variable.name!r}), so it would depend on how "
+                    f"the data are divided: give it states that are sums over examples, or declare a largest or "
+                    f'smallest value with {_DECLARED} = {{"{variable.name}": "max"}}',
+                )
+
+    def _declared(self) -> list[str]:
+        """The reduction of every variable."""
+        declared = getattr(self.metric, _DECLARED, "sum")
+        names = [str(variable.name) for variable in self.metric.variables]
+        by_name = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
+        if wrong := {name: each for name, each in by_name.items() if name not in names or each not in _MERGE}:
             raise EvaluationError(
                 "task_error",
-                f"{self._told} does not add up what it sees, so it would depend on how the data are divided: give it "
-                f"states that are sums over examples",
+                f"{self._told} declares {_DECLARED} {wrong}: write one of {', '.join(_MERGE)} for its variables "
+                f"{', '.join(names)}",
             )
+        return [by_name.get(name, "sum") for name in names]
 
     def reset(self) -> None:
         """Within the traced step: back to the identity."""
@@ -67,14 +97,21 @@ class KerasMetric:
         """Within the traced step, after an update: the change by this batch."""
         return [tf.identity(tf.convert_to_tensor(variable)) for variable in self.metric.variables]
 
-    def states(self) -> SetStates:
+    def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        return {str(index): ExactSum(array.shape, str(array.dtype)) for index, array in enumerate(self._identity)}
+        return {
+            str(index): ExactSum(array.shape, str(array.dtype))
+            if reduction == "sum"
+            else Extreme(array.shape, str(array.dtype), "max" if reduction == "max" else "min", extent.shard)
+            for index, (array, reduction) in enumerate(zip(self._identity, self._reductions, strict=True))
+        }
 
     def add(self, states: SetStates, change: list[Any]) -> None:
         """Add one batch's change."""
         for index, array in enumerate(change):
-            exact_sum(states, str(index)).add(np.asarray(array))
+            state = states[str(index)]
+            assert isinstance(state, ExactSum | Extreme)
+            state.add(np.asarray(array))
 
     @property
     def divides(self) -> bool:
@@ -83,7 +120,7 @@ class KerasMetric:
 
     def number(self, states: SetStates) -> float | dict[str, float]:
         """The final number: divided in float64 here where Keras divides; else through Keras' own `result()`."""
-        sums = [exact_sum(states, str(index)).round() for index in range(len(self._identity))]
+        sums = [_value_of(states[str(index)]) for index in range(len(self._identity))]
         if self.divides:
             total, count = map(float, sums)
             return total / count if count else math.nan
@@ -113,6 +150,11 @@ class KerasMetric:
         return float(array)
 
 
+def _value_of(state: State) -> NDArray[Any]:
+    assert isinstance(state, ExactSum | Extreme)
+    return state.round() if isinstance(state, ExactSum) else state.values()
+
+
 def per_example(metric: Any) -> Callable[..., Any] | None:
     """The function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
     wrapper = _class_named(metric, "MeanMetricWrapper")
@@ -133,15 +175,20 @@ class MeasuredMetric:
     """
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+        _refuse_plain_values(metric)
         _update(metric, y, predictions, weights)  # some create their variables only here
         self._metric = KerasMetric(metric)
-        _update(metric, y, predictions, weights)
-        once = self._metric.values()
-        _update(metric, y, predictions, weights)
-        self._metric.check_additive(once, self._metric.values())
+        whole, *parts = (self._after(*part) for part in divided((y, predictions, weights)))
+        self._metric.check_mergeable(whole, parts)
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
         self._function = per_example(metric) if is_plain else None
         self._each = PerExample()
+
+    def _after(self, y: Any, predictions: Any, weights: Any) -> list[Any]:
+        """The states after nothing but these examples."""
+        self._metric.metric.reset_state()
+        _update(self._metric.metric, y, predictions, weights)
+        return self._metric.values()
 
     def step(self, y: Any, predictions: Any, weights: Any) -> Any:
         """Within the traced step: the change by this batch, and single values."""
@@ -155,9 +202,8 @@ class MeasuredMetric:
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
         each = named("each", self._each.states()) if self._function is not None else {}
-        return self._metric.states() | each
+        return self._metric.states(extent) | each
 
     def add(self, states: SetStates, outputs: Any) -> None:
         """Add what `step` returned for one batch."""
@@ -219,6 +265,17 @@ class PerExample:
         if count and int(exact_sum(states, "binary").integers()) == count:
             return wilson(int(exact_sum(states, "ones").integers()), count)
         return normal(self.total(states), float(exact_sum(states, "squares").round()), count)
+
+
+def _refuse_plain_values(metric: Any) -> None:
+    """`Mean` and its like would take predictions for weights, without a word."""
+    parameters = list(inspect.signature(type(metric).update_state).parameters)  # tf_keras hides those of the object
+    if parameters[2:3] == ["sample_weight"]:
+        raise EvaluationError(
+            "task_error",
+            f"metric {metric.name!r} ({type(metric).__name__}) takes values and their weights, not labels and "
+            f"predictions: for a mean use keras.metrics.MeanMetricWrapper with a function of (y, y_pred)",
+        )
 
 
 def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
