@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sidecar import EvalSet, Shard, Task
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar import EvalSet, Shard, Task, saves
+from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
 
 
 def build_model() -> Any:
@@ -29,4 +33,26 @@ whole: Task = Task(
     batch_size=64,
     checkpoint=lambda model: model,
     restore=lambda model, path: model.load(path),
+    predictions=lambda _x, _y, predictions: {"guess": predictions.argmax(axis=1)},
 )
+joined: dict[str, dict[str, Any]] = dict(saves.read("ckpts/.sidecar/run/evaluations/ckpt-5@0123").predictions)
+
+
+def twice_as_wide(sample: Sample) -> tuple[float, float]:
+    """An interval of one's own."""
+    return sample.total / sample.count - 0.5, sample.total / sample.count + 0.5
+
+
+def distance(y: NDArray[np.float32], predictions: NDArray[np.float32]) -> NDArray[np.float32]:
+    """One value for each example."""
+    return np.asarray(np.abs(y - predictions).max(axis=-1))
+
+
+built_in: list[Metric] = [
+    Accuracy("one_hot", name="top", interval=twice_as_wide),
+    TopK(5),
+    ConfusionMatrix(["cat", "dog"], zero_division=float("nan")),
+    AUC(positive=1, max_examples=1000),
+    Mean(distance, name="distance", goal="min"),
+    R2(),
+]

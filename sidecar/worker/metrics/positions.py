@@ -1,0 +1,87 @@
+"""What of a batch counts: its positions one after the other, without those of weight 0. Imports numpy only.
+
+A position is what has one weight: an example, or one place of a sequence. What has weight 0 is dropped before anything
+looks at it, so padding may hold whatever it likes: labels of -1, NaN. Weights are float32, as Keras takes them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+
+_LARGEST_WEIGHT: Final = 1e30  # so that no sum of a batch's weights is beyond float32
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The m positions of a batch that count.
+
+    Args:
+        arrays: What was given, each (m, …).
+        weights: (m,), above 0.
+        places: Number of each among all positions of the batch (m,).
+        alone: Whether each is the only one of its example, as intervals need it.
+    """
+
+    arrays: tuple[NDArray[Any], ...]
+    weights: NDArray[np.float32]
+    places: NDArray[np.intp]
+    alone: bool
+
+
+def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], *arrays: NDArray[Any]) -> Positions:
+    """The positions that count of arrays (*shape, …), of which `shape` (n, …) are the positions.
+
+    Raises `TaskError` for weights of another shape, and for such as are negative, not finite, or above 1e30.
+    """
+    size = int(np.prod(shape))
+    flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
+    if weights is None:
+        return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), len(shape) == 1)
+    own = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
+    with np.errstate(all="ignore"):
+        own = own.astype(np.float32)
+    wrong = own[~((own >= 0) & (own <= _LARGEST_WEIGHT))]
+    if wrong.size:
+        raise TaskError(
+            f"metric {metric!r}: weights must be from 0 to {_LARGEST_WEIGHT:g}, found {wrong[0]:g}: "
+            f"give an example that does not count the weight 0"
+        )
+    places = np.flatnonzero(own)
+    return Positions(tuple(each[places] for each in flat), own[places], places, len(shape) == 1)
+
+
+def as_numbers(metric: str, what: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Floats, integers or bool as they are, bfloat16 as float32. Raises `TaskError` for anything else."""
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
+        raise TaskError(
+            f"metric {metric!r}: {what} must be numbers, found dtype {array.dtype}: convert them in the data"
+        )
+    return array
+
+
+def without_trailing_ones(array: NDArray[Any]) -> NDArray[Any]:
+    """(n, 1) as (n,): one value per example, however it was written."""
+    while array.ndim > 1 and array.shape[-1] == 1:
+        array = array[..., 0]
+    return array
+
+
+def _broadcast(metric: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """One weight per position, flat: an example's weight holds for all its positions."""
+    own = weights
+    while own.ndim > len(shape) and own.shape[-1] == 1:
+        own = own[..., 0]
+    if own.ndim and own.ndim <= len(shape):
+        own = own.reshape(*own.shape, *(1,) * (len(shape) - own.ndim))
+        if own.shape[0] == shape[0] and all(one in (1, other) for one, other in zip(own.shape, shape, strict=True)):
+            return np.broadcast_to(own, shape).reshape(-1)
+    raise TaskError(
+        f"metric {metric!r}: weights {weights.shape} do not fit to values {shape}: "
+        f"give one for each example, ({shape[0]},), or one for each value, {shape}"
+    )
