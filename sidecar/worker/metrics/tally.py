@@ -9,7 +9,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.worker.metrics.cells import Cells
 from sidecar.worker.states import ExactSum, SetStates, exact_sum
 
 
@@ -26,8 +25,8 @@ class Tally:
     def states(self) -> SetStates:
         """The identity of every state."""
         return {
-            "counts": Cells(self._shape, "int64"),
-            "weights": Cells(self._shape, "float32"),
+            "counts": ExactSum(self._shape, "int64"),
+            "weights": ExactSum(self._shape, "float32"),
             "outside": ExactSum((), "int64"),
         }
 
@@ -36,8 +35,8 @@ class Tally:
         inside = cells >= 0
         exact_sum(states, "outside").add(np.int64(np.count_nonzero(~inside)))
         ones, others = inside & (weights == 1), inside & (weights != 1)
-        _cells(states, "counts").add_at(cells[ones], np.ones(np.count_nonzero(ones), np.int64))
-        _cells(states, "weights").add_at(cells[others], weights[others])
+        exact_sum(states, "counts").add_at(cells[ones], np.ones(np.count_nonzero(ones), np.int64))
+        exact_sum(states, "weights").add_at(cells[others], weights[others])
 
     def is_counted(self, states: SetStates) -> bool:
         """Whether all weights were 1."""
@@ -47,9 +46,3 @@ class Tally:
         """Weight of each cell; all NaN if something belonged nowhere."""
         found = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
         return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(found)
-
-
-def _cells(states: SetStates, name: str) -> Cells:
-    state = states[name]
-    assert isinstance(state, Cells), f"{name} has no cells"
-    return state

@@ -43,6 +43,13 @@ class Each:
             raise ValueError(f"{array.shape} values from place {first} on do not fit into {len(self._values)} places")
         self._values[first : first + len(array)] = array
 
+    def merge(self, other: Self) -> None:
+        """Take over the places that another filled. Raises `ValueError` for another length, or places of both."""
+        mine, theirs = self._values.view(np.int64), other._values.view(np.int64)
+        if len(mine) != len(theirs) or ((mine != 0) & (theirs != 0)).any():
+            raise ValueError(f"{len(theirs)} values cannot be merged into {len(mine)}, or fill the same places")
+        mine += theirs
+
     def values(self) -> NDArray[np.float64]:
         """All values, in the order of the data."""
         return self._values.copy()

@@ -114,6 +114,19 @@ class ExactSum:
             self._reserve(self._growth(block) * len(block))
             self._add(block, 0)
 
+    def add_at(self, elements: NDArray[np.int64], values: ArrayLike) -> None:
+        """Add values (m,) to the elements with these numbers (m,), in C order, of which one may occur several times.
+
+        It costs what the values cost, not what the array is large. Raises what `add` does.
+        """
+        array = self._accept(values)
+        for first in range(0, len(array), _BLOCK):
+            own, at = array[first : first + _BLOCK], elements[first : first + _BLOCK]
+            self._reserve(self._growth(own) * len(own))
+            whole = np.ones(len(own), np.bool_) if self.is_integral else _is_count(own)
+            np.add.at(self._units(), at[whole], own[whole].astype(np.int64))
+            self._add_others(at[~whole], own[~whole])
+
     def merge(self, other: Self) -> None:
         """Add what was added to another sum. Raises `ValueError` unless it has the same shape and layout."""
         if (self.shape, self._layout) != (other.shape, other._layout):
@@ -240,17 +253,20 @@ class ExactSum:
         if self.is_integral:
             units += values.astype(np.int64, copy=False).sum(axis=0)
             return
-        counts = (np.trunc(values) == values) & (np.abs(values) < _BASE)  # false for NaN and inf
+        counts = _is_count(values)
         whole = values if counts.all() else np.where(counts, values, 0)
         units += whole.astype(np.int64).sum(axis=0)
         if whole is values:
             return
-        elements, others = np.nonzero(~counts)[1] + first, values[~counts]
-        finite = np.isfinite(others)
+        self._add_others(np.nonzero(~counts)[1] + first, values[~counts])
+
+    def _add_others(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
+        """Add floats that are no small whole numbers, each to its element."""
+        finite = np.isfinite(values)
         if finite.any():
-            self._add_digits(elements[finite], others[finite])
+            self._add_digits(elements[finite], values[finite])
         for flag, found in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
-            self._flags[elements[found(others)]] |= flag
+            np.bitwise_or.at(self._flags, elements[found(values)], flag)
 
     def _add_digits(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
         """Add finite floats, each to its element, by their bits (IEEE 754-2019, section 3.4)."""
@@ -311,6 +327,12 @@ def exact_sum(states: SetStates, name: str) -> ExactSum:
     state = states[name]
     assert isinstance(state, ExactSum), f"{name} is no sum"
     return state
+
+
+def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which floats are whole and fit into one digit; NaN and infinities do not."""
+    found: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
+    return found
 
 
 def _largest(values: NDArray[Any]) -> int:
