@@ -142,7 +142,9 @@ def evaluate(
     incarnation = secrets.token_hex(4)
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
-    once = Once(make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds)
+    once = Once(
+        make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds, settings.save_weights
+    )
     workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
     with shown_progress() as show:
         done = evaluate_once(once, workers, inbox, show=show)

@@ -21,6 +21,7 @@ SCHEMA: Final = 1
 
 Verdict = Literal["skipped", "vanished", "corrupt", "failed", "requeued"]
 Role = Literal["worker", "chief"]
+SaveWeights = Literal["all", "first", "none"]
 NodeState = Literal["starting", "ready", "draining", "left"]
 Blame = Literal["checkpoint", "group", "corrupt", "vanished"]
 

@@ -184,7 +184,7 @@ class Node:
             Retention(2),
             self,
             self._crew(root, identity, replicas, keep_standby=keep_standby) if role == "worker" else None,
-            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights=True, progress_seconds=1.0),
+            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
             self.run_dir,
             clock,
             self.log,

@@ -113,6 +113,8 @@ def test_the_run_is_named_after_what_a_link_points_to(tmp_path):
         ("host", "gpu-3.cluster", "gpu-3.cluster"),
         ("http", "[::1]:0", "[::1]:0"),
         ("stop_after_step", "0", 0),
+        ("save_weights", "first", "first"),
+        ("best_metric", "test/digit/f1", "test/digit/f1"),
     ],
 )
 def test_variables_are_text_and_become_values(variable, text, expected):
@@ -135,6 +137,13 @@ def test_the_file_writes_lists_and_tables_its_own_way(write, line, name, expecte
     assert getattr(load({}, environ=MINIMAL | write(line)), name) == expected
 
 
+@pytest.mark.parametrize(("line", "remedy"), [("true", "write all, or first"), ("false", "write none")])
+def test_save_weights_was_a_boolean_once(write, line, remedy):
+    """A file of then is told what to write now."""
+    (told,) = problems(environ=MINIMAL | write(f"save_weights = {line}"))
+    assert told.endswith(f"says whose weights are saved: {remedy}")
+
+
 def test_http_may_be_an_ipv6_address():
     """Brackets belong to the notation, not to the address to bind."""
     settings = load({"http": "[::1]:0"}, environ=MINIMAL)
@@ -152,6 +161,12 @@ BAD = [
     ("role", "boss", "'boss'", "'worker' or 'chief'"),
     ("queue", "newest", "'newest'", "'every' or 'latest'"),
     ("start", "old", "'old'", "'all' or 'new'"),
+    ("save_weights", "true", "'true'", "says whose weights are saved: write all, or first"),
+    ("save_weights", "0", "'0'", "says whose weights are saved: write none"),
+    ("save_weights", "some", "'some'", "'all', 'first' or 'none'"),
+    ("saves_max_bytes", "0", "'0'", "greater than or equal to 1"),
+    ("best_metric", "accuracy", "'accuracy'", "write EVAL_SET/METRIC, such as test/accuracy"),
+    ("best_metric", "test/", "'test/'", "write EVAL_SET/METRIC, such as test/accuracy"),
     ("log_format", "xml", "'xml'", "'console' or 'json'"),
     ("collectives", "mpi", "'mpi'", "'auto', 'ring' or 'nccl'"),
     ("framework", "jax", "'jax'", "'tensorflow'"),

@@ -19,6 +19,7 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
+from sidecar.daemon.best import Best
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
@@ -129,7 +130,7 @@ def make_daemon(
         world,
         _rules(settings),
         _timing(settings),
-        Retention(settings.keep_saves),
+        Retention(settings.keep_saves, Best(settings.best_metric), settings.saves_max_bytes),
         courier,
         _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None,
         Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),

@@ -14,7 +14,7 @@ from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
 from sidecar.group.process import Exited
-from sidecar.records import SECONDARY, Checkpoint, Member, Result
+from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
 from sidecar.status import WorkerStatus
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
@@ -33,6 +33,7 @@ class Once:
     path: str
     save_to: Path  # worker-R-of-N is added for every rank
     plan_cap_seconds: float
+    save_weights: SaveWeights = "all"
 
 
 def evaluate_once(
@@ -60,7 +61,7 @@ def evaluate_once(
         for member in members:
             workers.join(replace(join, rank=member.rank), member.worker, now)
             folder = once.save_to / f"worker-{member.rank}-of-{len(members)}"
-            command = Evaluate(1, once.checkpoint, once.path, str(folder), save_weights=True, progress_seconds=0.2)
+            command = Evaluate(1, once.checkpoint, once.path, str(folder), once.save_weights, progress_seconds=0.2)
             workers.evaluate(command, member.worker, now)
         done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
         return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)

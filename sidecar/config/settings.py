@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
-from sidecar.records import Role
+from sidecar.records import Role, SaveWeights
 
 PREFIX: Final = "SIDECAR_"
 CONFIG: Final = "config"  # says where the file is, so it is no setting and cannot stand in the file
@@ -47,6 +47,8 @@ FLAGS: Final[Mapping[str, str]] = {
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_YES: Final = frozenset({"true", "yes", "y", "on", "t", "1"})
+_NO: Final = frozenset({"false", "no", "n", "off", "f", "0"})
 _MAX_PORT: Final = 65535
 _DERIVED: Final[Any] = None  # a default that a validator makes of other settings
 
@@ -116,8 +118,12 @@ class Settings(BaseSettings):
     always_cluster: bool = False  # a group of one needs no cluster; tests force it
     step_key: str | None = None  # the usual names of the step are tried first
     step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
+    # What workers save, each to a path of its own: weights, and predictions if the task wants them.
+    save_weights: SaveWeights = "all"  # every worker's own path is complete; first: rank 0's, since all hold the same
     keep_saves: Count = 2  # the newest and the one before it, to compare; a whole run would fill the storage
-    save_weights: bool = True  # what was evaluated stays available after the trainer deleted it
+    # EVAL_SET/METRIC whose best evaluation is kept, too. Null: the first with a direction, as the task lists them.
+    best_metric: str | None = None
+    saves_max_bytes: Count | None = None  # newest and best stay even so; only the user can say what is too much
     cache_bytes: Whole = 1024**3  # common test sets fit; 0 prepares the data for every checkpoint again
     pin_max_bytes: Count | None = None  # every pinned checkpoint is wanted, so only the user can say what is too much
 
@@ -309,6 +315,21 @@ class Settings(BaseSettings):
             raise ValueError(rf"no regular expression ({error}): write one such as -(\d+)$") from error
         if groups != 1:
             raise ValueError(rf"has {groups} groups: put exactly one around the step's digits, such as -(\d+)$")
+        return value
+
+    @field_validator("save_weights", mode="before")
+    @classmethod
+    def _no_longer_boolean(cls, value: Any) -> Any:
+        text = str(value).lower()
+        if text in _YES | _NO:
+            raise ValueError(f"says whose weights are saved: write {'all, or first' if text in _YES else 'none'}")
+        return value
+
+    @field_validator("best_metric")
+    @classmethod
+    def _of_a_set(cls, value: str | None) -> str | None:
+        if value is not None and not all(value.partition("/")):
+            raise ValueError("write EVAL_SET/METRIC, such as test/accuracy")
         return value
 
     @field_validator("backoff_last_seconds")

@@ -6,8 +6,9 @@ pins and lets go is what the request says is wanted. Whatever goes wrong is part
 
 import contextlib
 import shutil
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +28,7 @@ from sidecar.history import Closed, Key
 from sidecar.records import Heartbeat, Outcome, Plan, Settlement
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
+_STATES: Final = "states.json"  # what a worker found: small, and kept for ever
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 
 
@@ -74,7 +76,7 @@ class Answer:
     look: Look | None = None
     given_up: tuple[Settlement, ...] = ()
     pins_bytes: int | None = None
-    saves_bytes: int | None = None
+    saves_bytes: Mapping[str, int] = field(default_factory=dict)  # of the folders that were to be measured
     watch_problem: str | None = None
     error: SidecarError | None = None
 
@@ -247,31 +249,27 @@ class Courier:
         held = pins_bytes(self._pins)
         return held == 0 or held + sum(file.size for file in found.files) <= self.pin_max_bytes
 
-    def _tidy(self, tidying: Tidying) -> int | None:
-        """Remove what failed plans left, and weights that are no longer kept; returns the bytes of those that are.
+    def _tidy(self, tidying: Tidying) -> dict[str, int]:
+        """Remove what failed plans left, and what is no longer kept; returns the bytes of what is to be measured.
 
         Metric states stay for ever. What cannot be removed stays, too: nothing waits for it.
         """
         for folder in tidying.drop:
             shutil.rmtree(self._inside(folder), ignore_errors=True)
-        for folder in tidying.drop_weights:
-            for path in self._inside(folder).glob("worker-*/weights*"):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-        return self._measure_saves(tidying.measure) if tidying.measure else None
+        for folder in tidying.thin:
+            for path in self._inside(folder).glob("worker-*/*"):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.name != _STATES:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+        return {folder: _bytes_below(self._inside(folder)) for folder in tidying.measure}
 
     def _measure_pins(self) -> int | None:
         if not self._pins_changed:
             return None
         self._pins_changed = False
         return pins_bytes(self._pins)
-
-    def _measure_saves(self, folders: tuple[str, ...]) -> int:
-        size = 0
-        for path in (path for folder in folders for path in self._inside(folder).glob("worker-*/*")):
-            with contextlib.suppress(FileNotFoundError):  # another node tidies, too
-                size += path.stat().st_size
-        return size
 
     @property
     def _pins(self) -> Path:
@@ -283,3 +281,12 @@ class Courier:
         if not path.is_relative_to(self.root.resolve()):
             raise RecordError(f"{folder!r} leaves the state directory")
         return path
+
+
+def _bytes_below(folder: Path) -> int:
+    size = 0
+    for path in folder.glob("worker-*/**/*"):
+        with contextlib.suppress(FileNotFoundError):  # another node tidies, too
+            found = path.stat(follow_symlinks=False)
+            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return size

@@ -90,6 +90,7 @@ class Daemon:
     _problem_in_look: bool = False  # only at the checkpoints: agreement works
     _blocked_until: float = float("-inf")
     _watch_problem: str | None = None
+    _best_complaint: str | None = None
     _beat: int = 0
     _told: Heartbeat | None = None
     _visited_at: float | None = None
@@ -213,14 +214,14 @@ class Daemon:
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
         if answer.error is None:
-            self.retention.done(visit.tidying)
+            self.retention.done(visit.tidying, answer.saves_bytes)
+            world.saves_bytes = self.retention.bytes
         if answer.more:
             self._next_visit = now
         elif not world.caught_up:
             world.caught_up = True
             self.log.info("journal_read", plans=world.history.through, evaluated=len(world.history.succeeded))
         world.pins_bytes = world.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
-        world.saves_bytes = world.saves_bytes if answer.saves_bytes is None else answer.saves_bytes
         if answer.look is not None:
             self._note_missing(missing=answer.look.missing)
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
@@ -271,9 +272,19 @@ class Daemon:
         if part is not None and self.crew is not None and not (succeeded and part.started):
             self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
         if succeeded:
-            self.retention.succeeded(closed.plan)
+            self.retention.succeeded(closed)
+            self._warn_of_best(closed)
         elif self.world.caught_up:
             self.retention.failed(closed.plan, now)
+
+    def _warn_of_best(self, closed: Closed) -> None:
+        """Say once that `best_metric` names what nobody measures: nothing would be kept as the best, without a word."""
+        result = closed.outcome.result
+        complaint = self.retention.best.complaint(result) if result is not None else None
+        if complaint != self._best_complaint and self.world.caught_up:
+            self._best_complaint = complaint
+            if complaint is not None:
+                self.log.warning("best_metric_unknown", message=complaint)
 
     def _terminate(self, message: Terminate, now: float) -> None:
         if self._drain_by is not None:

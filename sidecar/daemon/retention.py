@@ -1,11 +1,18 @@
-"""What is kept of what workers saved: metric states for ever, weights of the newest evaluations only. Pure."""
+"""What is kept of what workers saved. Pure.
 
+Metric states stay for ever. Weights and predictions stay for the newest evaluations and for the best one, as long as
+they fit into the bytes that may be used.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.daemon.best import Best
+from sidecar.history import Closed
 from sidecar.records import Plan
 
-_LOOKED_BACK: Final = 20  # successes before the kept ones whose weights a restarted daemon removes, if they are there
+_LOOKED_BACK: Final = 20  # evaluations before the kept ones that a restarted daemon thins, if there is anything to
 _GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, and its killed workers write no more
 
 
@@ -14,23 +21,44 @@ class Tidying:
     """Folders, relative to the run's state directory."""
 
     drop: tuple[str, ...] = ()  # remove altogether: what failed plans left
-    drop_weights: tuple[str, ...] = ()  # keep metric states, remove weights
-    measure: tuple[str, ...] = ()  # kept with their weights: how much disk do they use
+    thin: tuple[str, ...] = ()  # keep metric states, remove weights and predictions
+    measure: tuple[str, ...] = ()  # kept as they are: how much disk do they use
 
 
 @dataclass(slots=True)
 class Retention:
-    """Follows the journal and says what may go."""
+    """Follows the journal and says what may go.
+
+    Args:
+        keep: How many of the newest evaluations keep everything.
+        best: Tells which one is kept beside them.
+        max_bytes: What all that is kept may use together. The newest stays even so, and the best one unless it alone
+            uses more.
+    """
 
     keep: int
-    _succeeded: list[str] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+    max_bytes: int | None = None
+    _newest: tuple[str, ...] = ()  # oldest first
+    _best: str | None = None
+    _leaving: tuple[str, ...] = ()
     _failed: dict[str, float] = field(default_factory=dict)  # folder: when its plan failed
     _measured: tuple[str, ...] = ()
+    _sizes: Mapping[str, int] = field(default_factory=dict)
 
-    def succeeded(self, plan: Plan) -> None:
-        """Its saves are the newest now."""
-        self._succeeded.append(plan_folder(plan))
-        del self._succeeded[: -(self.keep + _LOOKED_BACK)]
+    @property
+    def bytes(self) -> int:
+        """Disk used by what is kept, as far as it was measured."""
+        return sum(self._sizes.get(folder, 0) for folder in self._kept)
+
+    def succeeded(self, closed: Closed) -> None:
+        """Its saves are the newest now, and maybe the best."""
+        folder, before = plan_folder(closed.plan), self._kept
+        if closed.outcome.result is not None and self.best.improves(closed.outcome.result):
+            self._best = folder
+        self._newest = (*self._newest, folder)[-self.keep :]
+        gone = tuple(each for each in before if each not in self._kept)
+        self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
 
     def failed(self, plan: Plan, now: float) -> None:
         """Nobody will ask for its saves."""
@@ -38,16 +66,39 @@ class Retention:
 
     def due(self, now: float) -> Tidying:
         """What to do now; said again until it is `done`, since storage may fail."""
-        drop = tuple(folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
-        old, kept = tuple(self._succeeded[: -self.keep]), tuple(self._succeeded[-self.keep :])
-        return Tidying(drop, old, kept if kept != self._measured else ())
+        return Tidying(
+            tuple(folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS),
+            (*self._leaving, *self._too_much()),
+            self._kept if self._kept != self._measured else (),
+        )
 
-    def done(self, tidying: Tidying) -> None:
-        """It was carried out."""
+    def done(self, tidying: Tidying, sizes: Mapping[str, int]) -> None:
+        """It was carried out; `sizes` are those that were to be measured."""
         for folder in tidying.drop:
             self._failed.pop(folder, None)
-        self._succeeded = [folder for folder in self._succeeded if folder not in tidying.drop_weights]
-        self._measured = tidying.measure or self._measured
+        self._leaving = tuple(folder for folder in self._leaving if folder not in tidying.thin)
+        self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
+        self._best = None if self._best in tidying.thin else self._best
+        if tidying.measure:
+            self._measured, self._sizes = tidying.measure, sizes
+
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        """Oldest first."""
+        return self._newest if self._best in (None, *self._newest) else (str(self._best), *self._newest)
+
+    def _too_much(self) -> list[str]:
+        """What has to go for the others to fit, the oldest first; nothing before all are measured."""
+        kept, found = self._kept, list[str]()
+        if self.max_bytes is None or kept != self._measured:
+            return []
+        left = self.bytes
+        for folder in kept[:-1]:
+            fits_alone = self._sizes[folder] <= self.max_bytes
+            if left > self.max_bytes and not (folder == self._best and fits_alone):
+                left -= self._sizes[folder]
+                found.append(folder)
+        return found
 
 
 def plan_folder(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.errors import RecordError
-from sidecar.records import Checkpoint, Member, Result, from_json
+from sidecar.records import Checkpoint, Member, Result, SaveWeights, from_json
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """A longer line is not read: a worker gone wild must not fill the daemon's memory."""
@@ -51,7 +51,7 @@ class Evaluate:
     checkpoint: Checkpoint
     path: str
     save_to: str
-    save_weights: bool
+    save_weights: SaveWeights  # of which ranks
     progress_seconds: float  # at most one Progress report per so many seconds
 
 

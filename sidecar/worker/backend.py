@@ -52,6 +52,23 @@ States = dict[str, dict[str, State]]
 """By eval set and state name: what this rank's batches came to, or all ranks' once reduced."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a task keeps of the examples of one batch: a row for each in every column."""
+
+    first: int | None  # place of the first one in the whole eval set, if known; the others follow it
+    examples: int
+    columns: Mapping[str, NDArray[Any]]
+
+
+Keep = Callable[[str, Rows], None]
+"""Called with an eval set's name and rows, in the order of the data, while the set is evaluated."""
+
+
+def forget(eval_set: str, rows: Rows) -> None:
+    """Keep nothing."""
+
+
 class Evaluator(Protocol):
     """A built task: what stays warm between checkpoints."""
 
@@ -81,12 +98,15 @@ class Evaluator(Protocol):
         """What states `evaluate` will return: equal on all ranks, or they cannot be added up."""
         ...
 
-    def evaluate(self, tick: Tick) -> States:
+    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over this rank's own batches; identity states where it has none."""
         ...
 
     def save_weights(self, folder: Path) -> None:
-        """Write the model's variables into the folder; the caller makes them durable."""
+        """Write the model's variables into the folder; raises `OSError` if it cannot be written.
+
+        Called in a thread of its own beside `evaluate`; the caller makes the files durable.
+        """
         ...
 
     def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:

@@ -18,7 +18,7 @@ from sidecar.group.messages import Done, Evaluate, Join, Progress, Report
 from sidecar.records import Result
 from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.saves import save
+from sidecar.worker.saves import Saves
 from sidecar.worker.states import exact_sum
 from sidecar.worker.task import MAX_EVAL_SETS
 
@@ -82,11 +82,12 @@ def evaluate(
                 "metrics": evaluator.layout(),
             },
         )
-    with phase("evaluate", "evaluate"):
-        states = evaluator.evaluate(progress.tick)
-    with phase("save", "save"):
-        folder = Path(command.save_to)
-        save(folder, states, variables, evaluator.save_weights if command.save_weights else None)
+    with Saves(Path(command.save_to)) as saves:
+        with phase("evaluate", "evaluate"):
+            saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
+            states = evaluator.evaluate(progress.tick, saves.keep)
+        with phase("save", "save"):
+            saves.finish(states, variables)
     with phase("reduce", "reduce"):
         reduced, slowest = _reduce(collective, join, states, seconds)
     enter("conclude")
@@ -103,6 +104,11 @@ def evaluate(
         saves=(),
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
+
+
+def _saves_weights(command: Evaluate, join: Join) -> bool:
+    """All ranks restored the same, so that rank 0 can save it for all."""
+    return command.save_weights == "all" or (command.save_weights == "first" and join.rank == 0)
 
 
 class _Progress:

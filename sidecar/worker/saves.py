@@ -1,43 +1,119 @@
-"""What each worker saves, in a folder of its own: the restored weights, and its own states before the all-reduce.
+"""What each worker saves, in a folder of its own: restored weights, predictions if wanted, states before the reduce.
 
-Framework-free. When `save` returns, everything is on disk: files and folders are synced, `states.json` last, so that
-its presence says that the rest is complete.
+Framework-free. The folder is filled beside its final name, hidden: it has that name once everything in it is on disk,
+and `states.json` lists what there is. Weights do not change while they are evaluated, so they are written meanwhile.
 """
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from sidecar.worker.backend import States
+from sidecar.worker.backend import Rows, States
+from sidecar.worker.failures import EvaluationError
+from sidecar.worker.table import Table, file_name
 
+SCHEMA: Final = 1
 STATES: Final = "states.json"
+PREDICTIONS: Final = "predictions"
+
+_REMEDIES: Final = {
+    errno.ENOSPC: "make room there, or keep less: keep_saves, saves_max_bytes, save_weights",
+    errno.EDQUOT: "raise this user's quota there, or keep less: keep_saves, saves_max_bytes, save_weights",
+    errno.EACCES: "let the user of this daemon write there",
+    errno.EROFS: "mount it so that it can be written",
+}
 
 
-def save(folder: Path, states: States, variables: str, save_weights: Callable[[Path], None] | None) -> None:
-    """Write a worker's folder durably. A folder left by an interrupted attempt under the same name is replaced."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    if save_weights is not None:
-        save_weights(folder)
-    content = {
-        "schema": 1,
-        "variables": variables,
-        "states": {
-            eval_set: {name: state.to_json() for name, state in by_name.items()} for eval_set, by_name in states.items()
-        },
-    }
+class Saves:
+    """A worker's folder while it is filled; entered for one evaluation, and gone if that does not end well.
+
+    Whatever storage refuses is an `EvaluationError` of kind `storage`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._part = folder.with_name(f".{folder.name}.part")
+        self._tables: dict[str, Table] = {}
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="weights")
+        self._weights: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._beside.shutdown()
+        for table in self._tables.values():
+            table.close()
+        shutil.rmtree(self._part, ignore_errors=True)  # it is not there any more, if all went well
+
+    def begin(self, save_weights: Callable[[Path], None] | None) -> None:
+        """Make the folder, anew if one is left of an interrupted attempt, and begin to write weights into it."""
+        with self._storage():
+            if self._part.exists():
+                shutil.rmtree(self._part)
+            self._part.mkdir(parents=True)
+        if save_weights is not None:
+            self._weights = self._beside.submit(_write, save_weights, self._part)
+
+    def keep(self, eval_set: str, rows: Rows) -> None:
+        """Append what the task keeps of one batch; nothing stays in memory."""
+        with self._storage():
+            if eval_set not in self._tables:
+                self._tables[eval_set] = Table(self._part / PREDICTIONS / file_name(eval_set))
+            self._tables[eval_set].add(rows)
+
+    def finish(self, states: States, variables: str) -> None:
+        """Make everything durable, and give the folder its name."""
+        with self._storage():
+            for table in self._tables.values():
+                table.finish()
+            if self._weights is not None:
+                self._weights.result()
+            content = {
+                "schema": SCHEMA,
+                "variables": variables,
+                "predictions": {
+                    eval_set: {"rows": table.rows, "columns": table.columns} for eval_set, table in self._tables.items()
+                },
+                "states": {
+                    eval_set: {name: state.to_json() for name, state in by_name.items()}
+                    for eval_set, by_name in states.items()
+                },
+            }
+            with (self._part / STATES).open("xb") as file:
+                file.write(json.dumps(content, allow_nan=False).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            for path in (*self._part.glob(f"{PREDICTIONS}/*"), *self._part.glob(PREDICTIONS), self._part):
+                _sync(path)
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            self._part.rename(self.folder)
+            for path in list(self.folder.parents)[:3]:  # plan, checkpoint, evaluations: all may be new
+                _sync(path)
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+            raise EvaluationError(
+                "storage", f"cannot save to {self.folder}: {type(error).__name__}: {error}{remedy}"
+            ) from error
+
+
+def _write(save_weights: Callable[[Path], None], folder: Path) -> None:
+    save_weights(folder)
     for path in folder.iterdir():
-        _sync(path)
-    with (folder / STATES).open("x") as file:
-        json.dump(content, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    for path in (folder, *list(folder.parents)[:3]):  # worker, plan, checkpoint, evaluations: all may be new
-        _sync(path)
+        if path.is_file():  # folders are synced at the end, when nothing is added to them any more
+            _sync(path)
 
 
 def _sync(path: Path) -> None:

@@ -71,6 +71,8 @@ class Task:
             loss, everything is measured that the compiled model's `test_step` measures.
         batch_size: Examples per batch; None: the data is batched already.
         checkpoint: Maps the model to the object graph's root, e.g. `lambda m: tf.train.Checkpoint(net=m)`; None: found.
+        predictions: True: every worker saves labels, predictions and weights of its own examples. Or a function of
+            (x, y, predictions) of a batch that returns what to save, by name, one row for each example.
         restore: Called with (model, path) and replaces restoring altogether, e.g. to read averaged weights.
     """
 
@@ -81,12 +83,17 @@ class Task:
     batch_size: int | None = None
     checkpoint: Callable[[Any], Any] | None = None
     restore: Callable[[Any, str], Any] | None = None
+    predictions: bool | Callable[[Any, Any, Any], Any] = False
 
     def __post_init__(self) -> None:
         for name in ("build_model", "metrics", "checkpoint", "restore"):
             value = getattr(self, name)
             if not callable(value) and (value is not None or name == "build_model"):
                 raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
+        if not isinstance(self.predictions, bool) and not callable(self.predictions):
+            raise TaskError(
+                f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
+            )
         if not isinstance(self.eval_sets, Mapping) or not 0 < len(self.eval_sets) <= MAX_EVAL_SETS:
             raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
         for name, source in self.eval_sets.items():

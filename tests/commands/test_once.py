@@ -81,7 +81,7 @@ def evaluate(monkeypatch):
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         join = Join("", (), 0, "t", "x", "/", 1)
-        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", Path("/saves"), plan_cap_seconds=40)
+        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", Path("/saves"), plan_cap_seconds=40, save_weights="first")
         try:
             return evaluate_once(once, workers, inbox, clock=FakeClock())
         finally:
@@ -103,6 +103,7 @@ def test_reports_in_rank_order(evaluate):
             assert command.rank == rank_of(worker)
             return [Joined(command.group, "t", {})]
         folders.append(command.save_to)
+        assert command.save_weights == "first"
         return [] if rank_of(worker) == 0 else [Done(1, rank, result(), 1, 1) for rank in (1, 0)]
 
     assert [each.rank for each in evaluate(answer)] == [0, 1]

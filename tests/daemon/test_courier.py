@@ -171,7 +171,27 @@ def test_what_cannot_be_removed_holds_nothing_up(courier, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.unlink", refuse)
-    assert visit(courier, tidying=Tidying(drop_weights=("evaluations/x/plan-1",))).error is None
+    assert visit(courier, tidying=Tidying(thin=("evaluations/x/plan-1",))).error is None
+
+
+def test_states_stay_when_weights_and_predictions_go(courier):
+    """Whatever a worker saved beside them, and whoever's it is; what stays is measured by folder."""
+    outside = courier.root / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"p")
+    for number in (1, 2):
+        folder = courier.root / f"evaluations/x/plan-{number}/worker-0-of-1"
+        (folder / "predictions" / "test").mkdir(parents=True)
+        (folder / "predictions" / "test" / "y.npy").write_bytes(b"y" * 10)
+        (folder / "weights.index").write_bytes(b"w" * 5)
+        (folder / "states.json").write_bytes(b"{}")
+        (folder / "link").symlink_to(outside)
+        (folder / "other").symlink_to(outside / "precious")
+    tidying = Tidying(thin=("evaluations/x/plan-1",), measure=("evaluations/x/plan-2", "evaluations/x/plan-1"))
+    answer = visit(courier, tidying=tidying)
+    assert answer.saves_bytes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
+    assert [path.name for path in (courier.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()] == ["states.json"]
+    assert (outside / "precious").exists()
 
 
 def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_a_late_result_leaves_a_worker_with_its_next_plan(crew):
     worker = ready(crew)
     join(crew, worker)
     for plan in (1, 2):
-        command = Evaluate(plan, CHECKPOINT, "p", "s", save_weights=True, progress_seconds=1.0)
+        command = Evaluate(plan, CHECKPOINT, "p", "s", save_weights="all", progress_seconds=1.0)
         crew.workers.evaluate(command, worker.worker, 5.0)
     late = done(1, worker.process.told(Join)[0])
     crew.observe(worker.worker, late, 6.0, evaluating=True)

@@ -239,6 +239,17 @@ def test_what_failed_workers_left_is_removed_once_they_write_no_more(evaluating)
     assert not (node.run_dir / folder).exists()
 
 
+def test_a_best_metric_that_nobody_measures_is_told_once(node):
+    """Nothing would be kept as the best, and nobody would know why."""
+    node.daemon.retention.best.metric = "test/f1"
+    for step in (1, 2):
+        save(node.checkpoint_dir, step)
+        pass_time(5, node)
+    assert node.log.of("best_metric_unknown") == [
+        {"message": "best_metric 'test/f1' was not measured; these could be: none"}
+    ]
+
+
 def test_weights_are_kept_for_the_newest_evaluations_only(node):
     """Metric states stay for ever; and storage that fails meanwhile only delays it."""
     for step in (1, 2, 3):

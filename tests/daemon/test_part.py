@@ -48,7 +48,7 @@ def new_part(node="n2", task="t1", **there):
     plan = Plan(7, "r", "p", CHECKPOINT, 1, MEMBERS, (), task, "n1", "now")
     workers = FakeWorkers(there or {"n2.i.1": Worker(), "n2.i.2": Worker()})
     join = Join("", (), 0, "task.py:task", "tensorflow", ".", 2)
-    evaluate = Evaluate(7, CHECKPOINT, "", "", save_weights=True, progress_seconds=1.0)
+    evaluate = Evaluate(7, CHECKPOINT, "", "", save_weights="all", progress_seconds=1.0)
     return Part(plan, node, workers, join, evaluate, Path("/run"), 0.0, patience=10.0, second_thought=2.0)
 
 

@@ -76,7 +76,7 @@ class Crew:
             rank = member.rank
             folder = self.folder / f"plan-{plans[rank]}" / f"worker-{rank}-of-{size}"
             command = Evaluate(
-                plans[rank], Checkpoint("ckpt-1", digests[rank], 1, "tf"), paths[rank], str(folder), True, 0.0
+                plans[rank], Checkpoint("ckpt-1", digests[rank], 1, "tf"), paths[rank], str(folder), "all", 0.0
             )
             self.workers.evaluate(command, member.worker, time.monotonic())
         return self.collect(Done, Failed, count=size)

@@ -74,7 +74,7 @@ def join(group="g"):
 
 
 def evaluation(plan=7):
-    return Evaluate(plan, Checkpoint("c", "d", 1, "tf"), "/c", "/s", save_weights=True, progress_seconds=1)
+    return Evaluate(plan, Checkpoint("c", "d", 1, "tf"), "/c", "/s", save_weights="all", progress_seconds=1)
 
 
 def grouped(workers, now=0.0):

@@ -1,6 +1,8 @@
 """One evaluation on several ranks, with a fake framework: what is compared, saved, added up, and told."""
 
+import errno
 import json
+import math
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sidecar import saves
 from sidecar.group.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.records import KINDS, Checkpoint, Member, Value
-from sidecar.worker import failures
-from sidecar.worker.backend import Stream, backend
+from sidecar.worker import failures, flow
+from sidecar.worker.backend import Rows, Stream, backend
 from sidecar.worker.commands import Commands
 from sidecar.worker.failures import EvaluationError, as_failed
 from sidecar.worker.flow import EXAMPLES, evaluate
-from sidecar.worker.saves import save
 from sidecar.worker.states import ExactSum
+from sidecar.worker.table import Table
 
 
 @dataclass
@@ -31,6 +34,8 @@ class FakeEvaluator:
     traces: int = 1
     builds: int = 1
     raises: dict = field(default_factory=dict)
+    predicts: bool = False
+    first: int | None = None
 
     def _maybe(self, what):
         if what in self.raises:
@@ -56,12 +61,15 @@ class FakeEvaluator:
         """Of the states below."""
         return self.metrics
 
-    def evaluate(self, tick):
+    def evaluate(self, tick, keep):
         """One batch of all its numbers."""
         self._maybe("evaluate")
         states = {EXAMPLES: ExactSum((), "int64"), "sum": ExactSum((), "float64")}
         states[EXAMPLES].add(np.int64(len(self.numbers)))
         states["sum"].add_each(np.array(self.numbers, "float64"))
+        if self.predicts:
+            rows = np.array(self.numbers, "float64")
+            keep("test", Rows(self.first, len(rows), {"predictions": rows, "positive": rows > 0}))
         tick()
         return {"test": states}
 
@@ -117,7 +125,7 @@ def run(tmp_path, evaluators, **differing):
             Checkpoint("ckpt-1", told.get("checkpoint", "digest"), 1, "tf"),
             f"/c/{rank}",
             str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
-            save_weights=told.get("save_weights", True),
+            save_weights=told.get("save_weights", "all"),
             progress_seconds=told.get("progress_seconds", 0.0),
         )
         phases, reports = [], []
@@ -226,7 +234,7 @@ def test_count_is_checked(tmp_path):
 
 def test_saves_are_complete_before_the_sum(tmp_path):
     """Each rank's folder holds its weights and its own states; together they are the result."""
-    found = run(tmp_path, ranks(), save_weights=[True, True, False])
+    found = run(tmp_path, ranks(), save_weights=["all", "all", "none"])
     total = ExactSum((), "float64")
     for rank in range(3):
         folder = tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-3"
@@ -237,21 +245,56 @@ def test_saves_are_complete_before_the_sum(tmp_path):
     assert float(total.round()) == found[0][0].result.metrics["test"]["sum"].value
 
 
-def test_interrupted_save_is_replaced(tmp_path):
-    """A folder that an attempt left behind under the same name is made anew; a relative one will do."""
-    folder = tmp_path / "worker-0-of-1"
-    folder.mkdir()
-    (folder / "left over").touch()
-    save(folder, {}, "v", None)
-    assert [path.name for path in folder.iterdir()] == ["states.json"]
+def plan_folder(tmp_path):
+    return tmp_path / "evaluations" / "c" / "plan-7"
 
 
-def test_save_below_folders_that_do_not_exist(tmp_path, monkeypatch):
-    """All folders are made and synced, also when the path is short."""
-    monkeypatch.chdir(tmp_path)
-    save(Path("worker"), {}, "v", lambda folder: (folder / "weights").touch())
-    assert sorted(path.name for path in Path("worker").iterdir()) == ["states.json", "weights"]
-    save(tmp_path / "a" / "b" / "c" / "d" / "e", {}, "v", None)
+def test_one_rank_may_save_for_all(tmp_path):
+    """All restored the same; states are everybody's own."""
+    run(tmp_path, ranks(), save_weights=["first"] * 3)
+    names = {path.name: sorted(each.name for each in path.iterdir()) for path in plan_folder(tmp_path).iterdir()}
+    assert names == {
+        "worker-0-of-3": ["states.json", "weights"],
+        "worker-1-of-3": ["states.json"],
+        "worker-2-of-3": ["states.json"],
+    }
+
+
+def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
+    """So that the end of the sum proves every rank's saves, and they are the result."""
+    reduce, complete = flow._reduce, []
+
+    def checked(collective, join, *rest):
+        folder = plan_folder(tmp_path) / f"worker-{join.rank}-of-3"
+        kept = np.load(folder / "predictions" / "test" / "predictions.npy", allow_pickle=False)
+        complete.append(((folder / "states.json").exists(), (folder / "weights").exists(), len(kept)))
+        return reduce(collective, join, *rest)
+
+    monkeypatch.setattr(flow, "_reduce", checked)
+    evaluators = [
+        FakeEvaluator((STREAM,), part, predicts=True, first=first) for part, first in zip(PARTS, (3, 0, 1), strict=True)
+    ]
+    found = run(tmp_path, evaluators)
+    assert sorted(complete) == [(True, True, 1), (True, True, 2), (True, True, 2)]
+    joined = saves.read(plan_folder(tmp_path))
+    assert joined.predictions["test"]["predictions"].tolist() == [0.3, 1e300, -1e300, 0.1, 0.2]
+    assert math.fsum(joined.predictions["test"]["predictions"]) == found[0][0].result.metrics["test"]["sum"].value
+    assert evaluators[0].conclude(joined.states)["test"]["sum"] == found[0][0].result.metrics["test"]["sum"]
+
+
+@pytest.mark.parametrize("what", ["begin", "keep"])
+def test_storage_that_fails_while_the_data_is_evaluated_is_to_blame(tmp_path, monkeypatch, what):
+    """Not the task, whose phase it is; and nothing is left."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(*((Path, "mkdir") if what == "begin" else (Table, "add")), refuse)
+    ((end, phases, _),) = run(tmp_path, [FakeEvaluator((STREAM,), [1.0] * 5, predicts=True)])
+    failed = as_failed(end, phase=phases[-1], plan=7, rank=0)
+    assert (phases[-1], failed.kind) == ("evaluate", "storage")
+    assert "No space left on device; make room there" in failed.message
+    assert list(tmp_path.glob("**/*worker-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -373,7 +416,9 @@ def join_of(tmp_path, task="a_task.py:task"):
 
 
 def evaluation_of(tmp_path):
-    return Evaluate(3, Checkpoint("c", "d", 1, "tf"), "/c", str(tmp_path / "s"), save_weights=False, progress_seconds=9)
+    return Evaluate(
+        3, Checkpoint("c", "d", 1, "tf"), "/c", str(tmp_path / "s"), save_weights="none", progress_seconds=9
+    )
 
 
 def test_life_of_a_worker(commanded, tmp_path):

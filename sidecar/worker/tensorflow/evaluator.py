@@ -1,6 +1,8 @@
 """A built task: model, data and traced steps that stay warm between checkpoints."""
 
+import errno
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.records import Value
-from sidecar.worker.backend import States, Stream, Tick
+from sidecar.worker.backend import Keep, Rows, States, Stream, Tick, forget
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.metrics.metric import Extent
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
-from sidecar.worker.tensorflow.data import Batches, CacheBudget, array_of, examples_in, feed
+from sidecar.worker.tensorflow.data import Batch, Batches, CacheBudget, array_of, examples_in, feed
+from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
 
@@ -80,23 +83,31 @@ class KerasEvaluator:
             ]
         )
 
-    def evaluate(self, tick: Tick) -> States:
-        """Sum metric states over this rank's own batches."""
+    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+        """Sum metric states over this rank's own batches, and hand over what the task keeps of them."""
         found: States = {}
         for batches in self._batches:
             step = self._step_of(batches)
             counted = ExactSum((), "int64")
             states: SetStates = self._states(batches) | {EXAMPLES: counted}
             for first, batch in batches.own():
-                step.measurement.add(states, tf.nest.map_structure(array_of, step.run(batch)), first)
-                counted.add(np.int64(examples_in(batch)))
+                outputs, columns = tf.nest.map_structure(array_of, step.run(batch))
+                examples = examples_in(batch)
+                step.measurement.add(states, outputs, first)
+                counted.add(np.int64(examples))
+                if columns:
+                    keep(batches.name, Rows(first, examples, columns))
                 tick()
             found[batches.name] = states
         return found
 
     def save_weights(self, folder: Path) -> None:
         """A TensorFlow checkpoint of the model: `tf.train.Checkpoint(model=model).restore(folder / "weights")`."""
-        tf.train.Checkpoint(model=self.model).write(str(folder / "weights"))
+        try:
+            tf.train.Checkpoint(model=self.model).write(str(folder / "weights"))
+        except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
+            is_full = os.strerror(errno.ENOSPC) in str(error.message)
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error
 
     def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
         """The final numbers, by eval set and metric."""
@@ -117,5 +128,13 @@ class _Step:
 
     def __init__(self, task: Task, model: Any, first: Any, spec: Any) -> None:
         self.measurement: Measurement = measurement(task, model, first)
+        self._kept = Kept(task.predictions, model, first) if task.predictions else None
         # As each Keras does it itself: Keras 3 traces without AutoGraph, tf_keras with it.
-        self.run: Any = tf.function(self.measurement.step, input_signature=[spec], autograph=is_keras_2(model))
+        self.run: Any = tf.function(self._step, input_signature=[spec], autograph=is_keras_2(model))
+
+    def _step(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """What the measurement needs of a batch, and what is kept of it."""
+        if self._kept is None:
+            return self.measurement.step(batch), {}
+        predictions = self._kept.predict(batch)
+        return self.measurement.step(batch, predictions), self._kept.columns(batch, predictions)

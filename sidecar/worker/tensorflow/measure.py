@@ -29,8 +29,8 @@ _NEUTRAL: Final = ("name", "states", "add", "conclude")
 class Measurement(Protocol):
     """How one batch becomes changes of states, and states become numbers."""
 
-    def step(self, batch: Batch) -> Any:
-        """Within a trace: everything that `add` needs of one batch."""
+    def step(self, batch: Batch, predictions: Any = None) -> Any:
+        """Within a trace: everything that `add` needs of one batch. `predictions` are the model's, if known already."""
         ...
 
     def states(self, extent: Extent) -> SetStates:
@@ -86,10 +86,10 @@ class ChosenMeasurement:
         trial = tf.nest.map_structure(array_of, self._shown_to_neutral(y, predictions, weights))
         self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, 0)
 
-    def step(self, batch: Batch) -> Any:
+    def step(self, batch: Batch, predictions: Any = None) -> Any:
         """Changes of what Keras measures, single losses, and what the other metrics look at."""
         x, y, weights = unpack(batch)
-        predictions = self._model(x, training=False)
+        predictions = self._model(x, training=False) if predictions is None else predictions
         changes = {
             name: metric.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
             for name, (output, metric) in self._traced.items()

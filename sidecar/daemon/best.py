@@ -1,0 +1,57 @@
+"""Which evaluation is the best so far, by one metric: its saves are kept. Pure."""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.observers.totals import number_of
+from sidecar.records import Result, Value
+
+_IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
+
+
+@dataclass(slots=True)
+class Best:
+    """Compares results one by one, in the order of the journal.
+
+    Args:
+        metric: EVAL_SET/METRIC. None: the first one with a direction that the task lists, chosen anew when its code
+            changes; so an evaluation that leaves an eval set out is not compared by another metric.
+    """
+
+    metric: str | None = None
+    _task: str | None = None
+    _chosen: str | None = None
+    _record: tuple[str, str, float] | None = None  # the metric, its goal, the number to beat
+
+    def improves(self, result: Result) -> bool:
+        """Whether this result is better than all before it; it is the one to beat then."""
+        values = _by_name(result)
+        if self._task != result.task:
+            self._task = result.task
+            self._chosen = self.metric or next((name for name, each in values.items() if each.goal in _IMPROVES), None)
+        found = values.get(self._chosen or "")
+        if found is None or found.goal not in _IMPROVES or math.isnan(number := number_of(found)):
+            return False
+        # Another metric or goal means another task: its numbers do not compete with the old ones.
+        record = self._record if self._record is not None and self._record[:2] == (self._chosen, found.goal) else None
+        if record is not None and not _IMPROVES[found.goal](number, record[2]):
+            return False
+        self._record = str(self._chosen), found.goal, number
+        return True
+
+    def complaint(self, result: Result) -> str | None:
+        """Why the metric that was asked for cannot tell what is better."""
+        values = _by_name(result)
+        if self.metric is None or (self.metric in values and values[self.metric].goal in _IMPROVES):
+            return None
+        known = [name for name, each in values.items() if each.goal in _IMPROVES]
+        trouble = "has no direction" if self.metric in values else "was not measured"
+        return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(known) or 'none'}"
+
+
+def _by_name(result: Result) -> dict[str, Value]:
+    return {
+        f"{eval_set}/{name}": value for eval_set, values in result.metrics.items() for name, value in values.items()
+    }

@@ -1,0 +1,72 @@
+"""Which evaluation is the best: by which metric, and against whom it competes."""
+
+import pytest
+
+from sidecar.daemon.best import Best
+from sidecar.records import Result, Value
+
+
+def value(number, goal="max"):
+    return Value(number if abs(number) < float("inf") else None, float(number).hex(), goal=goal)
+
+
+def result(task="t", **sets):
+    return Result("g", 1, {}, sets, {}, "v", task, {}, ())
+
+
+def test_the_first_metric_with_a_direction_decides():
+    """Of the first eval set that has one, as the task lists them."""
+    best = Best()
+    few = {"rows": value(9, "none")}
+    assert best.improves(result(few=few, test={"accuracy": value(0.5), "loss": value(1.0, "min")}))
+    assert not best.improves(result(few=few, test={"accuracy": value(0.4), "loss": value(0.1, "min")}))
+    assert best.improves(result(few=few, test={"accuracy": value(0.6), "loss": value(9.0, "min")}))
+
+
+def test_a_smaller_loss_is_better():
+    """Each metric knows its direction; the first of equal ones stays the best."""
+    best = Best()
+    assert best.improves(result(test={"accuracy": value(0.5)}))
+    assert not best.improves(result(test={"accuracy": value(0.5)}))
+    best = Best("test/loss")
+    given = [3.0, 2.0, 2.0, 2.5, float("nan"), 1.0]
+    found = [best.improves(result(test={"accuracy": value(0.5), "loss": value(each, "min")})) for each in given]
+    assert found == [True, True, False, False, False, True]
+
+
+def test_an_evaluation_without_that_metric_does_not_compete():
+    """A set that is evaluated now and then is not replaced by another meanwhile."""
+    best = Best()
+    assert best.improves(result(big={"accuracy": value(0.5)}, small={"accuracy": value(0.9)}))
+    assert not best.improves(result(small={"accuracy": value(0.99)}))
+    assert best.improves(result(big={"accuracy": value(0.6)}, small={"accuracy": value(0.1)}))
+
+
+def test_another_task_may_measure_something_else():
+    """What has another name or goal starts anew; what is called the same competes, as it does in the gauges."""
+    best = Best()
+    assert best.improves(result(test={"accuracy": value(0.9)}))
+    assert not best.improves(result("changed", test={"accuracy": value(0.8)}))
+    assert best.improves(result("other", test={"f1": value(0.1)}))
+    assert best.improves(result("again", test={"f1": value(0.5, "min")}))
+
+
+@pytest.mark.parametrize(
+    "sets", [{}, {"test": {}}, {"test": {"rows": value(3, "none")}}, {"test": {"x": value(float("nan"))}}]
+)
+def test_nothing_is_best_where_nothing_has_a_direction(sets):
+    """Then the newest are kept, and no other."""
+    assert not Best().improves(result(**sets))
+
+
+def test_a_metric_that_nobody_measures_is_told():
+    """With those that could be meant; names may hold a slash."""
+    measured = result(test={"acc/top5": value(0.5), "rows": value(3, "none")})
+    assert Best("test/acc/top5").complaint(measured) is None
+    assert Best().complaint(measured) is None
+    assert Best("test/acc").complaint(measured) == (
+        "best_metric 'test/acc' was not measured; these could be: test/acc/top5"
+    )
+    assert Best("test/rows").complaint(measured) == (
+        "best_metric 'test/rows' has no direction; these could be: test/acc/top5"
+    )
