@@ -31,8 +31,8 @@ dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that ma
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try
 
-try-systemd: $(READY)  ## Install the unit in a container with a real systemd and try it (Docker, root, debootstrap).
-	tests/deploy/systemd/try
+try-systemd: $(READY)  ## Try the unit under a real systemd in a container (10 minutes; Docker, root, debootstrap).
+	$(BIN)/python tests/deploy/systemd/try
 
 try-readme:  ## Type the commands of the README in a clean container and time them (Docker).
 	tests/deploy/readme/try
