@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench dashboards try-compose try-systemd try-readme clean
+.PHONY: help demo test lint bench dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that ma
 
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try
+
+soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, count (Docker).
+	deploy/compose/try soak
 
 try-systemd: $(READY)  ## Try the unit under a real systemd in a container (10 minutes; Docker, root, debootstrap).
 	$(BIN)/python tests/deploy/systemd/try
