@@ -5,10 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Train on real digits and watch every checkpoint being evaluated (3 minutes).
 	$(BIN)/sidecar demo $(ARGS)
@@ -24,6 +24,21 @@ lint: $(READY)  ## Run the checks that run nothing.
 
 bench: $(READY)  ## Measure; prints tables, fails for nothing but errors.
 	$(BIN)/pytest tests/benchmarks -s $(ARGS)
+
+dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
+	$(BIN)/python deploy/grafana/dashboards.py
+
+try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
+	deploy/compose/try
+
+soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, count (Docker).
+	deploy/compose/try soak
+
+try-systemd: $(READY)  ## Try the unit under a real systemd in a container (10 minutes; Docker, root, debootstrap).
+	$(BIN)/python tests/deploy/systemd/try
+
+try-readme:  ## Type the commands of the README in a clean container and time them (Docker).
+	tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo

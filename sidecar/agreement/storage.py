@@ -139,7 +139,7 @@ _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _REMEDIES: Final = {
     errno.ENOSPC: "free some space there, then this goes on by itself",
     errno.EDQUOT: "free some of the quota or raise it, then this goes on by itself",
-    errno.EROFS: "remount it writable, or let state_dir lie on storage that is",
+    errno.EROFS: "remount it writable, or name another state_dir (under systemd: add it to ReadWritePaths of the unit)",
     errno.EACCES: f"let the user with id {os.getuid()}, as whom this daemon runs, write there",
     errno.EPERM: f"let the user with id {os.getuid()}, as whom this daemon runs, write there",
     errno.ENOTDIR: "a file stands where a folder is expected: move it away",

@@ -225,6 +225,7 @@ class Courier:
                     self._pins_changed |= held_now is not None
                 elif pinned and not wanted and (leaving or checkpoint.key in self._unwanted):
                     unpin(checkpoint, self._pins)
+                    found.append(replace(each, checkpoint=replace(checkpoint, pin=None)))
                     self._pins_changed = True
                 else:
                     found.append(each)

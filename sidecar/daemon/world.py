@@ -62,6 +62,7 @@ class World:
     _incomplete: frozenset[str] = _NOTHING
     _incomplete_since: float = 0.0
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
+    _newest: Newest | None = None  # the one discovered last, also when it is gone
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
     _gathering_since: float = 0.0
@@ -106,6 +107,8 @@ class World:
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         new = [found for found in look.found if found.checkpoint.key not in self.found]
+        if new:
+            self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
             self._active_at = now
         if self._unwanted is None:
@@ -248,7 +251,6 @@ class World:
         for each in fresh:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
-        newest = next(reversed(self.found.values()), None)
         waiting = pending(self.history, self._checkpoints(), self.task)
         return Status(
             run=self.identity.run,
@@ -263,7 +265,7 @@ class World:
             journal_read=self.caught_up,
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
-            newest=Newest(newest.checkpoint.step, newest.written_at) if newest is not None else None,
+            newest=self._newest,
             plan=self.history.open.plan if self.history.open is not None else None,
             group_size=len(self._group),
             groups_formed=self.groups_formed,

@@ -37,11 +37,14 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
     "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
     "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint that the sidecar_eval_* gauges show."),
-    "sidecar_eval_completed_timestamp_seconds": (_ONE, "Unix time at which the evaluation shown was completed."),
+    "sidecar_eval_completed_timestamp_seconds": (
+        _ONE,
+        "Unix time at which the evaluation was completed that the sidecar_eval_* gauges show.",
+    ),
     "sidecar_newest_checkpoint_step": (_ONE, "Training step of the complete checkpoint discovered last."),
     "sidecar_newest_checkpoint_timestamp_seconds": (
         _ONE,
-        "Unix time at which that checkpoint's last file was written.",
+        "Unix time at which the last file of the checkpoint discovered last was written.",
     ),
     "sidecar_checkpoints_pending": (_ONE, "Complete checkpoints that still need an evaluation."),
     "sidecar_pending_oldest_timestamp_seconds": (
@@ -50,16 +53,22 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_checkpoints_evaluated_total": (_ONE, "Checkpoints that were evaluated successfully."),
     "sidecar_checkpoints_failed_total": (_ONE, "Checkpoints given up after too many failed attempts."),
-    "sidecar_checkpoints_skipped_total": (_ONE, "Checkpoints passed over on purpose, by the queue or start setting."),
+    "sidecar_checkpoints_skipped_total": (
+        _ONE,
+        "Checkpoints passed over on purpose, as queue, start or pin_max_bytes say.",
+    ),
     "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
     "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
     "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
-    "sidecar_group_size": (_ONE, "Worker processes in the current evaluation group."),
+    "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
     "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
-    "sidecar_members": (("run", "state"), "Nodes whose heartbeat this node sees, by the state they report."),
+    "sidecar_members": (
+        ("run", "state"),
+        "Nodes whose heartbeat this node sees, by the state they report; chiefs apart.",
+    ),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
     "sidecar_saves_bytes": (_ONE, "Disk space of what workers saved about their evaluations."),
-    "sidecar_ready": (("run", "node"), "1 while the node can take part in evaluations, else 0; /readyz says why."),
+    "sidecar_ready": (("run", "node"), "1 while the node does its part (a chief: none), else 0; /readyz says why."),
     "sidecar_publisher": (("run", "node"), "1 on the one node that exports the sidecar_eval_* families, else 0."),
     "sidecar_node_info": (
         ("run", "node", "role", "role_source", "version"),

@@ -72,8 +72,9 @@ def test_what_is_not_wanted_is_let_go_in_the_second_look(courier):
     folder = visit(courier).look.found[0].folder
     visit(courier, wanted=False)
     assert folder.is_dir()
-    visit(courier, wanted=False)
+    let_go = visit(courier, wanted=False)
     assert not folder.exists()
+    assert [found.checkpoint.pin for found in let_go.look.found] == [None]  # it lies in the directory as before
     assert visit(courier, wanted=False).look.found[0].checkpoint.pin is None
 
 

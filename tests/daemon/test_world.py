@@ -229,3 +229,14 @@ def test_only_what_is_new_and_unsettled_is_told():
     world.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 0.0)
     assert [each.checkpoint.name for each in world.see(look(1, 2), (), 0.0, 0.0)] == ["ckpt-2"]
     assert world.see(look(1, 2), (), 1.0, 0.0) == []
+
+
+def test_the_newest_checkpoint_is_the_one_discovered_last():
+    """Deleting it, or finding fewer in a later look, makes no older one the newest; a rollback to a lower step does."""
+    world = new_world()
+    world.see(look(100, 200), (), 0.0, 1.0)
+    assert world.status(0.0, None, ()).newest.step == 200
+    world.see(look(100), (), 1.0, 2.0)
+    assert world.status(1.0, None, ()).newest.step == 200
+    world.see(look(100, 50), (), 2.0, 3.0)
+    assert world.status(2.0, None, ()).newest.step == 50

@@ -9,6 +9,7 @@ from importlib.metadata import distribution, packages_distributions
 import pytest
 
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "torch", "numpy"}
+LOOKED_FOR = {"attrs"}  # rich prints its classes where it is there, and does without where it is not
 
 EVERYTHING = """
 import importlib, json, pkgutil, sys
@@ -47,7 +48,7 @@ def test_only_declared_dependencies_are_imported(imported):
         [sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
     used -= {_normal(owner) for name in bare.stdout.split() for owner in owners.get(name, ())}
-    assert used <= _required_by("sidecar-evaluator"), "not brought by a plain install"
+    assert used - LOOKED_FOR <= _required_by("sidecar-evaluator"), "not brought by a plain install"
 
 
 def _required_by(name, seen=None):

@@ -1,0 +1,147 @@
+"""The whole thing, as a stranger would check it: does every checkpoint's value arrive in Prometheus, and is it right?
+
+Waits for new checkpoints of the training job beside it, computes their numbers itself, and compares. Prints a table;
+the exit code is the verdict: 0, or 1 with one sentence per failure. CHECKPOINTS says how many checkpoints.
+"""  # noqa: INP001 - a script beside others, no package
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import promql
+import run_files
+import verdict
+
+_RUN: Final = '{run="digits"}'
+_CHIEF: Final = '{run="digits",instance="daemon-chief:19108"}'
+_START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
+_PATIENCE_SECONDS: Final = 120.0  # for what should take a few seconds
+_LOOK_SECONDS: Final = 0.5
+
+
+def main() -> None:
+    """Watch, compute, compare."""
+    started, count, save_seconds = time.time(), int(os.environ["CHECKPOINTS"]), float(os.environ["SAVE_SECONDS"])
+    nodes = " and ".join(verdict.WORKERS)
+    _wait(f"a checkpoint was evaluated on {nodes} together", _group_at_work, _START_SECONDS)
+    _say(f"{nodes} evaluate together after {time.time() - started:.0f} s; waiting for {count} checkpoints")
+
+    copies = _Copies(Path("/tmp/e2e"))  # noqa: S108 - a file system of this container's own
+    bound = 3 * count * save_seconds + _PATIENCE_SECONDS
+    _wait(f"{count} checkpoints were saved", lambda: copies.look() >= count, bound)
+    names = copies.names[:count]
+    _wait(f"{names[-1]} was evaluated", lambda: set(names) <= _evaluated(), _PATIENCE_SECONDS)
+    last = _step(names[-1])
+    _wait(f"Prometheus recorded {names[-1]}", lambda: (last, "loss") in _recorded(started), _PATIENCE_SECONDS)
+
+    evidence = _gather(copies, names, started)
+    _show(evidence)
+    problems = list(verdict.failures(evidence))
+    for problem in problems:
+        _say(f"FAILED: {problem}")
+    if problems:
+        sys.exit(1)
+    _say(f"PASSED in {time.time() - started:.0f} s: {count} checkpoints, each evaluated once, by both workers, right")
+
+
+class _Copies:
+    """New checkpoints, copied as soon as they are complete: training deletes them after a while."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: list[str] = []
+        self.saved_at: dict[str, float] = {}
+        self._old = set(run_files.checkpoints())
+        folder.mkdir()
+
+    def look(self) -> int:
+        """Copy what is new; returns how many there are."""
+        for name in run_files.checkpoints():
+            if name not in self._old and name not in self.saved_at:
+                self.saved_at[name] = (run_files.CHECKPOINTS / f"{name}.index").stat().st_mtime
+                for path in run_files.CHECKPOINTS.glob(f"{name}.*"):
+                    shutil.copy(path, self.folder)
+                self.names.append(name)
+        return len(self.names)
+
+
+def _gather(copies: _Copies, names: list[str], started: float) -> verdict.Evidence:
+    import recompute  # noqa: PLC0415 - imports TensorFlow, which takes its time: nothing was being waited for
+
+    since = time.time() - started
+    plans = list(run_files.plans())
+    saves = {plan.checkpoint: plan.saves for plan in plans if plan.status == "succeeded"}
+    checkpoints = []
+    for name in names:
+        try:
+            expected = recompute.measure(copies.folder / name, saves[name])
+        except ValueError as error:
+            sys.exit(f"FAILED: {error}")
+        checkpoints.append(verdict.Checkpoint(name, _step(name), copies.saved_at[name], expected))
+    steps = promql.samples(f"sidecar_eval_checkpoint_step{_RUN}", since)
+    sizes = verdict.join(steps, promql.samples(f"sidecar_group_size{_RUN}", since), by="instance")
+    roles = promql.samples(f"sidecar_node_info{_CHIEF}", since)
+    processes = promql.samples(f"sidecar_worker_processes{_CHIEF}", since)
+    return verdict.Evidence(
+        checkpoints,
+        plans,
+        scraped=verdict.join(steps, promql.samples(f"sidecar_eval_metric{_RUN}", since), by="instance"),
+        recorded=_recorded(started),
+        group_sizes={step: values for (step, _), values in sizes.items()},
+        chief_roles=[series.labels["role"] for series in roles],
+        chief_processes=[value for series in processes for value in series.values.values()],
+    )
+
+
+def _group_at_work() -> bool:
+    """Whether the evaluation that succeeded last was both workers' own."""
+    succeeded = [plan for plan in run_files.plans() if plan.status == "succeeded"]
+    return bool(succeeded) and sorted(succeeded[-1].nodes) == sorted(verdict.WORKERS)
+
+
+def _evaluated() -> set[str]:
+    return {plan.checkpoint for plan in run_files.plans() if plan.status == "succeeded"}
+
+
+def _recorded(started: float) -> verdict.Seen:
+    since = time.time() - started
+    steps = promql.samples(f"sidecar:eval_checkpoint_step:latest{_RUN}", since)
+    return verdict.join(steps, promql.samples(f"sidecar:eval_metric:latest{_RUN}", since), by=None)
+
+
+def _step(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _wait(what: str, condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"FAILED: within {seconds:.0f} s it did not happen that {what}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _show(evidence: verdict.Evidence) -> None:
+    row = "{:<12} {:<9} {:>20} {:>20}  {}"
+    _say(row.format("checkpoint", "metric", "computed here", "seen in Prometheus", ""))
+    for checkpoint in evidence.checkpoints:
+        for metric, expected in checkpoint.expected.items():
+            values = evidence.scraped.get((checkpoint.step, metric), set())
+            seen = " ".join(repr(value) for value in sorted(values)) or "nothing"
+            word = (
+                "equal" if values == {expected} else "close" if verdict.matches(metric, expected, values) else "WRONG"
+            )
+            _say(row.format(checkpoint.name, metric, repr(expected), seen, word))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

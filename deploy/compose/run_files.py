@@ -1,0 +1,64 @@
+"""What the training job and the daemons leave on shared storage, read without any of the daemon's code.
+
+The checkpoints that TensorFlow's `checkpoint` file names, and the plans and outcomes of the journal.
+"""  # noqa: INP001 - a script beside others, no package
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+CHECKPOINTS: Final = Path("/ckpts/digits")
+STATE: Final = CHECKPOINTS / ".sidecar" / "digits"
+
+_NAMED: Final = re.compile(r'^all_model_checkpoint_paths: "(.+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan with members, and how it ended: `status` is null while it runs."""
+
+    number: int
+    checkpoint: str
+    digest: str
+    nodes: tuple[str, ...]  # one per worker process
+    status: str | None
+    kind: str | None
+    saves: tuple[Path, ...]  # what its workers saved, one folder each
+
+
+def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
+    """Names of the complete checkpoints that are there, oldest first."""
+    try:
+        return _NAMED.findall((directory / "checkpoint").read_text())
+    except FileNotFoundError:
+        return []
+
+
+def plans(state: Path = STATE) -> Iterator[Plan]:
+    """Every attempt at an evaluation, in order."""
+    for path in sorted((state / "plans").glob("*.json")):
+        plan = json.loads(path.read_text())
+        if not plan["members"] or not plan["checkpoint"]:
+            continue  # it only settles
+        outcome = _read(state / "outcomes" / path.name)
+        result = outcome.get("result") or {}
+        yield Plan(
+            plan["plan"],
+            plan["checkpoint"]["name"],
+            plan["checkpoint"]["digest"],
+            tuple(member["node"] for member in plan["members"]),
+            outcome.get("status"),
+            outcome.get("kind"),
+            tuple(state / folder for folder in result.get("saves", ())),
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return record

@@ -1,0 +1,28 @@
+"""One process of the training job: the example that `sidecar demo` trains, slowed down until it saves by the clock.
+
+A process whose peers are gone ends at once, so that its container starts it again: all of them meet anew and go on from
+the newest checkpoint. Left to itself it would wait half a minute for the others' farewell.
+"""  # noqa: INP001 - a script beside others, no package
+
+import os
+import sys
+import traceback
+from typing import Final
+
+from sidecar.demo import train
+
+_STEPS_PER_SAVE: Final = 20
+_DIRECTORY: Final = "/ckpts/digits"
+_BATCH_SIZE: Final = 63  # the example's own does not divide by three
+
+if __name__ == "__main__":
+    pause = float(os.environ["SAVE_SECONDS"]) / _STEPS_PER_SAVE
+    steps = int(os.environ["SAVES"]) * _STEPS_PER_SAVE
+    options = {"--checkpoints": _DIRECTORY, "--steps": steps, "--save-every": _STEPS_PER_SAVE, "--pause": pause}
+    train.BATCH_SIZE = _BATCH_SIZE
+    try:
+        train.main([str(word) for option in options.items() for word in option])
+    except BaseException:  # noqa: BLE001 - whatever it is, the process must go
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)

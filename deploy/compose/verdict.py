@@ -1,0 +1,118 @@
+"""PURE: what the end-to-end test has found ▶ what is wrong with it, in sentences; none is success."""  # noqa: INP001
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from promql import Series
+from run_files import Plan
+
+WORKERS: Final = ("worker-0", "worker-1")
+CHIEF: Final = "chief"
+LOSS_TOLERANCE: Final = 1e-6  # float32 probabilities, added up in another order
+LEAST_SECONDS: Final = 15.0  # three scrapes: a value that shows for less could be missed by chance
+
+Seen = Mapping[tuple[int, str], set[float]]
+"""Every value that was stored for a step's metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was saved while the test looked on, and what one process makes of it."""
+
+    name: str
+    step: int
+    saved_at: float
+    expected: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that is judged."""
+
+    checkpoints: Sequence[Checkpoint]
+    plans: Sequence[Plan]
+    scraped: Seen  # the daemons' own series
+    recorded: Seen  # those of the recording rules, which dashboards read
+    group_sizes: Mapping[int, set[float]]  # by step, while its values were shown
+    chief_roles: Sequence[str]  # that the chief's daemon told
+    chief_processes: Sequence[float]  # worker processes of the chief's daemon, at every scrape
+
+
+def failures(evidence: Evidence) -> Iterator[str]:
+    """Every reason not to pass."""
+    if not evidence.checkpoints:
+        yield "no checkpoint was judged"
+    yield from _spacing(evidence.checkpoints)
+    for checkpoint in evidence.checkpoints:
+        yield from _evaluated_once(checkpoint, [plan for plan in evidence.plans if plan.checkpoint == checkpoint.name])
+        yield from _arrived(checkpoint, "Prometheus", evidence.scraped)
+        yield from _arrived(checkpoint, "the recording rules", evidence.recorded)
+        if (sizes := evidence.group_sizes.get(checkpoint.step, set())) != {float(len(WORKERS))}:
+            shown = ", ".join(f"{size:g}" for size in sorted(sizes)) or "nothing"
+            yield f"sidecar_group_size showed {shown} and not {len(WORKERS)} while {checkpoint.name} was the newest"
+    yield from _chief_idle(evidence)
+
+
+def matches(metric: str, expected: float, seen: set[float]) -> bool:
+    """Whether exactly that was seen: counts to the bit, sums of logarithms nearly."""
+    tolerance = 0.0 if metric == "accuracy" else LOSS_TOLERANCE
+    return bool(seen) and all(math.isclose(value, expected, rel_tol=0.0, abs_tol=tolerance) for value in seen)
+
+
+def join(steps: Sequence[Series], metrics: Sequence[Series], *, by: str | None) -> Seen:
+    """Values by the step that was shown at the same instant, and by the same target where `by` names its label."""
+    shown = {(_target(each, by), at): int(step) for each in steps for at, step in each.values.items()}
+    seen: dict[tuple[int, str], set[float]] = {}
+    for series in metrics:
+        for at, value in series.values.items():
+            if (step := shown.get((_target(series, by), at))) is not None:
+                seen.setdefault((step, series.labels.get("metric", "")), set()).add(value)
+    return seen
+
+
+def _target(series: Series, by: str | None) -> str:
+    return series.labels[by] if by else ""
+
+
+def _spacing(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    for before, after in itertools.pairwise(checkpoints):
+        if (apart := after.saved_at - before.saved_at) < LEAST_SECONDS:
+            yield (
+                f"{after.name} was saved {apart:.1f} s after {before.name}: less than {LEAST_SECONDS:g} s apart "
+                "Prometheus may miss a value, so raise SAVE_SECONDS"
+            )
+
+
+def _evaluated_once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    succeeded = [plan for plan in plans if plan.status == "succeeded"]
+    if len(succeeded) != 1:
+        kinds = ", ".join(plan.kind or "still running" for plan in plans if plan.status != "succeeded")
+        tried = f" (other attempts: {kinds})" if kinds else ""
+        yield f"{checkpoint.name} was evaluated {len(succeeded)} times and not once{tried}"
+    for plan in succeeded:
+        if sorted(plan.nodes) != sorted(WORKERS):
+            yield f"plan {plan.number} for {checkpoint.name} ran on {_listed(plan.nodes)} and not on {_listed(WORKERS)}"
+
+
+def _arrived(checkpoint: Checkpoint, place: str, seen: Seen) -> Iterator[str]:
+    for metric, expected in checkpoint.expected.items():
+        values = seen.get((checkpoint.step, metric), set())
+        if not matches(metric, expected, values):
+            shown = ", ".join(repr(value) for value in sorted(values)) or "nothing"
+            yield f"{metric} of {checkpoint.name} is {expected!r}, but {place} saw {shown}"
+
+
+def _chief_idle(evidence: Evidence) -> Iterator[str]:
+    if listed := [plan.number for plan in evidence.plans if CHIEF in plan.nodes]:
+        yield f"the chief evaluated: it is a member of plans {listed}"
+    if set(evidence.chief_roles) != {CHIEF}:
+        yield f"the chief's daemon shows the roles {sorted(set(evidence.chief_roles))} and not chief alone"
+    if busy := max(evidence.chief_processes, default=0.0):
+        yield f"the chief's daemon had {busy:g} worker processes"
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    return " and ".join(nodes) or "no node"

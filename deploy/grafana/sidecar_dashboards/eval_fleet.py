@@ -1,0 +1,408 @@
+"""*Eval fleet*: which daemons there are, what they do, where time and memory go, what is broken and where."""
+
+from typing import Final
+
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models.common import VisibilityMode
+
+from sidecar_dashboards import panels, queries
+from sidecar_dashboards.dashboard import Place, assemble, choice
+from sidecar_dashboards.panels import (
+    BLUE,
+    DARK_BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    YELLOW,
+    Panel,
+    fixed,
+    steps,
+    texts,
+)
+from sidecar_dashboards.queries import NODE_INFO, RUN, last, of_node, rule
+from sidecar_dashboards.training_run import failures
+
+UID: Final = "sidecar-eval-fleet"
+
+_JOB: Final = 'job=~".*sidecar.*"'  # a PodMonitor's targets are of the job NAMESPACE/sidecar
+_NO_DAEMON: Final = "No daemon of this run was scraped in this time."
+_PHASES: Final = {
+    "detect": GREY,
+    "agree": YELLOW,
+    "join": PURPLE,
+    "restore": DARK_BLUE,
+    "evaluate": BLUE,
+    "reduce": ORANGE,
+    "save": GREEN,
+    "publish": VERMILION,
+}
+
+
+def build() -> model.Dashboard:
+    """The dashboard."""
+    return assemble(
+        UID,
+        "Sidecar: eval fleet",
+        "The daemons and worker processes that evaluate a training run's checkpoints.",
+        [choice("run", "Run", "label_values(sidecar_node_info, run)")],
+        [failures()],
+        [
+            Place(None, _at_a_glance()),
+            Place(panels.row(100, "What is broken"), [_alerts(), _failures()]),
+            Place(panels.row(200, "Who is there"), [_nodes(), _publisher(), _ready(), _members()]),
+            Place(panels.row(300, "Work"), [_phases(), _progress(), _workers(), _group(), _formed()]),
+            Place(panels.row(400, "Resources"), _resources()),
+        ],
+    )
+
+
+def _at_a_glance() -> list[Panel]:
+    return [
+        panels.numbers(
+            1,
+            "Ready members",
+            "Nodes that could take part in an evaluation, as the publisher sees their heartbeats. Fewer than you "
+            "started: look at Nodes below for the one that is missing or not ready.",
+            panels.now("A", rule("members:max", f'{RUN},state="ready"')),
+            width=4,
+        )
+        .unit("none")
+        .thresholds(steps({None: VERMILION, 1: BLUE}))
+        .no_value("no daemon"),
+        panels.numbers(
+            2,
+            "Publishers",
+            "Nodes that decide and export results: 1. None for more than a minute: no daemon of role worker is ready. "
+            "Two for more than a minute: they do not see each other's files; check the shared storage's caching.",
+            panels.now("A", rule("publishers:sum")),
+            width=4,
+        )
+        .unit("none")
+        .thresholds(steps({None: ORANGE, 1: BLUE, 2: VERMILION}))
+        .no_value("no daemon"),
+        panels.numbers(
+            3,
+            "Group size",
+            "Worker processes that evaluate together at this moment; 0 between groups.",
+            panels.now("A", rule("group_size:max")),
+            width=4,
+        )
+        .unit("none")
+        .no_value("no daemon"),
+        panels.numbers(
+            4,
+            "Failed attempts in view",
+            "Attempts at an evaluation that failed within the time in view. One that is tried again with success costs "
+            "only time; Failures by kind says what to look at.",
+            panels.now(
+                "A", f"sum({last(rule('plans_failed:max'))} - min_over_time({rule('plans_failed:max')}[$__range]))"
+            ),
+            width=4,
+        )
+        .unit("none")
+        .thresholds(steps({None: BLUE, 1: ORANGE}))
+        .no_value("no daemon"),
+        panels.numbers(
+            5,
+            "Targets down",
+            "Daemons of all runs that Prometheus cannot scrape. Target health on Prometheus' status page names them.",
+            panels.now("A", f"count(up{{{_JOB}}} == 0) or vector(0)"),
+            width=4,
+        )
+        .unit("none")
+        .thresholds(steps({None: BLUE, 1: VERMILION}))
+        .no_value("unknown"),
+        panels.numbers(
+            6,
+            "Alerts firing",
+            "Alerts about this run and about daemons of no known run; listed below.",
+            panels.now("A", f"count({queries.ALERTS}) or vector(0)"),
+            width=4,
+        )
+        .unit("none")
+        .thresholds(steps({None: BLUE, 1: VERMILION}))
+        .no_value("unknown"),
+    ]
+
+
+def _alerts() -> Panel:
+    since = 'ALERTS_FOR_STATE{alertname=~"Sidecar.*",run=~"$run|"}'
+    panel = panels.grid(
+        101,
+        "Alerts",
+        "What fires now about this run or about daemons of no known run, and since when its condition holds. Each "
+        "alert's annotations, on Prometheus' alerts page, say what to do.",
+        panels.rows("A", f"1000 * {since} and ignoring (alertstate) {queries.ALERTS}"),
+        width=12,
+    ).no_value("Nothing fires.")
+    panels.transform(
+        panel,
+        (
+            "organize",
+            {
+                "excludeByName": {"Time": True, "run": True, "job": True, "__name__": True},
+                "indexByName": {"alertname": 0, "severity": 1, "node": 2, "instance": 3, "Value": 4},
+                "renameByName": {"alertname": "alert", "Value": "since"},
+            },
+        ),
+    )
+    return panels.dress(panel.unit("string"), {"since": {"unit": "dateTimeFromNow"}})
+
+
+def _failures() -> Panel:
+    counted = rule("plans_failed:max")
+    return (
+        panels.bars(
+            102,
+            "Failures by kind",
+            "Attempts that failed, where they failed. mismatch, task_error, stream_differs, nonfinite_input, count: "
+            "the task, its data or the checkpoint; see `sidecar history` and the workers' logs. corrupt, vanished: "
+            "the files. drained, restarted: a daemon was stopped or began anew, which is normal. All others: machines, "
+            "memory or network; see Nodes and Resources at that time.",
+            panels.query("A", f"{queries.per_interval(counted)} and on (kind) ({counted} > 0)", "{{kind}}"),
+            width=12,
+        )
+        .unit("none")
+        .decimals(0)
+        .no_value("No attempt of this run has failed.")
+    )
+
+
+def _nodes() -> Panel:
+    panel = panels.grid(
+        201,
+        "Nodes",
+        "Daemons that run now. role source: where the role was found; a surprise there explains a node that does "
+        "nothing. A node that is missing has no daemon, or Prometheus cannot reach it. Different versions: finish "
+        "the rollout.",
+        panels.rows("A", f"max by (node, role, role_source, version) ({NODE_INFO})"),
+        panels.rows("B", f"max by (node) (sidecar_ready{{{RUN}}})"),
+        panels.rows("C", f"max by (node) (sidecar_publisher{{{RUN}}})"),
+        panels.rows("D", f"1000 * max by (node) ({of_node(f'process_start_time_seconds{{{_JOB}}}')})"),
+        width=24,
+    ).no_value(_NO_DAEMON)
+    panels.transform(
+        panel,
+        ("filterFieldsByName", {"exclude": {"names": ["Time"]}}),
+        ("joinByField", {"byField": "node", "mode": "outer"}),
+        (
+            "organize",
+            {
+                "excludeByName": {"Value #A": True},
+                "indexByName": {
+                    name: place
+                    for place, name in enumerate(
+                        ("node", "role", "role_source", "Value #B", "Value #C", "Value #D", "version")
+                    )
+                },
+                "renameByName": {
+                    "role_source": "role source",
+                    "Value #B": "ready",
+                    "Value #C": "publisher",
+                    "Value #D": "started",
+                },
+            },
+        ),
+        ("sortBy", {"fields": {}, "sort": [{"field": "node"}]}),
+    )
+    coloured: panels.Properties = {"custom.cellOptions": {"type": "color-text"}}
+    return panels.dress(
+        panel.unit("string"),
+        {
+            "ready": {**coloured, "mappings": texts({0: ("not ready", VERMILION), 1: ("ready", BLUE)})},
+            "publisher": {**coloured, "mappings": texts({0: ("no", GREY), 1: ("publisher", BLUE)})},
+            "started": {"unit": "dateTimeFromNow"},
+        },
+    )
+
+
+def _publisher() -> Panel:
+    return (
+        panels.states(
+            202,
+            "Publisher over time",
+            "Which node published. One band at a time; a change is a hand-over and normal when a node leaves. Two at "
+            "once for long, or none, is not.",
+            panels.query("A", f"max by (node) (sidecar_publisher{{{RUN}}})", "{{node}}"),
+        )
+        .mappings(texts({0: ("no", GREY), 1: ("publisher", BLUE)}))
+        .unit("none")
+        .no_value(_NO_DAEMON)
+    )
+
+
+def _ready() -> Panel:
+    return (
+        panels.states(
+            203,
+            "Ready over time",
+            "Whether each daemon could do its work (its /readyz). Not ready for long: /readyz and the page of that "
+            "daemon say why, most often storage that cannot be reached. A gap: no daemon.",
+            panels.query("A", f"max by (node) (sidecar_ready{{{RUN}}})", "{{node}}"),
+        )
+        .mappings(texts({0: ("not ready", VERMILION), 1: ("ready", BLUE)}))
+        .unit("none")
+        .no_value(_NO_DAEMON)
+    )
+
+
+def _members() -> Panel:
+    panel = panels.areas(
+        204,
+        "Members by state",
+        "Nodes whose heartbeat the publisher sees. Starting for minutes: the framework's import is slow, or the task "
+        "cannot be imported; see the workers' logs. Draining: being stopped. Chief: runs no evaluation, by its role.",
+        panels.query("A", rule("members:max"), "{{state}}"),
+    ).no_value(_NO_DAEMON)
+    colours = {"starting": YELLOW, "ready": BLUE, "draining": ORANGE, "left": GREY, "chief": GREEN}
+    return panels.dress(panel.unit("none"), {state: fixed(colour) for state, colour in colours.items()})
+
+
+def _phases() -> Panel:
+    spent, counted = (
+        queries.per_interval(rule(f"evaluation_phase_duration_seconds_{part}:max")) for part in ("sum", "count")
+    )
+    panel = panels.bars(
+        301,
+        "Phases of an evaluation",
+        "Seconds of each phase, on the slowest worker, averaged over the evaluations that ended at that point. detect "
+        "and agree long: shared storage is slow. join long: nodes do not find each other's ports, or import. restore "
+        "long: storage. evaluate long: the task itself; more nodes or replicas help.",
+        panels.query("A", f"{spent} / ({counted} > 0)", "{{phase}}"),
+        width=12,
+    ).no_value("No evaluation has ended in this time.")
+    return panels.dress(panel.unit("s"), {phase: fixed(colour) for phase, colour in _PHASES.items()})
+
+
+def _progress() -> Panel:
+    done, share = (of_node(f"sidecar_worker_{part}batches{{{RUN}}}") for part in ("", "expected_"))
+    return (
+        panels.lines(
+            302,
+            "Progress of the running evaluation",
+            "Batches that each worker process has done of its share; empty between evaluations. One line that stands "
+            "still while others are done is the straggler: look at its CPU and memory below.",
+            panels.query("A", f"({done}) / (({share}) > 0)", "{{node}} process {{process}}"),
+            width=12,
+        )
+        .unit("percentunit")
+        .decimals(0)
+        .min(0)
+        .max(1)
+        .show_points(VisibilityMode.ALWAYS)
+        .no_value("No evaluation has run in this time, or each was over between two scrapes.")
+    )
+
+
+def _workers() -> Panel:
+    return (
+        panels.areas(
+            303,
+            "Worker processes by state",
+            "All nodes' worker processes. importing for minutes: slow storage under the Python environment. Rising "
+            "and falling all the time: they die; see Failures by kind.",
+            panels.query("A", f"sum by (state) (sidecar_worker_processes{{{RUN}}})", "{{state}}"),
+        )
+        .unit("none")
+        .no_value("No worker process in this time.")
+    )
+
+
+def _group() -> Panel:
+    panel = panels.lines(
+        304,
+        "Group size over time",
+        "Worker processes that evaluate together. It changes when nodes come and go; 0 while a group forms.",
+        panels.query("A", rule("group_size:max"), "processes"),
+    ).no_value(_NO_DAEMON)
+    return panels.dress(panel.unit("none").decimals(0).min(0), {"processes": fixed(BLUE)})
+
+
+def _formed() -> Panel:
+    return (
+        panels.lines(
+            305,
+            "Groups formed",
+            "Groups that each daemon has been part of since it started. A group should live for days: a line that "
+            "rises steadily is churn; look at Failures by kind and at Ready over time.",
+            panels.query("A", of_node(f"sidecar_groups_formed_total{{{RUN}}}"), "{{node}}"),
+        )
+        .unit("none")
+        .decimals(0)
+        .min(0)
+        .no_value(_NO_DAEMON)
+    )
+
+
+def _resources() -> list[Panel]:
+    process = "{{node}} process {{process}}"
+    own = {"memory": "process_resident_memory_bytes", "cpu": "process_cpu_seconds_total", "files": "process_open_fds"}
+    worker = {"memory": "sidecar_worker_resident_memory_bytes", "cpu": "sidecar_worker_cpu_seconds_total"}
+
+    def rate(counter: str) -> str:
+        return of_node(f"rate({counter}[$__rate_interval])")
+
+    def chart(identity: int, title: str, description: str, expr: str, legend: str, unit: str) -> Panel:
+        panel = panels.lines(identity, title, description, panels.query("A", expr, legend), slopes=True)
+        return panel.unit(unit).min(0).no_value(_NO_DAEMON)
+
+    disk = (
+        panels.lines(
+            403,
+            "Disk used on shared storage",
+            "Pins: checkpoints held until they are evaluated, mostly hard links, which cost nothing until training "
+            "deletes its own name of them. Saves: what workers saved about evaluations; bounded by the keep setting.",
+            panels.query("A", f"max by (run) (sidecar_pins_bytes{{{RUN}}})", "pins"),
+            panels.query("B", f"max by (run) (sidecar_saves_bytes{{{RUN}}})", "saves"),
+        )
+        .unit("bytes")
+        .min(0)
+        .no_value(_NO_DAEMON)
+    )
+    return [
+        chart(
+            401,
+            "Worker processes: memory",
+            "Resident memory of each worker process, standbys included. A line that climbs from evaluation to "
+            "evaluation is a leak in the task; one that ends at its top was killed for memory (out_of_memory).",
+            of_node(f"{worker['memory']}{{{RUN}}}"),
+            process,
+            "bytes",
+        ),
+        chart(
+            402,
+            "Worker processes: CPU",
+            "Cores that each worker process keeps busy. What training lacks may be here: limit workers by the "
+            "container, the unit or fewer replicas.",
+            rate(f"{worker['cpu']}{{{RUN}}}"),
+            process,
+            "short",
+        ),
+        panels.dress(disk, {"pins": fixed(BLUE), "saves": fixed(ORANGE)}),
+        chart(
+            404,
+            "Daemons: memory",
+            "Resident memory of each daemon, without its workers. It should be flat for weeks; report it if it is not.",
+            of_node(f"{own['memory']}{{{_JOB}}}"),
+            "{{node}}",
+            "bytes",
+        ),
+        chart(
+            405,
+            "Daemons: CPU",
+            "Cores that each daemon keeps busy: a few hundredths. Report it if one needs more for minutes.",
+            rate(f"{own['cpu']}{{{_JOB}}}"),
+            "{{node}}",
+            "short",
+        ),
+        chart(
+            406,
+            "Daemons: open files",
+            "Open file descriptors of each daemon. It should be flat; report it if it is not.",
+            of_node(f"{own['files']}{{{_JOB}}}"),
+            "{{node}}",
+            "none",
+        ),
+    ]

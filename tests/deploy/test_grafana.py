@@ -1,0 +1,107 @@
+"""The dashboards: what the code gives, and what every panel must have. Their queries: test_grafana_queries.py."""
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
+FILES = ("training-run.json", "eval-fleet.json")
+
+
+def load(name):
+    return json.loads((GRAFANA / "dashboards" / name).read_text())
+
+
+def panels_of(board):
+    """All but headings."""
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+@pytest.fixture(scope="session")
+def code():
+    """The module that writes the dashboards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(GRAFANA)
+        import dashboards
+
+        yield dashboards
+
+
+@pytest.fixture(params=FILES)
+def board(request):
+    return load(request.param)
+
+
+def test_committed_files_are_what_the_code_gives(code):
+    """Whoever changes one without the other learns what to run."""
+    for name, text in code.dashboards().items():
+        assert (GRAFANA / "dashboards" / name).read_text() == text, "run `python deploy/grafana/dashboards.py`"
+    assert {path.name for path in (GRAFANA / "dashboards").iterdir()} == set(FILES) == set(code.dashboards())
+
+
+def test_grafanas_own_types_read_everything_back(board):
+    """Nothing is lost between the file and the SDK's types but what they are known not to hold."""
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+    for mark in board["annotations"]["list"]:
+        for key in ("titleFormat", "textFormat", "tagKeys", "step"):  # Prometheus' own
+            mark.pop(key, None)
+    read = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    assert board.pop("id") is None
+    assert read == board
+
+
+def test_panels_fit_the_grid(board):
+    """Within 24 columns, none over another, ids and titles unique."""
+    cells = [panel["gridPos"] for panel in board["panels"]]
+    assert all(cell["x"] >= 0 and cell["x"] + cell["w"] <= 24 and cell["h"] > 0 for cell in cells)
+    for one, other in combinations(cells, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+    for key in ("id", "title"):
+        found = [panel[key] for panel in board["panels"]]
+        assert len(set(found)) == len(found)
+
+
+def test_every_panel_explains_itself(board):
+    """A sentence or more, a unit, what to say without data, the chosen data source, a version for its options."""
+    for panel in panels_of(board):
+        assert len(panel["description"]) > 60, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["noValue"], panel["title"]
+        assert panel["pluginVersion"], panel["title"]  # without it an XY chart is migrated as if it were an old one
+        references = [target["refId"] for target in panel["targets"]]
+        assert references
+        assert len(set(references)) == len(references)
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_dashboard_opens_as_people_expect(board):
+    """Time zone, range, refresh, links to the other one that keep choices and time; every variable is one it has."""
+    assert (board["timezone"], board["time"]["from"], board["refresh"]) == ("browser", "now-1h", "10s")
+    assert board["editable"]
+    assert board["id"] is None
+    (link,) = board["links"]
+    assert link["includeVars"]
+    assert link["keepTime"]
+    assert set(link["tags"]) <= set(board["tags"])
+    own = {variable["name"] for variable in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z_]+)", json.dumps(board)))
+    assert used - own <= {"__range", "__interval", "__rate_interval", "__all"}
+    assert own <= used
+
+
+def test_provisioned_source_is_the_one_that_is_chosen(board):
+    """A fresh Grafana shows data without a choice."""
+    source = (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text()
+    (variable,) = (each for each in board["templating"]["list"] if each["type"] == "datasource")
+    assert re.search(rf"^    uid: {variable['current']['value']}$", source, re.MULTILINE)
+    assert re.search(r"^    url: \$\{PROMETHEUS_URL\}$", source, re.MULTILINE)

@@ -1,0 +1,368 @@
+"""Every query of the dashboards, run against a real Prometheus that scrapes real daemons."""
+
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from sidecar.observers.prometheus import Exporter
+
+GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
+FILES = ("training-run.json", "eval-fleet.json")
+RULES = GRAFANA.parent / "prometheus" / "rules"
+SIDECAR = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")
+CHECKPOINTS = 6
+SCRAPE_SECONDS = 1
+PATIENCE_SECONDS = 150.0
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}  # no one's settings
+
+open_url = build_opener(ProxyHandler({})).open
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as Grafana would send it, but for its variables."""
+
+    where: str  # dashboard and panel, variable or annotation
+    expr: str
+    instant: bool = False
+    interval: int = SCRAPE_SECONDS  # seconds: the panel's own least one
+    points: int = 1000
+    metric: str = "accuracy"
+    labels: tuple[str, ...] = ()  # of each series, as legends and tables use them
+
+    def __str__(self):
+        return self.where
+
+
+def load(name):
+    return json.loads((GRAFANA / "dashboards" / name).read_text())
+
+
+def panels_of(board):
+    """All but headings."""
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def queries_of(board):
+    """Every query of a dashboard: its variables', its annotations', its panels'."""
+    uid = board["uid"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield Query(f"{uid}: variable {variable['name']}", variable["query"]["query"])
+    for mark in board["annotations"]["list"]:
+        if "expr" in mark:
+            used = tuple(re.findall(r"{{(\w+)}}", mark["titleFormat"] + mark["textFormat"]))
+            yield Query(f"{uid}: {mark['name']}", mark["expr"], interval=10, points=100, metric=".*", labels=used)
+    for panel in panels_of(board):
+        for target in panel["targets"]:
+            yield Query(
+                f"{uid}: {panel['title']} {target['refId']}",
+                target["expr"],
+                instant=target["instant"],
+                interval=int(panel["interval"].removesuffix("s")),
+                points=panel.get("maxDataPoints", 1000),
+                labels=tuple(re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))),
+            )
+
+
+ALL = [query for name in FILES for query in queries_of(load(name))]
+
+
+@pytest.fixture(params=FILES)
+def board(request):
+    return load(request.param)
+
+
+def test_every_metric_is_exported_or_recorded():
+    """No query asks for a series that nobody makes."""
+    registry = CollectorRegistry()
+    exporter = Exporter(registry, process_metrics=False)
+    names = {name for family in exporter.describe() for name in (family.name, *_with_suffixes(family))}
+    process = CollectorRegistry()
+    ProcessCollector(registry=process)
+    names |= {sample.name for family in process.collect() for sample in family.samples}
+    recorded = "".join(each.read_text() for each in RULES.iterdir())
+    names |= set(re.findall(r"^\s*- record: (\S+)$", recorded, re.MULTILINE))
+    names |= {"ALERTS", "ALERTS_FOR_STATE", "up"}
+    for query in ALL:
+        used = set(
+            re.findall(r"\b(?:sidecar[_:][\w:]+|process_\w+|ALERTS\w*|up\b)", re.sub(r'"[^"]*"', "", query.expr))
+        )
+        assert used, query.where
+        assert used <= names, (query.where, used - names)
+
+
+def _with_suffixes(family):
+    return [
+        family.name + suffix
+        for suffix in {"counter": ("_total",), "histogram": ("_sum", "_count")}.get(family.type, ())
+    ]
+
+
+class Run:
+    """A demo that goes on serving, and a Prometheus that scrapes its daemons."""
+
+    def __init__(self, folder, prometheus):
+        self.folder, self._prometheus = folder, prometheus
+        self.start = time.time()
+        self._processes, self._spoiled = [], set()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    @property
+    def said(self):
+        """What the demo printed."""
+        return (self.folder / "demo.out").read_text()
+
+    def spawn(self, name, *command):
+        """Start a process of its own session, output to a file."""
+        with (self.folder / f"{name}.out").open("wb") as output:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=ENVIRON,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def close(self):
+        """End the demo as Ctrl-C does, which takes its daemons along, then Prometheus."""
+        for process in self._processes:
+            process.send_signal(signal.SIGINT)
+        for process in self._processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def until(self, condition, what):
+        """The condition's first true value, while everything runs."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            if found := condition():
+                return found
+            for process in self._processes:
+                assert process.poll() is None, f"{process.args} ended before {what}:\n{self.said[-4000:]}"
+            time.sleep(0.05)
+        pytest.fail(f"waited in vain for {what}:\n{self.said[-4000:]}")
+
+    def daemons(self):
+        """Addresses of the daemons that serve, by what they stand beside."""
+        return dict(re.findall(r"^(chief|worker)'s daemon: http://([^/,\s]+)", self.said, re.MULTILINE))
+
+    def sabotage(self):
+        """Kill a worker process in the middle of an evaluation, once per attempt; whether one has failed of that."""
+        address = self.daemons()["worker"]
+        with open_url(f"http://{address}/metrics", timeout=10) as answer:
+            if re.search(r"^sidecar_plans_failed_total{.*} [1-9]", answer.read().decode(), re.MULTILINE):
+                return True
+        with open_url(f"http://{address}/api/status", timeout=10) as answer:
+            status = json.load(answer)
+        busy = [each["pid"] for each in status["workers"] if each["state"] in {"restore", "evaluate"}]
+        if busy and status["plan"] is not None and status["plan"]["plan"] not in self._spoiled:
+            self._spoiled.add(status["plan"]["plan"])
+            os.kill(busy[0], signal.SIGKILL)
+        return False
+
+    def scrape(self):
+        """Start Prometheus, with the rules as they are deployed and one alert that always fires."""
+        (self.folder / "always.yml").write_text(
+            "groups: [{name: always, rules: [{alert: SidecarTest, expr: max by (run) (sidecar_node_info), "
+            "labels: {severity: warning}}]}]\n"
+        )
+        config = self.folder / "prometheus.yml"
+        config.write_text(
+            json.dumps(
+                {
+                    "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+                    "rule_files": [f"{RULES}/*.yml", "always.yml"],
+                    "scrape_configs": [
+                        {"job_name": "sidecar", "static_configs": [{"targets": list(self.daemons().values())}]}
+                    ],
+                }
+            )
+        )
+        self.spawn(
+            "prometheus",
+            self._prometheus,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self.folder / 'tsdb'}",
+            f"--web.listen-address={self.address}",
+        )
+        self.until(lambda: self.ask("query", query="up == 1"), "the first scrape")
+
+    def ask(self, endpoint, **parameters):
+        """Prometheus' answer; empty while it does not listen."""
+        try:
+            with open_url(f"http://{self.address}/api/v1/{endpoint}", urlencode(parameters).encode(), 30) as answer:
+                data = json.load(answer)["data"]
+        except HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                pytest.fail(f"{parameters}: {error.read().decode()}")
+            return []
+        except URLError:
+            return []
+        return data["result"] if isinstance(data, dict) else data
+
+    def data(self, query):
+        """Series as (labels, values), computed as Grafana would for the time from the beginning to the end."""
+        span = self.end - self.start
+        step = max(query.interval, SCRAPE_SECONDS, math.ceil(span / query.points))
+        values = {
+            "run": "checkpoints",
+            "eval_set": "test",
+            "metric": query.metric,
+            "__interval": f"{step}s",
+            "__range": f"{round(span)}s",
+            "__rate_interval": f"{max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s",
+        }
+        expr = re.sub(r"\$\{?([a-z_]+)\}?", lambda match: values[match[1]], query.expr)
+        if found := re.fullmatch(r"label_values\((\S+), (\w+)\)", expr):
+            series = self.ask("series", **{"match[]": found[1], "start": self.start, "end": self.end})
+            return [({found[2]: each[found[2]]}, [1.0]) for each in series]
+        if query.instant:
+            found = self.ask("query", query=expr, time=self.end)
+            return [(each["metric"], [float(each["value"][1])]) for each in found]
+        start, end = (int(edge // step) * step for edge in (self.start, self.end))  # aligned, as Grafana does
+        found = self.ask("query_range", query=expr, start=start, end=end, step=step)
+        return [(each["metric"], [float(value) for _, value in each["values"]]) for each in found]
+
+    def history(self):
+        """What the journal says of each success, by step."""
+        words = (*SIDECAR, "history", "--checkpoint-dir", "demo/checkpoints", "--json")
+        done = subprocess.run(words, cwd=self.folder, env=ENVIRON, capture_output=True, check=True, timeout=60)
+        return {row["step"]: row for row in json.loads(done.stdout) if row["status"] == "succeeded"}
+
+
+@pytest.fixture(scope="session")
+def run(needs, tmp_path_factory):
+    """A demo of several checkpoints, one of whose attempts fails since a worker process is killed in it."""
+    prometheus = needs("prometheus")
+    made = Run(tmp_path_factory.mktemp("grafana"), prometheus)
+    try:
+        made.spawn("demo", *SIDECAR, "demo", "--directory", "demo", "--keep", "--checkpoints", CHECKPOINTS)
+        made.until(lambda: len(made.daemons()) == 2, "two daemons")
+        made.scrape()
+        made.until(made.sabotage, "an attempt that fails")
+        made.until(lambda: "until you press Ctrl-C" in made.said, "the end of training")
+        made.until(
+            lambda: any(
+                float(each["value"][1]) == max(made.history())
+                for each in made.ask("query", query="sidecar:eval_checkpoint_step:latest")
+            ),
+            "the last checkpoint in Prometheus",
+        )
+        made.end = time.time()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("query", ALL, ids=str)
+def test_query_gives_data(run, query):
+    """Of a run in which everything happened once, every query shows something, with the labels that its legend uses."""
+    series = run.data(query)
+    assert any(not math.isnan(value) for _, values in series for value in values)
+    for labels, _ in series:
+        assert set(query.labels) <= set(labels)
+
+
+def panel(name, identity):
+    """A panel's queries, at the resolution at which they were scraped."""
+    (found,) = (each for each in panels_of(load(name)) if each["id"] == identity)
+    return [
+        replace(query, interval=SCRAPE_SECONDS, points=1000, metric=".*")
+        for query in ALL
+        if query.where.startswith(f"{load(name)['uid']}: {found['title']} ")
+    ]
+
+
+def cells(run):
+    """What the table of checkpoints shows, as {(step, column): value}."""
+    (query,) = panel("training-run.json", 201)
+    return {(int(labels["step"]), labels["column"]): value for labels, (value,) in run.data(query)}
+
+
+@pytest.mark.tensorflow
+def test_table_agrees_with_the_journal(run):
+    """Numbers went through the exporter, a scrape, a rule and a join of two series, and are still the journal's."""
+    shown, rows = cells(run), run.history()
+    assert max(rows) in {step for step, _ in shown}
+    assert len({step for step, _ in shown}) > 1
+    for (step, column), value in shown.items():
+        row = rows[step]
+        expected = {
+            "examples": row["examples"]["test"],
+            "completed at": datetime.fromisoformat(row["completed_at"]).timestamp() * 1000,
+        } | {name: each["value"] for name, each in row["metrics"]["test"].items()}
+        assert value == pytest.approx(expected[column], abs=0 if column == "examples" else 1e-9, rel=1e-12), (
+            step,
+            column,
+        )
+
+
+@pytest.mark.tensorflow
+def test_comparisons_say_what_the_numbers_say(run):
+    """Better is positive for accuracy and for loss; the verdict is of the newest checkpoint among all of the run."""
+    shown, rows = cells(run), run.history()
+    *_, previous, newest = sorted({step for step, _ in shown})
+    than_previous, _ = panel("training-run.json", 103)
+    better = {labels["metric"]: value for labels, (value,) in run.data(than_previous)}
+    (verdict,) = panel("training-run.json", 104)
+    verdicts = {labels["metric"]: value for labels, (value,) in run.data(verdict)}
+    assert better.keys() == verdicts.keys() == {"accuracy", "loss"}
+    for metric, sign in (("accuracy", 1), ("loss", -1)):
+        assert better[metric] == pytest.approx(sign * (shown[newest, metric] - shown[previous, metric]), abs=1e-9)
+        values = [sign * row["metrics"]["test"][metric]["value"] for row in rows.values()]
+        assert (verdicts[metric] == 2) == (sign * shown[newest, metric] == max(values))
+
+
+@pytest.mark.tensorflow
+def test_overrides_and_transformations_name_fields_that_exist(run, board):
+    """A misspelt name would do nothing, silently."""
+    for shown in panels_of(board):
+        fields = set(_fields(run, board, shown))
+        for step in shown.get("transformations", ()):
+            renamed = step["options"].get("renameByName", {})
+            assert set(renamed) <= fields, shown["title"]
+            fields |= set(renamed.values())
+        named = {override["matcher"]["options"] for override in shown["fieldConfig"]["overrides"]}
+        named |= {conf["y"]["matcher"]["options"] for conf in shown["options"].get("series", ())}
+        assert named <= fields, shown["title"]
+
+
+def _fields(run, board, shown):
+    steps = {each["id"]: each["options"] for each in shown.get("transformations", ())}
+    for target in shown["targets"]:
+        query = next(each for each in ALL if each.where == f"{board['uid']}: {shown['title']} {target['refId']}")
+        for labels, _ in run.data(query):
+            if "groupingToMatrix" in steps:
+                yield "{rowField}\\{columnField}".format_map(steps["groupingToMatrix"])
+                yield labels["column"]
+            elif target.get("format") == "table":
+                yield from (*labels, "Value" if len(shown["targets"]) == 1 else f"Value #{target['refId']}")
+            else:
+                yield re.sub(r"{{(\w+)}}", lambda match: labels[match[1]], target.get("legendFormat", ""))  # noqa: B023

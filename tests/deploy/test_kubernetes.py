@@ -1,0 +1,464 @@
+import copy
+import ipaddress
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from sidecar.config import load
+from sidecar.errors import SettingsError
+from sidecar.roles import advertised_host, decide_role, node_name
+
+ROOT = Path(__file__).parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+TREES = ("cluster", "base", "overlays/example")
+NEWEST = kubernetes_validate.latest_version()
+CHIEF = {"training.kubeflow.org/job-name": "digits", "training.kubeflow.org/job-role": "master"}
+
+# What one replica holds in memory, in MB (README, DESIGN): the daemon; a worker process; its standby.
+DAEMON, WORKER, STANDBY = 70, 700, 540
+SAY_GOODBYE_SECONDS = 6  # two beats, and the time that storage and the server get to close
+
+# The operator's API has many more fields. These are all that stand here, as its documentation gives them, so that a
+# misspelt one is found; the operator's own schema is in no Python package.
+NAMES = {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1}
+POD_MONITOR = {
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "additionalProperties": False,
+    "properties": {
+        "apiVersion": {"const": "monitoring.coreos.com/v1"},
+        "kind": {"const": "PodMonitor"},
+        "metadata": {
+            "type": "object",
+            "required": ["name"],
+            "additionalProperties": False,
+            "properties": {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": NAMES},
+        },
+        "spec": {
+            "type": "object",
+            "required": ["selector", "podMetricsEndpoints"],
+            "additionalProperties": False,
+            "properties": {
+                "selector": {
+                    "type": "object",
+                    "required": ["matchLabels"],
+                    "additionalProperties": False,
+                    "properties": {"matchLabels": NAMES},
+                },
+                "podMetricsEndpoints": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "type": "object",
+                        "required": ["port"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "port": {"type": "string"},
+                            "path": {"type": "string", "pattern": "^/"},
+                            "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
+                            "relabelings": {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "required": ["targetLabel", "replacement"],
+                                    "additionalProperties": False,
+                                    "properties": {
+                                        "targetLabel": {"type": "string", "pattern": "^[a-z_]+$"},
+                                        "replacement": {"type": "string"},
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+class Objects(list):
+    """What `kubectl kustomize` gave, in the order in which a cluster would get it."""
+
+    def one(self, kind):
+        """The only object of its kind."""
+        (found,) = (each for each in self if each["kind"] == kind)
+        return found
+
+    @property
+    def pod(self):
+        """What every pod is made after: its labels and its spec."""
+        return self.one("StatefulSet")["spec"]["template"]
+
+    @property
+    def container(self):
+        """The only container of a pod."""
+        (found,) = self.pod["spec"]["containers"]
+        return found
+
+
+def render(kubectl, folder):
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return Objects(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture(scope="session")
+def kubectl(needs):
+    return needs("kubectl")
+
+
+@pytest.fixture(scope="session")
+def trees(kubectl):
+    return {tree: render(kubectl, KUBERNETES / tree) for tree in TREES}
+
+
+@pytest.fixture
+def base(trees):
+    return copy.deepcopy(trees["base"])
+
+
+@pytest.fixture
+def example(trees):
+    return copy.deepcopy(trees["overlays/example"])
+
+
+@pytest.fixture(params=["base", "overlays/example"])
+def daemons(request, trees):
+    return copy.deepcopy(trees[request.param])
+
+
+def validate(thing):
+    if thing["kind"] == "PodMonitor":
+        jsonschema.validate(thing, POD_MONITOR)
+    else:
+        kubernetes_validate.validate(thing, NEWEST, strict=True)
+
+
+def selects(selector, labels):
+    """Whether a label selector matches, as Kubernetes defines it; it knows what is used here."""
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    assert selector, "an empty selector matches everything"
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        {"In": labels.get(each["key"]) in each["values"]}[each["operator"]]
+        for each in selector.get("matchExpressions", [])
+    )
+
+
+def admits(rules, side, port, labels, namespace=None):
+    """Whether a NetworkPolicy lets a pod in (or out); one of another namespace is met by that namespace's selector."""
+
+    def meets(peer):
+        assert set(peer) in ({"podSelector"}, {"namespaceSelector"})
+        if "namespaceSelector" in peer:
+            where = {"kubernetes.io/metadata.name": namespace or "training"}
+            return selects(peer["namespaceSelector"], where)
+        return namespace is None and selects(peer["podSelector"], labels)
+
+    for rule in rules:
+        assert rule.get(side), "a rule without peers admits everybody"
+        assert rule.get("ports"), "a rule without ports opens all of them"
+        ranges = [(each["port"], each.get("endPort", each["port"])) for each in rule["ports"]]
+        if any(first <= port <= last for first, last in ranges) and any(meets(peer) for peer in rule[side]):
+            return True
+    return False
+
+
+def environment(pod, container, name="sidecar-eval-0", address="10.1.2.3"):
+    """What the kubelet would give the container, with what every container in Kubernetes gets."""
+    fields = {"metadata.name": name, "status.podIP": address}
+    given = {
+        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container["env"]
+    }
+    assert not pod["spec"]["enableServiceLinks"]
+    return given | {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def config_map_at(objects, mount):
+    (volume,) = (
+        each["name"] for each in objects.container["volumeMounts"] if each["mountPath"] == mount and each["readOnly"]
+    )
+    (source,) = (each["configMap"] for each in objects.pod["spec"]["volumes"] if each["name"] == volume)
+    found = objects.one("ConfigMap")
+    assert source == {"name": found["metadata"]["name"]}
+    return found["data"]
+
+
+@pytest.fixture
+def settings(daemons, tmp_path):
+    given = environment(daemons.pod, daemons.container)
+    folder, name = given["SIDECAR_CONFIG"].rsplit("/", 1)
+    path = tmp_path / name
+    path.write_text(config_map_at(daemons, folder)[name])
+    return load({}, environ=given | {"SIDECAR_CONFIG": str(path)})
+
+
+def megabytes(quantity):
+    number, unit = re.fullmatch(r"(\d+)([A-Z]i?)", quantity).groups()
+    return int(number) * {"M": 10**6, "G": 10**9, "Mi": 2**20, "Gi": 2**30}[unit] / 10**6
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_current_kubernetes_knows_every_field(trees, tree):
+    """Every object is valid by the newest schemas at hand, and none has a field that they do not know."""
+    assert trees[tree]
+    for each in trees[tree]:
+        validate(each)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_an_unknown_field_is_refused(trees, tree):
+    """The validation above would find a misspelt field in each kind of object, and deep inside."""
+    for each in copy.deepcopy(trees[tree]):
+        inside = each["spec"]["template"]["spec"] if each["kind"] == "StatefulSet" else each.get("spec", each)
+        for place in (each["metadata"], inside):
+            place["misspelt"] = "value"
+            with pytest.raises(jsonschema.ValidationError, match="misspelt"):
+                validate(each)
+            del place["misspelt"]
+        validate(each)
+
+
+def test_the_pod_reads_its_settings(daemons, settings):
+    """The file and the environment of the pod make settings without a complaint, and each variable is one of them."""
+    assert settings.http == "0.0.0.0:19108"
+    assert settings.role == "worker"
+    assert settings.task is not None
+    names = [each["name"] for each in daemons.container["env"]]
+    assert len(names) == len(set(names))
+    assert daemons.container["args"] == ["run"]
+
+
+def test_a_pod_knows_its_role_name_and_address(daemons, settings):
+    """The node is named after the pod, which keeps its name; others reach it at the pod's own address."""
+    given = environment(daemons.pod, daemons.container)
+    assert node_name(settings, given) == "sidecar-eval-0"
+    assert advertised_host(settings, given, own=pytest.fail) == "10.1.2.3"
+    assert decide_role(settings, "sidecar-eval-0", given).role == "worker"
+    with pytest.raises(SettingsError, match="Kubernetes"):
+        decide_role(settings.model_copy(update={"role": None}), "sidecar-eval-0", given)
+
+
+def test_an_ipv6_pod_is_reached_in_brackets(base, settings):
+    """A cluster with IPv6 addresses needs no other manifests."""
+    address = environment(base.pod, base.container, address="fd00::7")["SIDECAR_HOST"]
+    assert ipaddress.ip_address(address).version == 6
+    assert advertised_host(type(settings)(checkpoint_dir="/ckpts", host=address), {}) == "[fd00::7]"
+
+
+def test_what_the_settings_name_is_mounted(daemons, settings):
+    """Checkpoints and state lie on the shared volume, logs on the pod's own; the rest of the root is read-only."""
+    mounts = {each["mountPath"]: each["name"] for each in daemons.container["volumeMounts"]}
+    volumes = {each["name"]: each for each in daemons.pod["spec"]["volumes"]}
+    assert set(mounts.values()) == set(volumes)
+    shared = next(mount for mount, name in mounts.items() if "persistentVolumeClaim" in volumes[name])
+    assert settings.checkpoint_dir.is_relative_to(shared)
+    assert settings.state_dir.is_relative_to(shared)
+    assert volumes[mounts["/tmp"]]["emptyDir"]["sizeLimit"]
+    assert environment(daemons.pod, daemons.container)["HOME"] == "/tmp"
+    writable = {each["mountPath"] for each in daemons.container["volumeMounts"] if not each.get("readOnly")}
+    assert writable == {shared, "/tmp"}
+
+
+def test_the_task_is_in_the_config_map(example):
+    """The example's settings name a file that its ConfigMap holds, and it is the task that the README explains."""
+    data = config_map_at(example, "/etc/sidecar")
+    path, attribute = tomllib.loads(data["sidecar.toml"])["task"].split(":")
+    folder, _, name = path.rpartition("/")
+    assert (folder, attribute) == ("/etc/sidecar", "task")
+    explained = re.search(r"<!-- my_eval\.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert data[name] == explained[1]
+
+
+def test_a_pod_has_time_to_drain(daemons, settings):
+    """It is not killed while it finishes its evaluation and says goodbye."""
+    grace = daemons.pod["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= settings.drain_seconds + SAY_GOODBYE_SECONDS
+
+
+def test_probes_ask_what_they_should(daemons, settings):
+    """A hung loop is restarted, slow storage is not; the port that they ask is the one that is served."""
+    (port,) = daemons.container["ports"]
+    assert port["containerPort"] == settings.http_port
+    assert settings.http_host == "0.0.0.0"
+    probes = {kind: daemons.container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
+    assert {kind: each["httpGet"]["path"] for kind, each in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+    assert {each["httpGet"]["port"] for each in probes.values()} == {port["name"]}
+    # A loop that is stopped for a lease is not healthy any more, and may still come back.
+    liveness = probes["liveness"]
+    assert liveness["failureThreshold"] * liveness["periodSeconds"] > settings.lease_seconds
+
+
+def test_a_pod_has_no_rights(daemons):
+    """What the Pod Security Standard `restricted` asks for, a read-only root besides, and no token."""
+    pod, container = daemons.pod["spec"], daemons.container
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "serviceAccountName"} & set(pod)
+    assert not any("hostPort" in each for each in container["ports"])
+    assert all({"configMap", "emptyDir", "persistentVolumeClaim"} & set(each) for each in pod["volumes"])
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_pod_is_the_images_user(base):
+    """The image's folders belong to the user that the base runs as: no other could write there, nor make hard links."""
+    context = base.pod["spec"]["securityContext"]
+    user, group = re.search(r"^USER (\d+):(\d+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE).groups()
+    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (int(user), int(group), int(group))
+    assert context["runAsUser"] != 0
+    assert context["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+def test_training_comes_first(daemons, trees):
+    """The class that the pods name exists, is below that of ordinary pods, and displaces nobody."""
+    priority = trees["cluster"].one("PriorityClass")
+    assert daemons.pod["spec"]["priorityClassName"] == priority["metadata"]["name"]
+    assert -10 <= priority["value"] < 0, "below -10 the cluster autoscaler adds no nodes"
+    assert priority["preemptionPolicy"] == "Never"
+    assert priority["globalDefault"] is False
+
+
+def test_memory_is_what_the_processes_need(daemons, settings):
+    """The request holds the daemon and each worker with its standby; the limit their prepared data, too."""
+    resources = daemons.container["resources"]
+    needed = DAEMON + settings.replicas * (WORKER + STANDBY)
+    assert megabytes(resources["requests"]["memory"]) >= needed
+    assert megabytes(resources["limits"]["memory"]) >= needed + settings.replicas * settings.cache_bytes / 10**6
+    assert int(resources["limits"]["cpu"]) >= settings.threads * settings.replicas
+    logs = next(each["emptyDir"] for each in daemons.pod["spec"]["volumes"] if "emptyDir" in each)
+    assert megabytes(resources["limits"]["ephemeral-storage"]) > megabytes(logs["sizeLimit"])
+
+
+def test_selectors_find_the_pods(daemons):
+    """StatefulSet, Service, PodMonitor and NetworkPolicy mean the same pods, and names fit together."""
+    labels = daemons.pod["metadata"]["labels"]
+    workload, service = daemons.one("StatefulSet"), daemons.one("Service")
+    assert selects(workload["spec"]["selector"], labels)
+    assert selects({"matchLabels": service["spec"]["selector"]}, labels)
+    assert selects(daemons.one("PodMonitor")["spec"]["selector"], labels)
+    assert selects(daemons.one("NetworkPolicy")["spec"]["podSelector"], labels)
+    assert workload["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    names = {each["name"] for each in daemons.container["ports"]}
+    assert {each["targetPort"] for each in service["spec"]["ports"]} == names
+    assert {each["port"] for each in daemons.one("PodMonitor")["spec"]["podMetricsEndpoints"]} == names
+
+
+def test_daemons_stand_apart_and_never_beside_the_chief(daemons):
+    """No node has two of a run, nor one beside the chief's pod as Kubeflow labels it; its workers are no obstacle."""
+    assert daemons.one("StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+    terms = daemons.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert {each["topologyKey"] for each in terms} == {"kubernetes.io/hostname"}
+
+    def kept_apart(labels):
+        return any(selects(each["labelSelector"], labels) for each in terms)
+
+    assert kept_apart(daemons.pod["metadata"]["labels"])
+    assert kept_apart(CHIEF)
+    assert not kept_apart(CHIEF | {"training.kubeflow.org/job-role": "worker"})
+    assert not kept_apart({"app": "somebody else's"})
+
+
+def test_eval_ports_are_open_between_members_only(daemons, settings):
+    """Members reach each other where workers serve, Prometheus reaches the metrics, and that is all, in and out."""
+    policy = daemons.one("NetworkPolicy")["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    opened = [each for rule in policy["ingress"] + policy["egress"] for each in rule["ports"]]
+    assert {each["protocol"] for each in opened} == {"TCP"}
+    member = daemons.pod["metadata"]["labels"]
+    first, last, metrics = settings.ports[0], settings.ports[-1], settings.http_port
+    who = {
+        "a member": {"labels": member},
+        "a stranger beside it": {"labels": {"app": "stranger"}},
+        "the chief": {"labels": CHIEF},
+        "Prometheus": {"labels": {"app": "prometheus"}, "namespace": "monitoring"},
+        "a member's twin elsewhere": {"labels": member, "namespace": "elsewhere"},
+    }
+    tried = (first - 1, first, last, last + 1, metrics, 22, 443)
+
+    def open_to(way, side):
+        return {name: [port for port in tried if admits(policy[way], side, port, **one)] for name, one in who.items()}
+
+    members_only = {name: [first, last] if name == "a member" else [] for name in who}
+    assert open_to("ingress", "from") == members_only | {"Prometheus": [metrics]}
+    assert open_to("egress", "to") == members_only
+
+
+def test_prometheus_finds_the_job_that_the_rules_ask_for(daemons):
+    """A target found by the operator bears the job name of the scrape configuration beside these manifests."""
+    (endpoint,) = daemons.one("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["path"] == "/metrics"
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    (job,) = (each["replacement"] for each in endpoint["relabelings"] if each["targetLabel"] == "job")
+    assert job in {each["job_name"] for each in scraped}
+
+
+def test_the_example_changes_what_a_user_must_change(base, example):
+    """Image, volume, names and namespace are the run's own, not the base's."""
+    assert example.container["image"] != base.container["image"] == "sidecar-evaluator:tensorflow"
+    assert example.container["image"].endswith("/sidecar-evaluator:tensorflow")
+    assert {each["metadata"]["namespace"] for each in example} == {"training"}
+    for each in base:
+        changed = example.one(each["kind"])
+        assert changed["metadata"]["name"] != each["metadata"]["name"]
+        assert changed["metadata"]["labels"]["app.kubernetes.io/instance"] == "digits"
+    assert claim(example) != claim(base)
+
+
+def claim(objects):
+    (found,) = (each for each in objects.pod["spec"]["volumes"] if "persistentVolumeClaim" in each)
+    return found["persistentVolumeClaim"]["claimName"]
+
+
+def test_two_runs_in_one_namespace_stay_apart(kubectl, example, tmp_path):
+    """A copy of the example with another name shares no object with the first, and neither meets the other's pods."""
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes" / "overlays" / "second"
+    shutil.copytree(KUBERNETES / "overlays" / "example", folder)
+    path = folder / "kustomization.yaml"
+    changed, times = re.subn(r"(nameSuffix: -|/instance: )digits$", r"\1letters", path.read_text(), flags=re.MULTILINE)
+    assert times == 2
+    path.write_text(changed)
+    second = render(kubectl, folder)
+    assert {each["kind"] for each in second} == {each["kind"] for each in example}
+    assert not {each["metadata"]["name"] for each in second} & {each["metadata"]["name"] for each in example}
+
+    ours = example.pod["metadata"]["labels"]
+    policy = second.one("NetworkPolicy")["spec"]
+    assert not selects(second.one("StatefulSet")["spec"]["selector"], ours)
+    assert not selects({"matchLabels": second.one("Service")["spec"]["selector"]}, ours)
+    assert not selects(second.one("PodMonitor")["spec"]["selector"], ours)
+    assert not selects(policy["podSelector"], ours)
+    assert not admits(policy["ingress"], "from", 21000, ours)
+    terms = second.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert not any(selects(each["labelSelector"], ours) for each in terms)
+    assert any(selects(each["labelSelector"], CHIEF) for each in terms)
+
+
+def test_another_task_is_another_pod(kubectl, example, tmp_path):
+    """Changing a file of the ConfigMap changes what the pods mount, so that they are replaced one by one."""
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes" / "overlays" / "example"
+    task = folder / "my_eval.py"
+    task.write_text(task.read_text().replace("batch_size=64", "batch_size=32"))
+    changed = render(kubectl, folder)
+    assert changed.one("ConfigMap")["metadata"]["name"] != example.one("ConfigMap")["metadata"]["name"]
+    assert changed.pod != example.pod
