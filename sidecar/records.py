@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, Union
 from urllib.parse import quote
 
@@ -153,6 +153,7 @@ class Result:
     task: str  # digest of the task's code
     profile: dict[str, str]  # numeric profile: results are bit-identical within one
     saves: tuple[str, ...]  # one folder per rank, relative to the run's state directory
+    classes: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)  # eval set, metric, class
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
     "sidecar_eval_best_metric": (_METRIC, "Best value of a metric over all checkpoints evaluated in this run."),
     "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
+    "sidecar_eval_class_metric": (
+        (*_METRIC, "class"),
+        "Value of a metric for one class, where there are few, for the checkpoint evaluated last.",
+    ),
     "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
     "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint that the sidecar_eval_* gauges show."),
     "sidecar_eval_completed_timestamp_seconds": (
@@ -179,6 +183,10 @@ def _export_evaluation(samples: _Samples, newest: Closed, totals: Totals) -> Non
             if best is not None and best.goal == value.goal:
                 samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
                 samples.add("sidecar_eval_best_step", best.step, eval_set, name)
+    for eval_set, metrics in result.classes.items():
+        for name, classes in metrics.items():
+            for label, value in classes.items():
+                samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
     for eval_set, count in result.examples.items():
         samples.add("sidecar_eval_examples", count, eval_set)
     samples.add("sidecar_eval_checkpoint_step", checkpoint.step)

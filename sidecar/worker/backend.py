@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.group.messages import Join
-from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.metrics.metric import Numbers
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import State
 from sidecar.worker.task import Task
@@ -109,8 +109,8 @@ class Evaluator(Protocol):
         """
         ...
 
-    def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
-        """The final numbers, by eval set and metric."""
+    def conclude(self, reduced: States) -> Mapping[str, Numbers]:
+        """The final numbers, by eval set."""
         ...
 
 

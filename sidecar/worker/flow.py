@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 
 from sidecar.group.messages import Done, Evaluate, Join, Progress, Report
-from sidecar.records import Result
+from sidecar.records import Result, Value
 from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.metrics.metric import Numbers
 from sidecar.worker.saves import Saves
 from sidecar.worker.states import exact_sum
 from sidecar.worker.task import MAX_EVAL_SETS
@@ -92,16 +93,18 @@ def evaluate(
         reduced, slowest = _reduce(collective, join, states, seconds)
     enter("conclude")
     examples = _count(streams, reduced)
+    numbers = evaluator.conclude(reduced)
     result = Result(
         group=join.group,
         workers=len(join.members),
         examples=examples,
-        metrics={name: dict(values) for name, values in evaluator.conclude(reduced).items()},
+        metrics={name: dict(each.values) for name, each in numbers.items()},
         phases=slowest,
         variables=variables,
         task=task_digest,
         profile=profile,
         saves=(),
+        classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
 
@@ -175,6 +178,14 @@ def _reduce(
     slowest[_TIMED.index("reduce")] = by_rank[:, _TIMED.index("reduce")].min()  # others waited there for the slowest
     return states, {name: float(value) for name, value in zip(_TIMED, slowest, strict=True)}
 
+
+def _few_classes(numbers: Numbers) -> dict[str, dict[str, Value]]:
+    """Numbers by class, of metrics that have few: the journal keeps them for ever, and each becomes a gauge."""
+    return {name: dict(classes) for name, classes in numbers.classes.items() if len(classes) <= MAX_CLASSES}
+
+
+MAX_CLASSES: Final = 50
+"""Metrics of more classes tell their averages alone; the rest is in the states that workers save."""
 
 EXAMPLES: Final = "examples"
 """The state every eval set has beside its metrics': how many examples were evaluated."""

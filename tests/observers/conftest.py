@@ -38,7 +38,7 @@ class Journal:
         self.history.apply(plan)
         return plan
 
-    def succeed(self, metrics=None, examples=1003, phases=None):
+    def succeed(self, metrics=None, examples=1003, phases=None, classes=None):
         """Close the open plan with numbers for the eval set `test`."""
         result = Result(
             group="g1",
@@ -50,6 +50,7 @@ class Journal:
             task="t1",
             profile={},
             saves=(),
+            classes={"test": classes} if classes else {},
         )
         return self.close(status="succeeded", result=result)
 

@@ -318,3 +318,15 @@ def test_a_chief_counts_no_queue(exporter, registry, journal, status):
     """It does not look at checkpoints, so a zero would be a claim."""
     exporter.update(status(role="chief", publisher=False, pending=0), journal.history)
     assert registry.get_sample_value("sidecar_checkpoints_pending", RUN) is None
+
+
+def test_values_of_classes(exporter, registry, journal, status):
+    """One series per class, of the evaluation that the gauges show, and from the publisher only."""
+    journal.plan()
+    journal.succeed(classes={"recall": {"cat": Value(0.5, (0.5).hex()), "dog": Value(None, "nan")}})
+    exporter.update(status(), journal.history)
+    read, labels = registry.get_sample_value, TEST | {"metric": "recall"}
+    assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) == 0.5
+    assert math.isnan(read("sidecar_eval_class_metric", labels | {"class": "dog"}))
+    exporter.update(status(publisher=False), journal.history)
+    assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) is None

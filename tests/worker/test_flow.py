@@ -18,6 +18,7 @@ from sidecar.worker.backend import Rows, Stream, backend
 from sidecar.worker.commands import Commands
 from sidecar.worker.failures import EvaluationError, as_failed
 from sidecar.worker.flow import EXAMPLES, evaluate
+from sidecar.worker.metrics.metric import Numbers
 from sidecar.worker.states import ExactSum
 from sidecar.worker.table import Table
 
@@ -82,7 +83,9 @@ class FakeEvaluator:
         """The sum."""
         self._maybe("conclude")
         number = float(reduced["test"]["sum"].round())
-        return {"test": {"sum": Value(number, number.hex())}}
+        total = Value(number, number.hex())
+        few, many = ({str(number): total for number in range(count)} for count in (50, 51))
+        return {"test": Numbers({"sum": total}, {"few": few, "many": many})}
 
 
 class Meeting:
@@ -279,7 +282,7 @@ def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
     joined = saves.read(plan_folder(tmp_path))
     assert joined.predictions["test"]["predictions"].tolist() == [0.3, 1e300, -1e300, 0.1, 0.2]
     assert math.fsum(joined.predictions["test"]["predictions"]) == found[0][0].result.metrics["test"]["sum"].value
-    assert evaluators[0].conclude(joined.states)["test"]["sum"] == found[0][0].result.metrics["test"]["sum"]
+    assert evaluators[0].conclude(joined.states)["test"].values["sum"] == found[0][0].result.metrics["test"]["sum"]
 
 
 @pytest.mark.parametrize("what", ["begin", "keep"])
@@ -457,3 +460,9 @@ def test_unknown_framework():
     """The table says which there are."""
     with pytest.raises(EvaluationError, match="framework 'caffe': known are tensorflow"):
         backend("caffe")
+
+
+def test_numbers_by_class_where_there_are_few(tmp_path):
+    """Up to fifty classes stand in the result; of more there are averages, and the states that workers save."""
+    ((done, *_),) = run(tmp_path, [FakeEvaluator((STREAM,), [1.0] * 5)])
+    assert {name: len(classes) for name, classes in done.result.classes["test"].items()} == {"few": 50}

@@ -30,7 +30,7 @@ def evaluated(digits, evaluate, tmp_path):
         found = saves.read(folder)
         merged = evaluators[-1].conclude(found.states)
         published = evaluate(task, path, ranks=ranks)
-        assert {name: {key: value.hex for key, value in each.items()} for name, each in merged.items()} == {
+        assert {name: {key: value.hex for key, value in each.values.items()} for name, each in merged.items()} == {
             name: {key: value.hex for key, value in each.items()} for name, each in published.values.items()
         }
         return published, found

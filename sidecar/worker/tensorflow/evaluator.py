@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sidecar.records import Value
 from sidecar.worker.backend import Keep, Rows, States, Stream, Tick, forget
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
-from sidecar.worker.metrics.metric import Extent
+from sidecar.worker.metrics.metric import Extent, Numbers
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
@@ -109,10 +108,10 @@ class KerasEvaluator:
             is_full = os.strerror(errno.ENOSPC) in str(error.message)
             raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error
 
-    def conclude(self, reduced: States) -> Mapping[str, Mapping[str, Value]]:
-        """The final numbers, by eval set and metric."""
+    def conclude(self, reduced: States) -> Mapping[str, Numbers]:
+        """The final numbers, by eval set."""
         return {
-            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name]).values
+            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name])
             for batches in self._batches
         }
 
