@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sidecar.errors import RecordError
-from sidecar.records import KINDS, Blame, Checkpoint, Outcome, Plan, Settlement
+from sidecar.records import KINDS, Blame, Checkpoint, EvalData, Outcome, Plan, Result, Settlement
 
 Key = tuple[str, str]
 
@@ -53,6 +53,7 @@ class History:
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
     spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
+    eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
     _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
@@ -89,6 +90,8 @@ class History:
         self.entries.append(closed)
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
+            if outcome.result is not None:
+                self.eval_sets |= _eval_sets(outcome.result)
             self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
             self.failures.pop(key, None)
@@ -106,6 +109,14 @@ class History:
     def failed_under(self, key: Key, task: str | None) -> list[Outcome]:
         """Failed attempts at a checkpoint with that task."""
         return self.failures.get(key, {}).get(task, [])
+
+    def changed(self, result: Result) -> tuple[str, ...]:
+        """Eval sets of a new result that held other data when they were evaluated last."""
+        return tuple(
+            name
+            for name, (data, examples) in _eval_sets(result).items()
+            if name in self.eval_sets and not _same(self.eval_sets[name], (data, examples))
+        )
 
     def is_settled(self, key: Key, task: str | None) -> bool:
         """Whether no further plan is needed; a failure counts only for the task digest that failed."""
@@ -126,3 +137,13 @@ class History:
         for closed in self.succeeded.values():
             assert closed.plan.checkpoint is not None
             yield closed.plan.checkpoint, closed
+
+
+def _eval_sets(result: Result) -> dict[str, tuple[EvalData | None, int]]:
+    return {name: (result.data.get(name), examples) for name, examples in result.examples.items()}
+
+
+def _same(before: tuple[EvalData | None, int], now: tuple[EvalData | None, int]) -> bool:
+    """Whether numbers compare, as far as is known: older records and sets that divide themselves tell counts only."""
+    prints = [data.fingerprint for data, _ in (before, now) if data is not None and data.fingerprint is not None]
+    return before[1] == now[1] and len(set(prints)) <= 1

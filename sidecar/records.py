@@ -141,6 +141,19 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class EvalData:
+    """What an eval set held: results of another fingerprint, or another number of examples, do not compare.
+
+    `sharding` says what is promised. `batches`: all ranks read the same stream, batch b went to rank b mod n, so each
+    example counts once and the bits are those of one worker. `own`: the set divides itself, only counts are promised.
+    """
+
+    fingerprint: str | None  # over the contents of all batches in order; null where no rank reads them all
+    batches: int | None
+    sharding: Literal["batches", "own"]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What an evaluation found: the same on every rank."""
 
@@ -154,6 +167,8 @@ class Result:
     profile: dict[str, str]  # numeric profile: results are bit-identical within one
     saves: tuple[str, ...]  # one folder per rank, relative to the run's state directory
     classes: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)  # eval set, metric, class
+    data: dict[str, EvalData] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()  # eval sets that hold other data than when they were evaluated before
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,11 +335,11 @@ def failed(kind: str, message: str = "because", plan: int | None = None, rank: i
     return Failed(kind, message, plan, rank)
 
 
-def done(plan: int, join: Join, accuracy: float = 0.75) -> Done:
+def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) -> Done:
     """What a rank says that found the result."""
     values = {"test": {"accuracy": Value(accuracy, accuracy.hex())}}
     phases = {"restore": 0.1, "evaluate": 0.5, "reduce": 0.01, "save": 0.05}
-    result = Result(join.group, len(join.members), {"test": 1003}, values, phases, "v", "t1", {}, ())
+    result = Result(join.group, len(join.members), {"test": examples}, values, phases, "v", "t1", {}, ())
     return Done(plan, join.rank, result, 1, 1)
 
 

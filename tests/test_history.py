@@ -2,7 +2,7 @@ import pytest
 
 from sidecar.errors import RecordError
 from sidecar.history import Closed, History, Settled, blamed
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement
 
 A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
 B = Checkpoint("ckpt-b", "b" * 64, 2, "tf")
@@ -191,3 +191,36 @@ def test_what_is_out_of_order_is_refused_and_changes_nothing(before, entry):
     with pytest.raises(RecordError):
         history.apply(entry)
     assert history == fold(*before)
+
+
+def result(examples, **fingerprints):
+    data = {name: EvalData(found, found and 3, "batches" if found else "own") for name, found in fingerprints.items()}
+    return Result("g", 1, examples, {}, {}, "v", "t", {}, (), data=data)
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (result({"test": 10}, test="aa"), ()),
+        (result({"test": 10}, test="bb"), ("test",)),
+        (result({"test": 11}, test="aa"), ("test",)),
+        (result({"test": 10, "new": 5}, test="aa", new="cc"), ()),  # seen for the first time
+        (result({"test": 10}, test=None), ()),  # it divides itself now: only the count is known
+        (result({"test": 10}), ()),  # of a version that did not tell
+        (result({"test": 9}), ("test",)),
+    ],
+)
+def test_data_that_changed_since_the_last_evaluation(now, changed):
+    """Another fingerprint or another number of examples: curves on both sides do not compare."""
+    history = fold(plan(1))
+    history.apply(Outcome(1, "r", "o1", "succeeded", "n0", "now", result=result({"test": 10}, test="aa")))
+    assert history.changed(now) == changed
+
+
+def test_a_set_that_was_left_out_is_compared_with_its_own_last_time():
+    """Sets may be evaluated for every second checkpoint only."""
+    history = fold(plan(1))
+    history.apply(Outcome(1, "r", "o1", "succeeded", "n0", "now", result=result({"rare": 10}, rare="aa")))
+    history.apply(plan(2, B))
+    history.apply(Outcome(2, "r", "o2", "succeeded", "n0", "now", result=result({"test": 5}, test="bb")))
+    assert history.changed(result({"rare": 10}, rare="cc")) == ("rare",)

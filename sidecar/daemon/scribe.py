@@ -41,7 +41,8 @@ class Scribe:
         assert part.ending.result is not None
         here = {"detect": self.world.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
         known = {name: seconds for name, seconds in here.items() if seconds is not None}
-        result = replace(part.ending.result, phases=part.phases(known, now))
+        found = part.ending.result
+        result = replace(found, phases=part.phases(known, now), changed=self.world.history.changed(found))
         return replace(self._outcome(part.plan), status="succeeded", result=result)
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:

@@ -94,6 +94,9 @@ def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
     log.info(
         "evaluation_succeeded", **about, workers=result.workers, **numbers, examples=result.examples, seconds=seconds
     )
+    if result.changed:
+        remedy = "its curves do not compare with those before; give data that changed a new name"
+        log.warning("eval_set_changed", **about, eval_sets=list(result.changed), remedy=remedy)
 
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:

@@ -40,6 +40,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Value of a metric for one class, where there are few, for the checkpoint evaluated last.",
     ),
     "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
+    "sidecar_data_changes_total": (
+        ("run", "eval_set"),
+        "How often an eval set held other data than in its evaluation before: its curves do not compare across that.",
+    ),
     "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint that the sidecar_eval_* gauges show."),
     "sidecar_eval_completed_timestamp_seconds": (
         _ONE,
@@ -196,6 +200,8 @@ def _export_evaluation(samples: _Samples, newest: Closed, totals: Totals) -> Non
 def _export_totals(samples: _Samples, totals: Totals) -> None:
     for status, keys in totals.checkpoints.items():
         samples.add(f"sidecar_checkpoints_{status}_total", len(keys))
+    for eval_set, count in totals.changes.items():
+        samples.add("sidecar_data_changes_total", count, eval_set)
     for kind, count in totals.failures.items():
         samples.add("sidecar_plans_failed_total", count, kind)
 

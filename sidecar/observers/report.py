@@ -143,6 +143,7 @@ def _closed_row(closed: Closed) -> Row:
             }
             for eval_set, values in result.metrics.items()
         },
+        "changed": [] if result is None else list(result.changed),
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
@@ -166,6 +167,7 @@ def _settled_row(settled: Settled) -> Row:
         "group": None,
         "examples": {},
         "metrics": {},
+        "changed": [],
         "phases": {},
         "proposed_at": plan.proposed_at,
         "completed_at": plan.proposed_at,

@@ -58,6 +58,7 @@ class Totals:
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     durations: dict[str, Duration] = field(default_factory=lambda: {phase: Duration() for phase in PHASES})
     best: dict[tuple[str, str], Best] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
 
     def add(self, entry: Entry) -> None:
         """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
@@ -74,6 +75,8 @@ class Totals:
         if checkpoint is None or result is None:
             return
         self.checkpoints["evaluated"].add(checkpoint.key)
+        for eval_set in result.examples:
+            self.changes[eval_set] = self.changes.get(eval_set, 0) + (eval_set in result.changed)
         for phase, seconds in result.phases.items():
             if phase in self.durations:
                 self.durations[phase].add(seconds)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from sidecar.group.messages import Done, Evaluate, Join, Progress, Report
-from sidecar.records import Result, Value
+from sidecar.records import EvalData, Result, Value
 from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Numbers
@@ -105,6 +105,7 @@ def evaluate(
         profile=profile,
         saves=(),
         classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
+        data={stream.eval_set: _data(stream) for stream in streams},
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
 
@@ -177,6 +178,12 @@ def _reduce(
     slowest = by_rank.max(axis=0)
     slowest[_TIMED.index("reduce")] = by_rank[:, _TIMED.index("reduce")].min()  # others waited there for the slowest
     return states, {name: float(value) for name, value in zip(_TIMED, slowest, strict=True)}
+
+
+def _data(stream: Stream) -> EvalData:
+    if not stream.fingerprint:  # it divides itself
+        return EvalData(None, None, "own")
+    return EvalData(stream.fingerprint, stream.batches, "batches")
 
 
 def _few_classes(numbers: Numbers) -> dict[str, dict[str, Value]]:

@@ -84,6 +84,17 @@ def test_the_result_is_in_the_journal_before_it_is_shown(node):
     assert node.history.newest is not None
 
 
+def test_data_that_changed_between_two_checkpoints_stand_in_the_journal(node):
+    """The second result says that its numbers do not compare with those of the first."""
+    node.silent = {"Evaluate"}
+    for plan, examples in ((1, 1003), (2, 1004)):
+        save(node.checkpoint_dir, 5 * plan)
+        pass_time(5, node)
+        node.report(node.active, done(plan, node.active.told(Join)[0], examples=examples))
+        pass_time(5, node)
+    assert [entry.outcome.result.changed for entry in node.history.entries] == [(), ("test",)]
+
+
 def test_the_second_checkpoint_reuses_the_warm_workers(node):
     """No new process, no second join: only the command to evaluate."""
     save(node.checkpoint_dir, 5)

@@ -38,7 +38,7 @@ class Journal:
         self.history.apply(plan)
         return plan
 
-    def succeed(self, metrics=None, examples=1003, phases=None, classes=None):
+    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=()):
         """Close the open plan with numbers for the eval set `test`."""
         result = Result(
             group="g1",
@@ -51,6 +51,7 @@ class Journal:
             profile={},
             saves=(),
             classes={"test": classes} if classes else {},
+            changed=changed,
         )
         return self.close(status="succeeded", result=result)
 

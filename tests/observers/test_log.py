@@ -238,3 +238,13 @@ def test_console_lines_are_for_one_pair_of_eyes():
     assert "worker-0" not in line
     assert "{'save': 0.123457}" in line
     assert re.match(r"\d\d:\d\d:\d\d \[info", line)
+
+
+def test_data_that_changed_are_told(lines, journal):
+    """Beside the numbers, since a jump in a curve wants this explanation first."""
+    journal.plan()
+    entry = journal.succeed(changed=("test",))
+    log.entry_logged(structlog.get_logger(), entry)
+    (warning,) = [line for line in lines() if line["event"] == "eval_set_changed"]
+    assert (warning["level"], warning["eval_sets"], warning["checkpoint"]) == ("warning", ["test"], "ckpt-5")
+    assert "do not compare" in warning["remedy"]

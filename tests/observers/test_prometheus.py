@@ -330,3 +330,15 @@ def test_values_of_classes(exporter, registry, journal, status):
     assert math.isnan(read("sidecar_eval_class_metric", labels | {"class": "dog"}))
     exporter.update(status(publisher=False), journal.history)
     assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) is None
+
+
+def test_data_that_changed_are_counted(exporter, registry, journal, status):
+    """From 0, so that the first change is seen; by every daemon, as it is in the journal."""
+    journal.plan()
+    journal.succeed()
+    exporter.update(status(publisher=False), journal.history)
+    assert registry.get_sample_value("sidecar_data_changes_total", TEST) == 0
+    journal.plan("ckpt-6")
+    journal.succeed(changed=("test",))
+    exporter.update(status(publisher=False), journal.history)
+    assert registry.get_sample_value("sidecar_data_changes_total", TEST) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from sidecar import saves
 from sidecar.group.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.records import KINDS, Checkpoint, Member, Value
+from sidecar.records import KINDS, Checkpoint, EvalData, Member, Value
 from sidecar.worker import failures, flow
 from sidecar.worker.backend import Rows, Stream, backend
 from sidecar.worker.commands import Commands
@@ -167,6 +167,7 @@ def test_every_rank_holds_the_whole_result(tmp_path):
     assert results[0].examples == {"test": 5}
     assert results[0].metrics["test"]["sum"].value == 0.6
     assert results[0].workers == 3
+    assert results[0].data == {"test": EvalData("abc", 3, "batches")}
     for rank, (end, phases, reports) in enumerate(found):
         assert (end.plan, end.rank, end.traces, end.builds) == (7, rank, 1, 1)
         assert phases == ["read", "restore", "hello", "evaluate", "save", "reduce", "conclude"]
