@@ -93,6 +93,7 @@ def registry():
             task="t",
             profile={},
             saves=(),
+            classes={"test": {"recall": {"cat": Value(accuracy, accuracy.hex())}}},
         )
         history.apply(replace(plan(f"ckpt-{accuracy}"), status="succeeded", result=result))
     status = Status(
