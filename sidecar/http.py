@@ -91,8 +91,7 @@ class Server:
     def url(self) -> str:
         """Where to look, from this machine: `http://127.0.0.1:19108`. Only while it runs."""
         assert self._listener is not None, "start() comes first"
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 - read, not bound
-        return f"http://{_netloc(host, self._listener.server_port)}"
+        return f"http://{_netloc(dialled(self._host), self._listener.server_port)}"
 
     def close(self) -> None:
         """Stop listening; requests under way end with the process. More than once does no harm."""
@@ -100,6 +99,11 @@ class Server:
             self._listener.shutdown()
             self._listener.server_close()
             self._listener = None
+
+
+def dialled(host: str) -> str:
+    """Where this machine itself reaches what listens on `host`, an address without brackets."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
 
 
 def _netloc(host: str, port: int) -> str:

@@ -21,6 +21,7 @@ from sidecar.errors import SidecarError
 from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready, Report
 from sidecar.group.process import Exited, Post
+from sidecar.http import dialled
 from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
 
 _GLANCE_SECONDS: Final = 0.25
@@ -131,8 +132,7 @@ def _http(settings: Settings) -> Iterator[Finding]:
 
 def _serving(settings: Settings) -> str | None:
     """The daemon of this run that serves there already, if that is what took the address."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.http_host, settings.http_host)  # noqa: S104 - dialled
-    connection = http.client.HTTPConnection(host, settings.http_port, timeout=_ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(dialled(settings.http_host), settings.http_port, timeout=_ANSWER_SECONDS)
     try:
         connection.request("GET", "/api/status")
         found = json.loads(connection.getresponse().read(_ANSWER_BYTES))

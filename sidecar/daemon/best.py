@@ -1,14 +1,9 @@
 """Which evaluation is the best so far, by one metric: its saves are kept. Pure."""
 
-import math
-import operator
 from dataclasses import dataclass
-from typing import Final
 
-from sidecar.observers.totals import number_of
+from sidecar.observers.totals import has_direction, improves, number_of
 from sidecar.records import Result, Value
-
-_IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
 
 
 @dataclass(slots=True)
@@ -23,30 +18,27 @@ class Best:
     metric: str | None = None
     _task: str | None = None
     _chosen: str | None = None
-    _record: tuple[str, str, float] | None = None  # the metric, its goal, the number to beat
+    _record: tuple[str, tuple[str, float]] | None = None  # the metric; its goal and the number to beat
 
     def improves(self, result: Result) -> bool:
         """Whether this result is better than all before it; it is the one to beat then."""
         values = _by_name(result)
         if self._task != result.task:
             self._task = result.task
-            self._chosen = self.metric or next((name for name, each in values.items() if each.goal in _IMPROVES), None)
+            self._chosen = self.metric or next((name for name, each in values.items() if has_direction(each)), None)
         found = values.get(self._chosen or "")
-        if found is None or found.goal not in _IMPROVES or math.isnan(number := number_of(found)):
+        record = self._record[1] if self._record is not None and self._record[0] == self._chosen else None
+        if found is None or not improves(found, record):
             return False
-        # Another metric or goal means another task: its numbers do not compete with the old ones.
-        record = self._record if self._record is not None and self._record[:2] == (self._chosen, found.goal) else None
-        if record is not None and not _IMPROVES[found.goal](number, record[2]):
-            return False
-        self._record = str(self._chosen), found.goal, number
+        self._record = str(self._chosen), (found.goal, number_of(found))
         return True
 
     def complaint(self, result: Result) -> str | None:
         """Why the metric that was asked for cannot tell what is better."""
         values = _by_name(result)
-        if self.metric is None or (self.metric in values and values[self.metric].goal in _IMPROVES):
+        if self.metric is None or (self.metric in values and has_direction(values[self.metric])):
             return None
-        known = [name for name, each in values.items() if each.goal in _IMPROVES]
+        known = [name for name, each in values.items() if has_direction(each)]
         trouble = "has no direction" if self.metric in values else "was not measured"
         return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(known) or 'none'}"
 

@@ -105,7 +105,7 @@ class Exporter(Collector):
         self._folded = 0
         self._totals = Totals()
         self._snapshot: tuple[Metric, ...] = (_build_info(),)
-        self._workers: dict[tuple[str, str], ProcessCollector] = {}
+        self._shown: Status | None = None
         registry.register(self)
         if process_metrics:
             ProcessCollector(registry=registry)
@@ -113,22 +113,21 @@ class Exporter(Collector):
     def update(self, status: Status, history: History) -> None:
         """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
         self._follow(history)
-        samples = _Samples(status.run)
+        samples, durations = _Samples(status.run), list[Metric]()
         if status.journal_read:
             if status.publisher and history.newest is not None:
                 _export_evaluation(samples, history.newest, self._totals)
             _export_totals(samples, self._totals)
+            durations.append(_durations(status.run, self._totals))
         _export_status(samples, status)
-        durations = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=("run", "phase"))
-        for phase, duration in self._totals.durations.items() if status.journal_read else ():
-            durations.add_metric((status.run, phase), duration.cumulative(), duration.total)
-        self._snapshot = (*samples.families.values(), *([durations] if status.journal_read else []), _build_info())
-        self._workers = _worker_collectors(status)
+        self._snapshot = (*samples.families.values(), *durations, _build_info())
+        self._shown = status
 
     def collect(self) -> Iterator[Metric]:
         """Yield the snapshot built last, and what the worker processes use now; safe in any thread."""
         yield from self._snapshot
-        yield from _worker_usage(self._workers)
+        if self._shown is not None and self._shown.workers:
+            yield from _worker_usage(self._shown)
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
@@ -206,6 +205,13 @@ def _export_totals(samples: _Samples, totals: Totals) -> None:
         samples.add("sidecar_plans_failed_total", count, kind)
 
 
+def _durations(run: str, totals: Totals) -> Metric:
+    family = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=("run", "phase"))
+    for phase, duration in totals.durations.items():
+        family.add_metric((run, phase), duration.cumulative(), duration.total)
+    return family
+
+
 def _export_status(samples: _Samples, status: Status) -> None:
     if status.newest is not None:
         samples.add("sidecar_newest_checkpoint_step", status.newest.step)
@@ -238,20 +244,14 @@ _USAGE: Final = {
 }
 
 
-def _worker_collectors(status: Status) -> dict[tuple[str, str], ProcessCollector]:
-    """What reads the usage of each worker process from /proc, by run and place."""
-    return {
-        (status.run, str(place)): ProcessCollector(pid=worker.pid.__int__, registry=None)
-        for place, worker in enumerate(status.workers)
-    }
-
-
-def _worker_usage(collectors: dict[tuple[str, str], ProcessCollector]) -> Iterator[Metric]:
-    families = {name: _family(name) for name in _USAGE.values()} if collectors else {}
-    for labels, collector in collectors.items():
+def _worker_usage(status: Status) -> Iterator[Metric]:
+    """What each worker process uses, read from /proc now: at the scrape, not in the loop."""
+    families = {name: _family(name) for name in _USAGE.values()}
+    for place, worker in enumerate(status.workers):
+        collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
         for sample in (sample for family in collector.collect() for sample in family.samples):
             if sample.name in _USAGE:
-                families[_USAGE[sample.name]].add_metric(labels, sample.value)
+                families[_USAGE[sample.name]].add_metric((status.run, str(place)), sample.value)
     yield from families.values()
 
 

@@ -85,12 +85,23 @@ class Totals:
                 self._compare((eval_set, name), value, checkpoint.step)
 
     def _compare(self, metric: tuple[str, str], value: Value, step: int | None) -> None:
-        number, best, improves = number_of(value), self.best.get(metric), _IMPROVES.get(value.goal)
-        if improves is None or math.isnan(number):
-            return
-        # Another goal means another task: its numbers do not compete with the old ones.
-        if best is None or best.goal != value.goal or improves(number, best.number):
-            self.best[metric] = Best(value.goal, number, step)
+        best = self.best.get(metric)
+        if improves(value, (best.goal, best.number) if best is not None else None):
+            self.best[metric] = Best(value.goal, number_of(value), step)
+
+
+def has_direction(value: Value) -> bool:
+    """Whether one number can be better than another."""
+    return value.goal in _IMPROVES
+
+
+def improves(value: Value, record: tuple[str, float] | None) -> bool:
+    """Whether a value beats the goal and number of a record; NaN never does, and what has no direction neither."""
+    number = number_of(value)
+    if not has_direction(value) or math.isnan(number):
+        return False
+    # Another goal means another task: its numbers do not compete with the old ones.
+    return record is None or record[0] != value.goal or bool(_IMPROVES[value.goal](number, record[1]))
 
 
 def number_of(value: Value) -> float:
