@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.worker.intervals import Interval
-from sidecar.worker.metrics.sample import IntervalOf, Sample
+from sidecar.worker.metrics.metric import Extent, Numbers, value
+from sidecar.worker.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.worker.states import ExactSum, SetStates, exact_sum
 
 
@@ -53,3 +54,27 @@ class Average:
         count, binary = (int(exact_sum(states, each).integers()) for each in ("count", "binary"))
         total, squares = (float(exact_sum(states, each).round()) for each in ("total", "squares"))
         return of(Sample(count, total, squares, binary)) if count else (None, None)
+
+
+class MeanLoss:
+    """What metrics have in common that are a mean of losses; each adds its own.
+
+    Args:
+        name: Of the metric and its number.
+        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+    """
+
+    def __init__(self, name: str, interval: IntervalOf = usual_interval) -> None:
+        self.name = name
+        self._interval = interval
+        self._average = Average()
+
+    def states(self, extent: Extent) -> SetStates:
+        """The identity of every state."""
+        del extent  # sums do not depend on it
+        return self._average.states()
+
+    def conclude(self, states: SetStates) -> Numbers:
+        """The mean; NaN for a total weight of 0."""
+        interval = self._average.interval(states, self._interval)
+        return Numbers({self.name: value(self._average.mean(states), "min", interval)})

@@ -2,15 +2,15 @@
 
 import math
 
-from sidecar.worker.metrics.average import Average
+from sidecar.worker.metrics.average import MeanLoss
 from sidecar.worker.metrics.cross_entropy import cross_entropies
-from sidecar.worker.metrics.metric import Extent, Numbers, Seen, value
+from sidecar.worker.metrics.metric import Numbers, Seen, value
 from sidecar.worker.metrics.pairs import Labels, check_labels
 from sidecar.worker.metrics.sample import IntervalOf, usual_interval
 from sidecar.worker.states import SetStates
 
 
-class LogLoss:
+class LogLoss(MeanLoss):
     """Cross-entropy in nats, Σ w·l / Σ w; NaN where a prediction that counts is.
 
     Args:
@@ -30,27 +30,16 @@ class LogLoss:
         interval: IntervalOf = usual_interval,
     ) -> None:
         check_labels(name, labels)
-        self.name = name
-        self._labels, self._from_logits, self._interval = labels, from_logits, interval
-        self._average = Average()
-
-    def states(self, extent: Extent) -> SetStates:
-        """The identity of every state."""
-        del extent  # sums do not depend on it
-        return self._average.states()
+        super().__init__(name, interval)
+        self._labels, self._from_logits = labels, from_logits
 
     def add(self, states: SetStates, seen: Seen) -> None:
         """Add one batch. Raises `TaskError` for labels or shapes that do not fit, and what are no probabilities."""
         losses, pairs = cross_entropies(self.name, seen, self._labels, from_logits=self._from_logits)
         self._average.add(states, losses, pairs.weights, alone=pairs.alone)
 
-    def conclude(self, states: SetStates) -> Numbers:
-        """The mean loss; NaN for a total weight of 0."""
-        interval = self._average.interval(states, self._interval)
-        return Numbers({self.name: value(self._average.mean(states), "min", interval)})
 
-
-class Perplexity:
+class Perplexity(MeanLoss):
     """exp(Σ w·l / Σ w) over all tokens that count, whatever the lengths of their sequences; no interval.
 
     Args:
@@ -61,14 +50,8 @@ class Perplexity:
 
     def __init__(self, labels: Labels = "index", *, from_logits: bool = False, name: str = "perplexity") -> None:
         check_labels(name, labels, ("index", "one_hot"))
-        self.name = name
+        super().__init__(name)
         self._labels, self._from_logits = labels, from_logits
-        self._average = Average()
-
-    def states(self, extent: Extent) -> SetStates:
-        """The identity of every state."""
-        del extent  # sums do not depend on it
-        return self._average.states()
 
     def add(self, states: SetStates, seen: Seen) -> None:
         """Add one batch. Raises `TaskError` as `LogLoss.add` does."""

@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 
-from sidecar.worker.metrics.average import Average
-from sidecar.worker.metrics.metric import Extent, Numbers, Seen, value
+from sidecar.worker.metrics.average import Average, MeanLoss
+from sidecar.worker.metrics.metric import Numbers, Seen, value
 from sidecar.worker.metrics.pairs import values
 from sidecar.worker.metrics.sample import IntervalOf, usual_interval
 from sidecar.worker.states import SetStates
 
 
-class MSE:
+class MSE(MeanLoss):
     """Mean squared error of predictions (n, …) for labels of the same shape; NaN if either is, where it counts.
 
     Args:
@@ -23,26 +23,14 @@ class MSE:
     """
 
     def __init__(self, *, name: str = "mse", interval: IntervalOf = usual_interval) -> None:
-        self.name = name
-        self._interval = interval
-        self._average = Average()
-
-    def states(self, extent: Extent) -> SetStates:
-        """The identity of every state."""
-        del extent  # sums do not depend on it
-        return self._average.states()
+        super().__init__(name, interval)
 
     def add(self, states: SetStates, seen: Seen) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
         _add_errors(self._average, states, self.name, seen, squared=True)
 
-    def conclude(self, states: SetStates) -> Numbers:
-        """The mean squared error; NaN for a total weight of 0."""
-        interval = self._average.interval(states, self._interval)
-        return Numbers({self.name: value(self._average.mean(states), "min", interval)})
 
-
-class RMSE:
+class RMSE(MeanLoss):
     """Root of the mean squared error, taken once, of the mean over all examples; no interval.
 
     Args:
@@ -50,13 +38,7 @@ class RMSE:
     """
 
     def __init__(self, *, name: str = "rmse") -> None:
-        self.name = name
-        self._average = Average()
-
-    def states(self, extent: Extent) -> SetStates:
-        """The identity of every state."""
-        del extent  # sums do not depend on it
-        return self._average.states()
+        super().__init__(name)
 
     def add(self, states: SetStates, seen: Seen) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
@@ -67,27 +49,15 @@ class RMSE:
         return Numbers({self.name: value(math.sqrt(self._average.mean(states)), "min")})
 
 
-class MAE:
+class MAE(MeanLoss):
     """Mean absolute error of predictions (n, …) for labels of the same shape; arguments as of `MSE`."""
 
     def __init__(self, *, name: str = "mae", interval: IntervalOf = usual_interval) -> None:
-        self.name = name
-        self._interval = interval
-        self._average = Average()
-
-    def states(self, extent: Extent) -> SetStates:
-        """The identity of every state."""
-        del extent  # sums do not depend on it
-        return self._average.states()
+        super().__init__(name, interval)
 
     def add(self, states: SetStates, seen: Seen) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
         _add_errors(self._average, states, self.name, seen, squared=False)
-
-    def conclude(self, states: SetStates) -> Numbers:
-        """The mean absolute error; NaN for a total weight of 0."""
-        interval = self._average.interval(states, self._interval)
-        return Numbers({self.name: value(self._average.mean(states), "min", interval)})
 
 
 def _add_errors(average: Average, states: SetStates, metric: str, seen: Seen, *, squared: bool) -> None:
