@@ -100,19 +100,20 @@ class ExactSum:
         values = self._accept(delta)
         if values.shape != self.shape:
             raise ValueError(f"a delta of shape {values.shape} was added to a state of shape {self.shape}")
-        self._reserve(self._growth(values))
-        for first in range(0, self._size, _BLOCK):
-            self._add(values.reshape(1, -1)[:, first : first + _BLOCK], first)
+        self._add_rows(values.reshape(1, -1))
+
+    def add_all(self, deltas: ArrayLike) -> None:
+        """Add several at once, an array (times, …) of deltas of this shape: cheaper, and the same. Raises as `add`."""
+        values = self._accept(deltas)
+        if values.shape[1:] != self.shape:
+            raise ValueError(f"deltas of shape {values.shape[1:]} were added to a state of shape {self.shape}")
+        self._add_rows(values.reshape(len(values), self._size))
 
     def add_each(self, values: ArrayLike) -> None:
         """Add every element of an array of any shape to this sum of shape (). Raises what `add` does."""
         if self.shape != ():
             raise ValueError(f"add_each needs a state of shape (), this one has {self.shape}: use add")
-        column = self._accept(values).reshape(-1, 1)
-        for start in range(0, len(column), _BLOCK):
-            block = column[start : start + _BLOCK]
-            self._reserve(self._growth(block) * len(block))
-            self._add(block, 0)
+        self._add_rows(self._accept(values).reshape(-1, 1))
 
     def add_at(self, elements: NDArray[np.int64], values: ArrayLike) -> None:
         """Add values (m,) to the elements with these numbers (m,), in C order, of which one may occur several times.
@@ -246,6 +247,16 @@ class ExactSum:
         if is_integer != self.is_integral or not (is_integer or np.can_cast(array.dtype, self._layout.kind)):
             raise TypeError(f"values of dtype {array.dtype} cannot be added exactly to a state of dtype {self.dtype}")
         return array if is_integer else array.astype(self._layout.kind, copy=False)
+
+    def _add_rows(self, values: NDArray[Any]) -> None:
+        """Add values (times, size) in blocks."""
+        columns = min(max(1, self._size), _BLOCK)
+        times = _BLOCK // columns
+        for start in range(0, len(values), times):
+            rows = values[start : start + times]
+            self._reserve(self._growth(rows) * len(rows))
+            for first in range(0, self._size, columns):
+                self._add(rows[:, first : first + columns], first)
 
     def _add(self, values: NDArray[Any], first: int) -> None:
         """Add each column of values (times, columns) to its element, from the element with number `first` on."""

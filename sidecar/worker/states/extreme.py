@@ -64,6 +64,10 @@ class Extreme:
         self._values = np.asarray(self._choose(self._values, array.astype(self._values.dtype)))
         self._saw = True
 
+    def add_all(self, values: ArrayLike) -> None:
+        """See several arrays at once, (times, …), at least one. Raises what `add` does."""
+        self.add(self._choose.reduce(np.asarray(values), axis=0))
+
     def merge(self, other: Self) -> None:
         """See what another saw. Raises `ValueError` unless it is of the same kind."""
         if (self.shape, self.dtype, self.reduction) != (other.shape, other.dtype, other.reduction):

@@ -1,6 +1,6 @@
 """What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,11 +58,11 @@ class CompiledMeasurement:
             states |= named(name, metric.states(extent))
         return states
 
-    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
-        """Add one batch."""
-        del first  # sums do not depend on it
-        for (name, metric), change in zip(self._metrics.items(), outputs, strict=True):
-            metric.add(within(states, name), change)
+    def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
+        """Add several batches."""
+        del firsts  # sums do not depend on them
+        for (name, metric), changes in zip(self._metrics.items(), outputs, strict=True):
+            metric.add(within(states, name), changes)
 
     def conclude(self, states: SetStates) -> Numbers:
         """The numbers under the names that `test_step` gives them."""

@@ -20,6 +20,7 @@ from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.data import Batch, Batches, CacheBudget, array_of, examples_in, feed
 from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement
+from sidecar.worker.tensorflow.pending import Pending
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
 
 
@@ -89,14 +90,16 @@ class KerasEvaluator:
             step = self._step_of(batches)
             counted = ExactSum((), "int64")
             states: SetStates = self._states(batches) | {EXAMPLES: counted}
+            pending = Pending(step.measurement, states)
             for first, batch in batches.own():
-                outputs, columns = tf.nest.map_structure(array_of, step.run(batch))
+                outputs, columns = step.run(batch)
                 examples = examples_in(batch)
-                step.measurement.add(states, outputs, first)
+                pending.add(outputs, first)
                 counted.add(np.int64(examples))
                 if columns:
-                    keep(batches.name, Rows(first, examples, columns))
+                    keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
                 tick()
+            pending.flush()
             found[batches.name] = states
         return found
 

@@ -49,12 +49,12 @@ class KerasLoss:
         return states
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
-        """Add one batch."""
+        """Add what `step` returned, each array of it a list over batches."""
         for output, each in self._outputs.items():
             each.add(within(states, _state(output)), outputs[_state(output)])
         if _ADDED in outputs:
-            count = np.asarray(outputs[_state(next(iter(self._outputs)))]["losses"]).size
-            exact_sum(states, _ADDED).add(np.float64(outputs[_ADDED]) * count)  # exact: 24 bits times a small integer
+            counts = [losses.size for losses in outputs[_state(next(iter(self._outputs)))]["losses"]]
+            exact_sum(states, _ADDED).add_each(np.stack(outputs[_ADDED]).astype(np.float64) * counts)  # exact: 24 bits
 
     def conclude(self, states: SetStates) -> Numbers:
         """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
@@ -109,7 +109,7 @@ class _OutputLoss:
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
         self._values.add(states, outputs["losses"])
         if "weights" in outputs:
-            exact_sum(states, "weight").add_each(np.asarray(outputs["weights"]))
+            exact_sum(states, "weight").add_each(np.concatenate([each.ravel() for each in outputs["weights"]]))
 
     def count(self, states: SetStates) -> int:
         return self._values.count(states)

@@ -106,12 +106,12 @@ class KerasMetric:
             for index, (array, reduction) in enumerate(zip(self._identity, self._reductions, strict=True))
         }
 
-    def add(self, states: SetStates, change: list[Any]) -> None:
-        """Add one batch's change."""
-        for index, array in enumerate(change):
+    def add(self, states: SetStates, changes: list[list[NDArray[Any]]]) -> None:
+        """Add the changes by several batches: of each variable a list, an array for each batch."""
+        for index, arrays in enumerate(changes):
             state = states[str(index)]
             assert isinstance(state, ExactSum | Extreme)
-            state.add(np.asarray(array))
+            state.add_all(np.stack(arrays))
 
     @property
     def divides(self) -> bool:
@@ -206,7 +206,7 @@ class MeasuredMetric:
         return self._metric.states(extent) | each
 
     def add(self, states: SetStates, outputs: Any) -> None:
-        """Add what `step` returned for one batch."""
+        """Add what `step` returned, each array of it a list over batches."""
         self._metric.add(states, outputs[0])
         for values in outputs[1:]:
             self._each.add(within(states, "each"), values)
@@ -241,9 +241,9 @@ class PerExample:
             "squares": ExactSum((), "float64"),
         }
 
-    def add(self, states: SetStates, values: Any) -> None:
-        """Add the values of one batch, of any shape."""
-        array = np.asarray(values, np.float32).ravel()
+    def add(self, states: SetStates, values: list[NDArray[Any]]) -> None:
+        """Add the values of several batches, of any shape."""
+        array = np.concatenate([each.ravel() for each in values]).astype(np.float32, copy=False)
         ones = int(np.count_nonzero(array == 1))
         exact_sum(states, "count").add(np.int64(array.size))
         exact_sum(states, "ones").add(np.int64(ones))

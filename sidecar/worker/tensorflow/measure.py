@@ -4,7 +4,7 @@ Both are a traced function of one batch whose outputs are added, exactly and out
 be summed over batches and ranks; the final numbers are made from the sums, once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import tensorflow as tf
@@ -37,8 +37,11 @@ class Measurement(Protocol):
         """The identity of every state."""
         ...
 
-    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
-        """Add what `step` returned for one batch, as arrays; `first` is the place of its first example in the set."""
+    def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
+        """Add several batches: what `step` returned, with a list over the batches where it has a tensor.
+
+        `firsts` are the places of their first examples in the eval set.
+        """
         ...
 
     def conclude(self, states: SetStates) -> Numbers:
@@ -83,8 +86,8 @@ class ChosenMeasurement:
         if self._loss is not None:
             self._loss.step(y, predictions, weights)  # what is wrong with it is told now, not from within a graph
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
-        trial = tf.nest.map_structure(array_of, self._shown_to_neutral(y, predictions, weights))
-        self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, 0)
+        trial = tf.nest.map_structure(lambda each: [array_of(each)], self._shown_to_neutral(y, predictions, weights))
+        self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
 
     def step(self, batch: Batch, predictions: Any = None) -> Any:
         """Changes of what Keras measures, single losses, and what the other metrics look at."""
@@ -104,14 +107,14 @@ class ChosenMeasurement:
             states |= named(name, metric.states(extent))
         return states | (named(_LOSS, self._loss.states(extent)) if self._loss is not None else {})
 
-    def add(self, states: SetStates, outputs: Any, first: int | None) -> None:
-        """Add one batch."""
+    def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
+        """Add several batches."""
         changes, loss, arrays = outputs
         for name, (_, metric) in self._traced.items():
             metric.add(within(states, name), changes[name])
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), loss)
-        self._show(states, arrays, first)
+        self._show(states, arrays, firsts)
 
     def conclude(self, states: SetStates) -> Numbers:
         """The final numbers, with intervals where single values were seen."""
@@ -153,10 +156,11 @@ class ChosenMeasurement:
             found.append(tensors)
         return found
 
-    def _show(self, states: SetStates, arrays: list[dict[str, Any]], first: int | None) -> None:
-        seen = {output: Seen(**each, first=first) for output, each in zip(self._outputs, arrays, strict=True)}
+    def _show(self, states: SetStates, arrays: list[dict[str, Any]], firsts: Sequence[int | None]) -> None:
         for name, (output, metric) in self._neutral.items():
-            metric.add(within(states, name), seen[output])
+            own, of_output = within(states, name), arrays[self._outputs.index(output)]
+            for first, *batch in zip(firsts, *of_output.values(), strict=True):
+                metric.add(own, Seen(**dict(zip(of_output, batch, strict=True)), first=first))
 
 
 def unpack(batch: Batch) -> tuple[Any, Any, Any]:

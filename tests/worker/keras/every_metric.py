@@ -146,7 +146,9 @@ def attempt(library, name):
     step = tf.function(lambda y, predictions: measured.step(y, predictions, None), reduce_retracing=True)
     ranks = [measured.states(Extent(EXAMPLES, Shard(rank, RANKS))) for rank in range(RANKS)]
     for number, (of_y, of_predictions) in enumerate(batches):
-        outputs = tf.nest.map_structure(array_of, step(tf.constant(of_y), tf.constant(of_predictions)))
+        outputs = tf.nest.map_structure(
+            lambda each: [array_of(each)], step(tf.constant(of_y), tf.constant(of_predictions))
+        )
         measured.add(ranks[number % RANKS], outputs)
     whole = ranks[0]
     for state, own in whole.items():
