@@ -4,6 +4,7 @@ Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …
 about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -49,6 +50,8 @@ class History:
     open: Plan | None = None
     entries: list[Entry] = field(default_factory=list)
     succeeded: dict[Key, Closed] = field(default_factory=dict)
+    successes: Counter[str | None] = field(default_factory=Counter)  # how many, by the digest of their task
+    latest: dict[str, tuple[Checkpoint, Result]] = field(default_factory=dict)  # by eval set that the newest task has
     settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
@@ -90,14 +93,24 @@ class History:
         self.entries.append(closed)
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
-            if outcome.result is not None:
-                self.eval_sets |= _eval_sets(outcome.result)
+            self._measured(closed)
+            self.successes[plan.task] += 1
             self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
             self.failures.pop(key, None)
             return
         self.failures.setdefault(key, {}).setdefault(plan.task, []).append(outcome)
         self.spent_workers.update(member.worker for member in plan.members or ())
+
+    def _measured(self, closed: Closed) -> None:
+        """Note which eval sets have newer numbers now; those that this evaluation left out keep theirs."""
+        checkpoint, result, newest = closed.plan.checkpoint, closed.outcome.result, self.newest
+        if checkpoint is None or result is None:
+            return
+        if newest is not None and newest.plan.task != closed.plan.task:
+            self.latest = {}  # another task may have other eval sets: what it does not measure is not shown for ever
+        self.latest |= dict.fromkeys(result.examples, (checkpoint, result))
+        self.eval_sets |= _eval_sets(result)
 
     def _shared(self, outcome: Outcome) -> Outcome:
         """The outcome with a profile that thousands of others have, too: kept once."""
