@@ -50,7 +50,7 @@ class History:
     open: Plan | None = None
     entries: list[Entry] = field(default_factory=list)
     succeeded: dict[Key, Closed] = field(default_factory=dict)
-    successes: Counter[str | None] = field(default_factory=Counter)  # how many, by the digest of their task
+    successes: Counter[str | None] = field(default_factory=Counter)  # since the task changed, by its digest
     latest: dict[str, tuple[Checkpoint, Result]] = field(default_factory=dict)  # by eval set that the newest task has
     settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
@@ -94,7 +94,6 @@ class History:
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
             self._measured(closed)
-            self.successes[plan.task] += 1
             self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
             self.failures.pop(key, None)
@@ -103,14 +102,14 @@ class History:
         self.spent_workers.update(member.worker for member in plan.members or ())
 
     def _measured(self, closed: Closed) -> None:
-        """Note which eval sets have newer numbers now; those that this evaluation left out keep theirs."""
-        checkpoint, result, newest = closed.plan.checkpoint, closed.outcome.result, self.newest
-        if checkpoint is None or result is None:
-            return
-        if newest is not None and newest.plan.task != closed.plan.task:
-            self.latest = {}  # another task may have other eval sets: what it does not measure is not shown for ever
-        self.latest |= dict.fromkeys(result.examples, (checkpoint, result))
-        self.eval_sets |= _eval_sets(result)
+        """Count the success, and note whose numbers are newer now: eval sets that it left out keep theirs."""
+        plan, result = closed.plan, closed.outcome.result
+        if plan.task not in self.successes:  # another task may have other eval sets, and begins with all of them
+            self.successes, self.latest = Counter(), {}
+        self.successes[plan.task] += 1
+        if plan.checkpoint is not None and result is not None:
+            self.latest |= dict.fromkeys(result.examples, (plan.checkpoint, result))
+            self.eval_sets |= _eval_sets(result)
 
     def _shared(self, outcome: Outcome) -> Outcome:
         """The outcome with a profile that thousands of others have, too: kept once."""

@@ -116,8 +116,8 @@ class Settlement:
 class Plan:
     """One numbered attempt to evaluate one checkpoint with one group; without members it only settles.
 
-    `evaluated` counts the evaluations with the same task that had succeeded before: it decides which eval sets take
-    part. Whoever proposes has read every outcome, so all nodes would say the same.
+    `evaluated` counts the evaluations that had succeeded since the task changed: it decides which eval sets take part.
+    Whoever proposes has read every outcome, so all nodes would say the same.
     """
 
     plan: int

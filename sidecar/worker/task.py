@@ -31,8 +31,8 @@ class EvalSet:
             (paths, indices, records), one example each.
         prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
         examples: How many examples there are, if known; a different count fails the evaluation.
-        every_nth: Takes part in every so many evaluations that succeed, beginning with the task's first one. Meanwhile
-            its gauges stay, and `sidecar_eval_set_checkpoint_step` says which checkpoint they are of.
+        every_nth: Takes part in every so many evaluations that succeed, beginning with the first one of this code.
+            Meanwhile its gauges stay, and `sidecar_eval_set_checkpoint_step` says which checkpoint they are of.
     """
 
     source: Callable[..., Any]
