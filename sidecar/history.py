@@ -4,6 +4,7 @@ Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …
 about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -49,6 +50,8 @@ class History:
     open: Plan | None = None
     entries: list[Entry] = field(default_factory=list)
     succeeded: dict[Key, Closed] = field(default_factory=dict)
+    successes: Counter[str | None] = field(default_factory=Counter)  # since the task changed, by its digest
+    latest: dict[str, tuple[Checkpoint, Result]] = field(default_factory=dict)  # by eval set that the newest task has
     settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
@@ -90,14 +93,23 @@ class History:
         self.entries.append(closed)
         key = plan.checkpoint.key
         if outcome.status == "succeeded":
-            if outcome.result is not None:
-                self.eval_sets |= _eval_sets(outcome.result)
+            self._measured(closed)
             self.succeeded.pop(key, None)  # evaluated again: it is the newest now
             self.succeeded[key] = closed
             self.failures.pop(key, None)
             return
         self.failures.setdefault(key, {}).setdefault(plan.task, []).append(outcome)
         self.spent_workers.update(member.worker for member in plan.members or ())
+
+    def _measured(self, closed: Closed) -> None:
+        """Count the success, and note whose numbers are newer now: eval sets that it left out keep theirs."""
+        plan, result = closed.plan, closed.outcome.result
+        if plan.task not in self.successes:  # another task may have other eval sets, and begins with all of them
+            self.successes, self.latest = Counter(), {}
+        self.successes[plan.task] += 1
+        if plan.checkpoint is not None and result is not None:
+            self.latest |= dict.fromkeys(result.examples, (plan.checkpoint, result))
+            self.eval_sets |= _eval_sets(result)
 
     def _shared(self, outcome: Outcome) -> Outcome:
         """The outcome with a profile that thousands of others have, too: kept once."""

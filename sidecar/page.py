@@ -62,14 +62,14 @@ def _evaluation(row: dict[str, Any] | None) -> str:
     if not row:
         return '<h2>Newest evaluation</h2><p class="note">none yet</p>'
     lines = [
-        (eval_set, name, _number(value), _interval(value), row["examples"].get(eval_set))
+        (eval_set, row["steps"].get(eval_set), name, _number(value), _interval(value), row["examples"].get(eval_set))
         for eval_set, values in row["metrics"].items()
         for name, value in values.items()
     ]
     facts = f"step {_text(row['step'])} · {_text(row['workers'])} workers · completed {_text(row['completed_at'])}"
     return (
         f"<h2>Newest evaluation: {_text(row['checkpoint'])}</h2><p>{facts}</p>"
-        f"{_table(('eval set', 'metric', 'value', '95 % interval', 'examples'), lines)}"
+        f"{_table(('eval set', 'step', 'metric', 'value', '95 % interval', 'examples'), lines)}"
     )
 
 

@@ -67,6 +67,7 @@ class Propose:
     attempt: int
     members: tuple[Member, ...] | None
     settles: tuple[Settlement, ...]
+    evaluated: int = 0  # as in the plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
     members = _members(view, rules, now, checkpoint)
     if isinstance(members, Wait):
         return members
-    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, ())
+    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, (), view.history.successes[view.task])
 
 
 def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose | Wait:

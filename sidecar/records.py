@@ -114,7 +114,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One numbered attempt to evaluate one checkpoint with one group; without members it only settles."""
+    """One numbered attempt to evaluate one checkpoint with one group; without members it only settles.
+
+    `evaluated` counts the evaluations that had succeeded since the task changed: it decides which eval sets take part.
+    Whoever proposes has read every outcome, so all nodes would say the same.
+    """
 
     plan: int
     run: str
@@ -126,6 +130,7 @@ class Plan:
     task: str | None
     proposer: str
     proposed_at: str
+    evaluated: int = 0
     schema: int = SCHEMA
 
 

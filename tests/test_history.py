@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from sidecar.errors import RecordError
@@ -215,6 +217,27 @@ def test_data_that_changed_since_the_last_evaluation(now, changed):
     history = fold(plan(1))
     history.apply(Outcome(1, "r", "o1", "succeeded", "n0", "now", result=result({"test": 10}, test="aa")))
     assert history.changed(now) == changed
+
+
+def test_an_evaluation_that_leaves_out_a_set_keeps_its_numbers():
+    """Each set has those of the checkpoint it was evaluated for last; another task begins without any."""
+    both, one = result({"test": 5, "rare": 10}), result({"test": 5})
+    history = History()
+    shown = [(B, "t1", both), (A, "t1", one), (B, "t1", None), (A, "t1", both), (B, "t2", one)]
+    found = []
+    for number, (checkpoint, task, measured) in enumerate(shown, 1):
+        history.apply(plan(number, checkpoint, task=task))
+        history.apply(failure(number) if measured is None else replace(success(number), result=measured))
+        found.append(
+            {name: (checkpoint, len(result.examples)) for name, (checkpoint, result) in history.latest.items()}
+        )
+    assert found == [
+        {"test": (B, 2), "rare": (B, 2)},
+        {"test": (A, 1), "rare": (B, 2)},
+        {"test": (A, 1), "rare": (B, 2)},
+        {"test": (A, 2), "rare": (A, 2)},
+        {"test": (B, 1)},
+    ]
 
 
 def test_a_set_that_was_left_out_is_compared_with_its_own_last_time():

@@ -193,6 +193,7 @@ def test_status(ask, daemon):
 def test_page(ask, daemon):
     """The page shows numbers, queue, nodes and workers, loads nothing, and reloads itself."""
     daemon.status = evil_status() | {"run": "mnist"}
+    daemon.status["evaluation"]["steps"][EVIL] = 4321
     page = Page(ask("/")[2])
     for text in (
         "mnist",
@@ -200,6 +201,7 @@ def test_page(ask, daemon):
         "0.95 to 0.98",
         "nan",
         "1003",
+        "4321",
         "3 of 8",
         "step 7",
         "not ready",

@@ -88,6 +88,37 @@ def listed(action):
     return [member.worker for member in action.members]
 
 
+# -- which eval sets -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "evaluated"),
+    [
+        (History(), 0),
+        (fold(plan(1, B), outcome(1)), 1),
+        (fold(plan(1, B), outcome(1), plan(2, C), outcome(2)), 2),
+        (fold(plan(1, B, task="other"), outcome(1), plan(2, C), outcome(2)), 1),
+        (fold(plan(1, B), outcome(1), plan(2, C, task="other"), outcome(2)), 0),
+        (fold(plan(1, B), outcome(1), plan(2, None, settles=(settled(C, "skipped"),))), 1),
+        (fold(plan(1, B), outcome(1), plan(2, A, ("n1.i.9",)), outcome(2, "stalled")), 1),
+        (fold(plan(1, A, ("n1.i.9",)), outcome(1, "stalled"), plan(2, B), outcome(2)), 1),
+    ],
+    ids=[
+        *("the first", "the second", "the third", "another task began anew", "back to a task begins anew, too"),
+        *(
+            "what is skipped counts nothing",
+            "a retry is what the attempt was",
+            "unless another one succeeded meanwhile",
+        ),
+    ],
+)
+def test_a_plan_counts_the_evaluations_before_it(history, evaluated):
+    """Those that succeeded since the task changed: it decides which eval sets take part."""
+    action = decided(history=history, members=[node("n1", slot("n1.i.5"))])
+    assert isinstance(action, Propose), action
+    assert (action.checkpoint, action.evaluated) == (A, evaluated)
+
+
 # -- when, and who ---------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,13 @@ PLAN = Plan(
 )
 
 
+def test_a_plan_of_a_version_that_counted_nothing_is_the_first():
+    """So that all eval sets take part, as they did."""
+    written = strict(dumps(PLAN))
+    del written["evaluated"]
+    assert from_json(Plan, written) == PLAN
+
+
 def strict(text):
     def refuse(name):
         raise AssertionError(name)

@@ -256,7 +256,7 @@ class Daemon:
             self.world.identity.node,
             self.crew.workers,
             self.crew.join,
-            replace(self.evaluate, plan=plan.plan, checkpoint=plan.checkpoint),
+            replace(self.evaluate, plan=plan.plan, checkpoint=plan.checkpoint, evaluated=plan.evaluated),
             self.run_dir,
             now,
             patience=self.rules.patience,
@@ -273,14 +273,13 @@ class Daemon:
             self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
         if succeeded:
             self.retention.succeeded(closed)
-            self._warn_of_best(closed)
+            self._warn_of_best()
         elif self.world.caught_up:
             self.retention.failed(closed.plan, now)
 
-    def _warn_of_best(self, closed: Closed) -> None:
+    def _warn_of_best(self) -> None:
         """Say once that `best_metric` names what nobody measures: nothing would be kept as the best, without a word."""
-        result = closed.outcome.result
-        complaint = self.retention.best.complaint(result) if result is not None else None
+        complaint = self.retention.best.complaint()
         if complaint != self._best_complaint and self.world.caught_up:
             self._best_complaint = complaint
             if complaint is not None:

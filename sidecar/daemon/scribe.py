@@ -32,6 +32,7 @@ class Scribe:
             task=self.world.task,
             proposer=self.world.identity.node,
             proposed_at=timestamp(self.clock.wall()),
+            evaluated=action.evaluated,
         )
 
     def success(self, part: Part, agree_seconds: float | None, now: float) -> Outcome:

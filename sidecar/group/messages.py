@@ -45,7 +45,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder."""
+    """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
+
+    `evaluated` is the plan's: it decides which eval sets take part, all of them at 0.
+    """
 
     plan: int
     checkpoint: Checkpoint
@@ -53,6 +56,7 @@ class Evaluate:
     save_to: str
     save_weights: SaveWeights  # of which ranks
     progress_seconds: float  # at most one Progress report per so many seconds
+    evaluated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

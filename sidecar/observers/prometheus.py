@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sidecar.history import Closed, History
+from sidecar.history import History
 from sidecar.observers.totals import Totals, number_of
-from sidecar.records import NodeState
+from sidecar.records import NodeState, Result
 from sidecar.status import Status
 from sidecar.version import __version__
 
@@ -29,7 +29,7 @@ _DURATION_HELP: Final = "Seconds that successful evaluations spent in each phase
 
 # Information is typed as a gauge of 1: OpenMetrics would otherwise strip `_info` and see `sidecar_eval_metric` twice.
 _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "sidecar_eval_metric": (_METRIC, "Value of a metric for the checkpoint evaluated last, over all workers."),
+    "sidecar_eval_metric": (_METRIC, "Value of a metric, over all workers, when its eval set was evaluated last."),
     "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
@@ -37,17 +37,24 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
     "sidecar_eval_class_metric": (
         (*_METRIC, "class"),
-        "Value of a metric for one class, where there are few, for the checkpoint evaluated last.",
+        "Value of a metric for one class, where there are few, when its eval set was evaluated last.",
     ),
-    "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
+    "sidecar_eval_examples": (
+        ("run", "eval_set"),
+        "Examples counted, each once, when the eval set was evaluated last.",
+    ),
+    "sidecar_eval_set_checkpoint_step": (
+        ("run", "eval_set"),
+        "Training step of the checkpoint that the gauges of an eval set are about: with every_nth an earlier one.",
+    ),
     "sidecar_data_changes_total": (
         ("run", "eval_set"),
         "How often an eval set held other data than in its evaluation before: its curves do not compare across that.",
     ),
-    "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint that the sidecar_eval_* gauges show."),
+    "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint evaluated last."),
     "sidecar_eval_completed_timestamp_seconds": (
         _ONE,
-        "Unix time at which the evaluation was completed that the sidecar_eval_* gauges show.",
+        "Unix time at which the last evaluation was completed.",
     ),
     "sidecar_newest_checkpoint_step": (_ONE, "Training step of the complete checkpoint discovered last."),
     "sidecar_newest_checkpoint_timestamp_seconds": (
@@ -115,8 +122,8 @@ class Exporter(Collector):
         self._follow(history)
         samples, durations = _Samples(status.run), list[Metric]()
         if status.journal_read:
-            if status.publisher and history.newest is not None:
-                _export_evaluation(samples, history.newest, self._totals)
+            if status.publisher:
+                _export_evaluations(samples, history, self._totals)
             _export_totals(samples, self._totals)
             durations.append(_durations(status.run, self._totals))
         _export_status(samples, status)
@@ -171,29 +178,32 @@ class _Samples:
             family.add_metric((self._run, *labels), value)
 
 
-def _export_evaluation(samples: _Samples, newest: Closed, totals: Totals) -> None:
-    checkpoint, outcome, result = newest.plan.checkpoint, newest.outcome, newest.outcome.result
-    if checkpoint is None or result is None:
+def _export_evaluations(samples: _Samples, history: History, totals: Totals) -> None:
+    newest = history.newest
+    if newest is None or newest.plan.checkpoint is None:
         return
-    for eval_set, values in result.metrics.items():
-        for name, value in values.items():
-            samples.add("sidecar_eval_metric", number_of(value), eval_set, name)
-            samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
-            samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
-            samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
-            # A metric that the task no longer has would otherwise show its best for ever.
-            best = totals.best.get((eval_set, name))
-            if best is not None and best.goal == value.goal:
-                samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
-                samples.add("sidecar_eval_best_step", best.step, eval_set, name)
-    for eval_set, metrics in result.classes.items():
-        for name, classes in metrics.items():
-            for label, value in classes.items():
-                samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
-    for eval_set, count in result.examples.items():
-        samples.add("sidecar_eval_examples", count, eval_set)
-    samples.add("sidecar_eval_checkpoint_step", checkpoint.step)
-    samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(outcome.completed_at))
+    for eval_set, (checkpoint, result) in history.latest.items():
+        _export_eval_set(samples, eval_set, result, totals)
+        samples.add("sidecar_eval_set_checkpoint_step", checkpoint.step, eval_set)
+    samples.add("sidecar_eval_checkpoint_step", newest.plan.checkpoint.step)
+    samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(newest.outcome.completed_at))
+
+
+def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: Totals) -> None:
+    for name, value in result.metrics.get(eval_set, {}).items():
+        samples.add("sidecar_eval_metric", number_of(value), eval_set, name)
+        samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
+        samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
+        samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
+        # A metric that the task no longer has would otherwise show its best for ever.
+        best = totals.best.get((eval_set, name))
+        if best is not None and best.goal == value.goal:
+            samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
+            samples.add("sidecar_eval_best_step", best.step, eval_set, name)
+    for name, classes in result.classes.get(eval_set, {}).items():
+        for label, value in classes.items():
+            samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
+    samples.add("sidecar_eval_examples", result.examples[eval_set], eval_set)
 
 
 def _export_totals(samples: _Samples, totals: Totals) -> None:

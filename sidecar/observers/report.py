@@ -4,12 +4,12 @@ Pure views of `History` and `Status`. `table` imports rich when it is called, si
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidecar.clock import timestamp
 from sidecar.history import Closed, Entry, History, Key, Settled
-from sidecar.records import Checkpoint, Plan
+from sidecar.records import Checkpoint, Plan, Value
 from sidecar.status import Status
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def table(history: History) -> "Table":
 def status_json(status: Status, history: History) -> dict[str, Any]:
     """Everything the status page shows, as strict JSON. Its cost does not grow with the history.
 
-    `recent` holds the newest rows of `sidecar history`, newest first; `evaluation` the row that the gauges show.
+    `recent` holds the newest rows of `sidecar history`, newest first; `evaluation` what the gauges show.
     """
-    plan, newest = history.open, history.newest
+    plan = history.open
     return {
         "run": status.run,
         "node": status.node,
@@ -82,7 +82,7 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "ready": status.unready is None,
         "unready": status.unready,
         "plan": None if plan is None else _open(plan),
-        "evaluation": None if newest is None else _closed_row(newest),
+        "evaluation": _shown(history),
         "recent": _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1],
         "pending": status.pending,
         "newest_checkpoint": status.newest
@@ -117,6 +117,18 @@ def _rows(entries: Iterable[Entry]) -> list[Row]:
     return found
 
 
+def _shown(history: History) -> Row | None:
+    """The newest evaluation's row, with the last numbers of eval sets that it left out, and the step of each set."""
+    if history.newest is None:
+        return None
+    latest = history.latest.items()
+    return _closed_row(history.newest) | {
+        "examples": {eval_set: result.examples[eval_set] for eval_set, (_, result) in latest},
+        "metrics": {eval_set: _numbers(result.metrics.get(eval_set, {})) for eval_set, (_, result) in latest},
+        "steps": {eval_set: checkpoint.step for eval_set, (checkpoint, _) in latest},
+    }
+
+
 def _closed_row(closed: Closed) -> Row:
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
@@ -136,17 +148,18 @@ def _closed_row(closed: Closed) -> Row:
         "examples": {} if result is None else dict(result.examples),
         "metrics": {}
         if result is None
-        else {
-            eval_set: {
-                name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
-                for name, value in values.items()
-            }
-            for eval_set, values in result.metrics.items()
-        },
+        else {eval_set: _numbers(values) for eval_set, values in result.metrics.items()},
         "changed": [] if result is None else list(result.changed),
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
+    }
+
+
+def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
+        for name, value in values.items()
     }
 
 

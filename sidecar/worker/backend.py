@@ -82,8 +82,11 @@ class Evaluator(Protocol):
         """How often a model was built so far."""
         ...
 
-    def read(self, tick: Tick) -> tuple[Stream, ...]:
-        """Read every eval set once and fingerprint it; later calls return what the first one found."""
+    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part after so many evaluations: all else here is about them alone.
+
+        Each is read and fingerprinted once, when it first takes part; later calls return what that found.
+        """
         ...
 
     def restore(self, path: str) -> None:

@@ -62,7 +62,7 @@ def evaluate(
 
     progress = _Progress(command, report, now)
     with phase("read", "evaluate"):
-        streams = evaluator.read(progress.tick)
+        streams = evaluator.read(progress.tick, command.evaluated)
     is_known = all(stream.fingerprint for stream in streams)  # a set that shards itself is not read beforehand
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase("restore", "restore"):

@@ -31,11 +31,14 @@ class EvalSet:
             (paths, indices, records), one example each.
         prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
         examples: How many examples there are, if known; a different count fails the evaluation.
+        every_nth: Takes part in every so many evaluations that succeed, beginning with the first one of this code.
+            Meanwhile its gauges stay, and `sidecar_eval_set_checkpoint_step` says which checkpoint they are of.
     """
 
     source: Callable[..., Any]
     prepare: Callable[..., Any] | None = None
     examples: int | None = None
+    every_nth: int = 1
 
     def __post_init__(self) -> None:
         if not callable(self.source):
@@ -44,6 +47,8 @@ class EvalSet:
             raise TaskError(f"EvalSet(prepare=…) must be a function of one element, found {self.prepare!r}")
         if self.examples is not None and not _is_count(self.examples):
             raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is not known")
+        if not _is_count(self.every_nth):
+            raise TaskError(f"EvalSet(every_nth={self.every_nth!r}) must be a number from 1: 1 is every evaluation")
 
     @property
     def shards_itself(self) -> bool:
@@ -104,14 +109,20 @@ class Task:
                     f"Task(eval_sets={{{name!r}: …}}) must be a function or an EvalSet, found {type(source).__name__}: "
                     f"write lambda: data, so that each worker makes its own"
                 )
+        if all(each.every_nth > 1 for each in self.sets().values()):
+            raise TaskError(
+                "Task(eval_sets=…): every set has every_nth above 1, so some checkpoints would measure nothing: "
+                "leave it out for one of them"
+            )
         if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
 
-    def sets(self) -> dict[str, EvalSet]:
-        """Every eval set in its long form, in the order given."""
-        return {
+    def sets(self, evaluated: int = 0) -> dict[str, EvalSet]:
+        """The eval sets that take part after so many evaluations, in their long form and the order given: all at 0."""
+        longer = {
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
+        return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
 
 
 def _is_count(value: Any) -> bool:

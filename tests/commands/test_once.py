@@ -103,7 +103,7 @@ def test_reports_in_rank_order(evaluate):
             assert command.rank == rank_of(worker)
             return [Joined(command.group, "t", {})]
         folders.append(command.save_to)
-        assert command.save_weights == "first"
+        assert (command.save_weights, command.evaluated) == ("first", 0)  # all eval sets, whatever their every_nth
         return [] if rank_of(worker) == 0 else [Done(1, rank, result(), 1, 1) for rank in (1, 0)]
 
     assert [each.rank for each in evaluate(answer)] == [0, 1]

@@ -61,12 +61,27 @@ def test_nothing_is_best_where_nothing_has_a_direction(sets):
 
 def test_a_metric_that_nobody_measures_is_told():
     """With those that could be meant; names may hold a slash."""
-    measured = result(test={"acc/top5": value(0.5), "rows": value(3, "none")})
-    assert Best("test/acc/top5").complaint(measured) is None
-    assert Best().complaint(measured) is None
-    assert Best("test/acc").complaint(measured) == (
-        "best_metric 'test/acc' was not measured; these could be: test/acc/top5"
+    assert complaint("test/acc/top5", MEASURED) is None
+    assert complaint(None, MEASURED) is None
+    assert complaint("test/acc", MEASURED) == "best_metric 'test/acc' was not measured; these could be: test/acc/top5"
+    assert complaint("test/rows", MEASURED) == "best_metric 'test/rows' has no direction; these could be: test/acc/top5"
+
+
+def test_a_metric_of_a_set_that_was_left_out_is_no_mistake():
+    """The same task measured it before; another one may not have it."""
+    rare, often = {"rare": {"f1": value(0.5)}}, {"often": {"f1": value(0.1)}}
+    assert complaint("rare/f1", result(**rare, **often), result(**often)) is None
+    assert complaint("rare/f1", result(**rare, **often), result("changed", **often)) == (
+        "best_metric 'rare/f1' was not measured; these could be: often/f1"
     )
-    assert Best("test/rows").complaint(measured) == (
-        "best_metric 'test/rows' has no direction; these could be: test/acc/top5"
-    )
+
+
+MEASURED = result(test={"acc/top5": value(0.5), "rows": value(3, "none")})
+
+
+def complaint(metric, *results):
+    """What is wrong after these results, if anything."""
+    best = Best(metric)
+    for each in results:
+        best.improves(each)
+    return best.complaint()

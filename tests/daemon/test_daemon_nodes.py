@@ -163,6 +163,31 @@ def test_the_next_in_line_proposes_when_the_proposer_does_not(new_node):
     assert len(second.of(CreatePlan)) == 1
 
 
+def test_a_retry_covers_the_same_eval_sets_though_another_node_proposes_it(new_node):
+    """The count of evaluations before stands in the plan, is told to the workers, and no failure moves it."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    pass_time(30, first, second)
+    first.silent = second.silent = {"Evaluate"}
+    save(first.checkpoint_dir, 6, keep=[5])
+    pass_time(5, first, second)
+    pass_time(30, second)  # the first one was killed
+    second.silent = set()
+    pass_time(30, second)
+    save(first.checkpoint_dir, 7, keep=[5, 6])
+    pass_time(10, second)
+    closed = second.history.entries
+    assert [(each.plan.proposer, each.plan.checkpoint.name, each.outcome.status) for each in closed] == [
+        ("worker-1", "ckpt-5", "succeeded"),
+        ("worker-1", "ckpt-6", "failed"),
+        ("worker-2", "ckpt-6", "succeeded"),
+        ("worker-2", "ckpt-7", "succeeded"),
+    ]
+    assert [each.plan.evaluated for each in closed] == [0, 1, 1, 2]
+    told = [command for process in second.processes.values() for command in process.told(Evaluate)]
+    assert [(command.plan, command.evaluated) for command in told] == [(2, 1), (3, 1), (4, 2)]  # 1 was too quick
+
+
 def test_nodes_with_other_code_do_not_mix(new_node):
     """Three nodes, one of which has another task: the two alike evaluate, and no plan fails as a mismatch."""
     nodes = [new_node(f"worker-{number}") for number in (1, 2, 3)]

@@ -37,7 +37,10 @@ MESSAGES = [
     Join("g", (Member(0, "n", "w", "[::1]:1"),), 0, "a.py:task", "tensorflow", "/tmp", 2),
     Join("g", (), 0, "t", "f", "/", 1, collectives="nccl", always_cluster=True, cache_bytes=5, gpu_memory_mb=100),
     Evaluate(
-        42, Checkpoint("ckpt-\udc80", "d", None, "tf", None), "/c/ckpt", "/s", save_weights="all", progress_seconds=1
+        *(42, Checkpoint("ckpt-\udc80", "d", None, "tf", None), "/c/ckpt", "/s"),
+        save_weights="all",
+        progress_seconds=1,
+        evaluated=3,
     ),
     Ready("tensorflow", "2.21"),
     Checked("digest", ("test", "other")),

@@ -38,13 +38,13 @@ class Journal:
         self.history.apply(plan)
         return plan
 
-    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=()):
-        """Close the open plan with numbers for the eval set `test`."""
+    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=(), eval_sets=("test",)):
+        """Close the open plan with the same numbers for each eval set; with classes of the set `test`."""
         result = Result(
             group="g1",
             workers=2,
-            examples={"test": examples},
-            metrics={"test": metrics or {"accuracy": ACCURACY}},
+            examples=dict.fromkeys(eval_sets, examples),
+            metrics=dict.fromkeys(eval_sets, metrics or {"accuracy": ACCURACY}),
             phases=PHASES if phases is None else phases,
             variables="v",
             task="t1",
@@ -73,10 +73,10 @@ class Journal:
         )
         return closed
 
-    def evaluate(self, name, step, metrics=None):
+    def evaluate(self, name, step, metrics=None, eval_sets=("test",), task="t1"):
         """One whole successful evaluation."""
-        self.plan(name, step=step)
-        return self.succeed(metrics)
+        self.plan(name, step=step, task=task)
+        return self.succeed(metrics, eval_sets=eval_sets)
 
 
 def settlement(name="ckpt-5", verdict="failed", *, step=500, reason="gave up after 3 attempts", task="t1"):

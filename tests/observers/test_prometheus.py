@@ -55,6 +55,33 @@ def test_newest_evaluation(exporter, registry, journal, status):
     assert read("sidecar_eval_best_step", ACCURACY) == 400
 
 
+def test_a_set_that_was_left_out_keeps_its_numbers(exporter, registry, journal, status):
+    """And says of which checkpoint they are; a daemon that has just started finds the same in the journal."""
+    journal.evaluate("ckpt-4", 400, {"accuracy": value(0.25)}, eval_sets=("rare", "test"))
+    exporter.update(status(), journal.history)
+    journal.evaluate("ckpt-5", 500, {"accuracy": value(0.5)})
+    exporter.update(status(), journal.history)
+    fresh = CollectorRegistry()
+    Exporter(fresh, process_metrics=False).update(status(), journal.history)
+    for read in (registry.get_sample_value, fresh.get_sample_value):
+        for eval_set, number, step in (("rare", 0.25, 400), ("test", 0.5, 500)):
+            labels = RUN | {"eval_set": eval_set}
+            assert read("sidecar_eval_metric", labels | {"metric": "accuracy"}) == number
+            assert read("sidecar_eval_examples", labels) == 1003
+            assert read("sidecar_eval_set_checkpoint_step", labels) == step
+        assert read("sidecar_eval_checkpoint_step", RUN) == 500
+
+
+def test_a_set_that_the_task_no_longer_has_is_gone(exporter, registry, journal, status):
+    """The first evaluation with another task measures all its sets: what it does not tell is no more."""
+    journal.evaluate("ckpt-4", 400, eval_sets=("rare", "test"))
+    journal.evaluate("ckpt-5", 500, task="t2")
+    exporter.update(status(), journal.history)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    shown = {each.labels.get("eval_set") for each in samples if each.name.startswith("sidecar_eval_")}
+    assert shown == {"test", None}  # None: of the run
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -199,7 +226,8 @@ def test_checkpoint_without_a_step(exporter, registry, journal, status):
     journal.evaluate("final", None)
     exporter.update(status(newest=None), journal.history)
     assert registry.get_sample_value("sidecar_eval_metric", ACCURACY) == 0.97
-    assert not names(registry) & {"sidecar_eval_checkpoint_step", "sidecar_eval_best_step"}
+    without = {"sidecar_eval_checkpoint_step", "sidecar_eval_set_checkpoint_step", "sidecar_eval_best_step"}
+    assert not names(registry) & without
     assert "sidecar_newest_checkpoint_step" not in names(registry)
 
 

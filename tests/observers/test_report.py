@@ -208,6 +208,21 @@ def test_status(journal, status, settle):
     }
 
 
+def test_status_shows_eval_sets_that_were_left_out(journal, status):
+    """With their last numbers and the step of these, as the gauges do; rows of the past tell only their own."""
+    journal.evaluate("ckpt-4", 400, {"accuracy": Value(0.25, "0x1p-2")}, eval_sets=("rare", "test"))
+    journal.evaluate("ckpt-5", 500)
+    found = report.status_json(status(), journal.history)
+    shown = found["evaluation"]
+    assert (shown["checkpoint"], shown["steps"]) == ("ckpt-5", {"rare": 400, "test": 500})
+    assert {name: values["accuracy"]["value"] for name, values in shown["metrics"].items()} == {
+        "rare": 0.25,
+        "test": 0.97,
+    }
+    assert shown["examples"] == {"rare": 1003, "test": 1003}
+    assert list(found["recent"][0]["metrics"]) == ["test"]
+
+
 def test_status_before_anything_happened(journal, status):
     """A daemon that has just started has a status too."""
     found = report.status_json(status(unready="starting", newest=None), journal.history)

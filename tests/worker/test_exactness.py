@@ -243,6 +243,29 @@ def test_sets_of_different_kinds(trained, digits, evaluate):
     assert found.traces == [2, 2]
 
 
+def test_a_set_of_its_own_rhythm(trained, digits):
+    """It is read when it first takes part, and meanwhile nothing of it is evaluated, compared or concluded."""
+    from sidecar.worker.shard import Shard
+    from sidecar.worker.task import EvalSet
+    from sidecar.worker.tensorflow.evaluator import KerasEvaluator
+
+    few = EvalSet(lambda: digits.held_out().take(digits.BATCH + 1), every_nth=2)
+    task = digits.make(eval_sets={"few": few, "test": digits.held_out})
+    evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=0)
+    whole = -(-digits.HELD_OUT // digits.BATCH)
+    evaluator.restore(trained.path("model"))
+    found = []
+    for evaluated in (1, 2, 3):
+        ticks = []
+        streams = evaluator.read(lambda ticks=ticks: ticks.append("read"), evaluated)
+        states = evaluator.evaluate(lambda ticks=ticks: ticks.append("evaluated"))
+        sets = {stream.eval_set for stream in streams}
+        assert sets == set(states) == set(evaluator.conclude(states))
+        assert ("('few'," in evaluator.layout()) == ("few" in sets)
+        found.append((sets, ticks.count("read"), ticks.count("evaluated")))
+    assert found == [({"test"}, whole, whole), ({"few", "test"}, 2, whole + 2), ({"test"}, 0, whole)]
+
+
 def test_masked_positions_do_not_count(digits, evaluate, tmp_path):
     """Where Keras masks positions of a sequence, the loss is the mean over the others, whatever the batches."""
     import keras

@@ -37,13 +37,15 @@ class FakeEvaluator:
     raises: dict = field(default_factory=dict)
     predicts: bool = False
     first: int | None = None
+    evaluated: int | None = None
 
     def _maybe(self, what):
         if what in self.raises:
             raise self.raises[what]
 
-    def read(self, tick):
+    def read(self, tick, evaluated):
         """Three batches."""
+        self.evaluated = evaluated
         self._maybe("read")
         for _ in range(3):
             tick()
@@ -130,6 +132,7 @@ def run(tmp_path, evaluators, **differing):
             str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
             save_weights=told.get("save_weights", "all"),
             progress_seconds=told.get("progress_seconds", 0.0),
+            evaluated=told.get("evaluated", 0),
         )
         phases, reports = [], []
         try:
@@ -172,6 +175,13 @@ def test_every_rank_holds_the_whole_result(tmp_path):
         assert (end.plan, end.rank, end.traces, end.builds) == (7, rank, 1, 1)
         assert phases == ["read", "restore", "hello", "evaluate", "save", "reduce", "conclude"]
         assert reports == [Progress(7, 1, None), Progress(7, 2, None), Progress(7, 3, None), Progress(7, 1, 1)]
+
+
+def test_the_plan_says_which_sets_take_part(tmp_path):
+    """Its number of evaluations reaches whoever chooses them."""
+    evaluators = ranks()
+    assert all(isinstance(end, Done) for end, _, _ in run(tmp_path, evaluators, evaluated=[3, 3, 3]))
+    assert [each.evaluated for each in evaluators] == [3, 3, 3]
 
 
 def test_progress_is_not_told_too_often(tmp_path):

@@ -47,6 +47,10 @@ def good(**changes):
         ({"eval_sets": {"": print}}, "a name must be a text of at least one letter, found ''"),
         ({"eval_sets": {7: print}}, "a name must be a text of at least one letter, found 7"),
         ({"eval_sets": {"test": [1]}}, "must be a function or an EvalSet, found list: write lambda: data"),
+        (
+            {"eval_sets": {"full": EvalSet(print, every_nth=2), "other": EvalSet(print, every_nth=3)}},
+            "every set has every_nth above 1, so some checkpoints would measure nothing: leave it out for one of them",
+        ),
         ({"batch_size": 0}, "Task(batch_size=0) must be a number from 1, or None for batched data"),
         ({"batch_size": "8"}, "Task(batch_size='8')"),
         ({"batch_size": True}, "Task(batch_size=True)"),
@@ -66,6 +70,9 @@ def test_mistakes_in_a_task(changes, words):
         ({"source": print, "prepare": 1}, "EvalSet(prepare=…) must be a function of one element, found 1"),
         ({"source": print, "examples": 0}, "EvalSet(examples=0) must be a number from 1"),
         ({"source": print, "examples": 1.5}, "EvalSet(examples=1.5)"),
+        ({"source": print, "every_nth": 0}, "EvalSet(every_nth=0) must be a number from 1: 1 is every evaluation"),
+        ({"source": print, "every_nth": None}, "EvalSet(every_nth=None)"),
+        ({"source": print, "every_nth": True}, "EvalSet(every_nth=True)"),
     ],
 )
 def test_mistakes_in_an_eval_set(arguments, words):
@@ -82,6 +89,15 @@ def test_every_set_in_its_long_form():
     assert list(sets) == ["b", "a"]
     assert sets["b"] == EvalSet(print)
     assert sets["a"] is longer
+
+
+def test_each_set_takes_part_in_its_own_rhythm():
+    """All of them in the first evaluation, then each in every nth."""
+    task = good(eval_sets={"big": EvalSet(print, every_nth=3), "test": print, "half": EvalSet(print, every_nth=2)})
+    assert [list(task.sets(evaluated)) for evaluated in range(7)] == [
+        *(["big", "test", "half"], ["test"], ["test", "half"], ["big", "test"], ["test", "half"], ["test"]),
+        ["big", "test", "half"],
+    ]
 
 
 def read(split):

@@ -34,6 +34,7 @@ class KerasEvaluator:
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
             for name, eval_set in task.sets().items()
         ]
+        self._chosen = self._batches
         self.model: Any = call("Task(build_model=…)", task.build_model)
         if not callable(self.model) or not hasattr(self.model, "weights"):
             found = f"{type(self.model).__name__} {str(self.model)[:80]!r}"
@@ -50,9 +51,11 @@ class KerasEvaluator:
         """How often a step was traced so far."""
         return sum(step.run.experimental_get_tracing_count() for step in self._steps.values())
 
-    def read(self, tick: Tick) -> tuple[Stream, ...]:
-        """Read every eval set once; later calls return what the first one found."""
-        return tuple(batches.read(tick) for batches in self._batches)
+    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part, and read those that are not read yet."""
+        chosen = self._task.sets(evaluated)
+        self._chosen = [batches for batches in self._batches if batches.name in chosen]
+        return tuple(batches.read(tick) for batches in self._chosen)
 
     def restore(self, path: str) -> None:
         """Bind every variable, or let the task's own `restore` do it."""
@@ -78,7 +81,7 @@ class KerasEvaluator:
         return repr(
             [
                 (batches.name, name, type(state).__name__, state.rows, state.width)
-                for batches in self._batches
+                for batches in self._chosen
                 for name, state in sorted(self._states(batches).items())
             ]
         )
@@ -86,7 +89,7 @@ class KerasEvaluator:
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over this rank's own batches, and hand over what the task keeps of them."""
         found: States = {}
-        for batches in self._batches:
+        for batches in self._chosen:
             step = self._step_of(batches)
             counted = ExactSum((), "int64")
             states: SetStates = self._states(batches) | {EXAMPLES: counted}
@@ -114,8 +117,7 @@ class KerasEvaluator:
     def conclude(self, reduced: States) -> Mapping[str, Numbers]:
         """The final numbers, by eval set."""
         return {
-            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name])
-            for batches in self._batches
+            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name]) for batches in self._chosen
         }
 
     def _states(self, batches: Batches) -> SetStates:
