@@ -8,6 +8,7 @@ from trial import Trial, booted, tell
 
 DIGITS = "sidecar@digits.service"
 EXPOSURE_LIMIT = 2.5
+PATIENCE = 600  # seconds, for what takes a few: importing TensorFlow alone took two minutes on a busy machine
 SITE = """\
 [Unit]
 RequiresMountsFor=/shared
@@ -69,20 +70,20 @@ def started(trial: Trial) -> None:
 def evaluates(trial: Trial) -> None:
     """A checkpoint of tf.train.CheckpointManager, by two worker processes, in the sandbox."""
     name = save(trial)
-    trial.check("a real checkpoint is evaluated in the sandbox", trial.wait(lambda: succeeded(trial, name), 120), name)
+    trial.check("a real checkpoint is evaluated in the sandbox", trial.wait(lambda: succeeded(trial, name), PATIENCE), name)
     entry = next((entry for entry in history(trial) if entry["checkpoint"] == name), {})
     trial.check("by two processes in one group", entry.get("workers") == 2)
     trial.check("over all examples", entry.get("examples") == {"test": 200})
     trial.check("and the number is in the metrics", "sidecar_eval_metric{" in metrics(trial))
-    told = trial.wait(lambda: name in trial.property(DIGITS, "StatusText"), 30)
+    told = trial.wait(lambda: name in trial.property(DIGITS, "StatusText"), PATIENCE)
     trial.check("`systemctl status` shows it", told, trial.property(DIGITS, "StatusText"))
     pause(trial, 4)
     name = save(trial)
-    trial.wait(lambda: evaluating(trial), 60)
+    trial.wait(lambda: evaluating(trial), PATIENCE)
     data = f"/shared/checkpoints/{name}.data-00000-of-00001"
     links = trial.ask("stat", "-c", "%h", data)
     trial.check("it is held by a hard link, not a copy", links == "2", f"{links} links")
-    trial.wait(lambda: succeeded(trial, name), 60)
+    trial.wait(lambda: succeeded(trial, name), PATIENCE)
     pause(trial, 0)
 
 
@@ -110,9 +111,9 @@ def frozen(trial: Trial) -> None:
     pid, former = trial.property(DIGITS, "MainPID"), processes(trial)
     began = time.monotonic()
     trial.ask("systemctl", "kill", "--kill-who=main", "--signal=STOP", DIGITS)
-    again = trial.wait(lambda: int(trial.property(DIGITS, "NRestarts")) > 0, 60)
+    again = trial.wait(lambda: int(trial.property(DIGITS, "NRestarts")) > 0, PATIENCE)
     trial.check("frozen: the watchdog fires, and it is started again", again, f"{time.monotonic() - began:.0f} s")
-    active = trial.wait(lambda: trial.property(DIGITS, "ActiveState") == "active", 120)
+    active = trial.wait(lambda: trial.property(DIGITS, "ActiveState") == "active", PATIENCE)
     trial.check("it is active again, as another process", active and trial.property(DIGITS, "MainPID") != pid)
     trial.check("no process of before is left", not former & processes(trial), f"{len(former)} before")
     journal = trial.journal(DIGITS)
@@ -121,7 +122,7 @@ def frozen(trial: Trial) -> None:
         "and where every thread stood", "Fatal Python error: Aborted" in journal and "sidecar/daemon/loop.py" in journal
     )
     name = save(trial)
-    trial.check("it evaluates as before", trial.wait(lambda: succeeded(trial, name), 120), name)
+    trial.check("it evaluates as before", trial.wait(lambda: succeeded(trial, name), PATIENCE), name)
 
 
 def mistaken(trial: Trial) -> None:
@@ -145,7 +146,7 @@ def mistaken(trial: Trial) -> None:
     trial.settings("unnamed", checkpoint_dir="/srv/checkpoints", http="127.0.0.1:19109")
     unit = "sidecar@unnamed.service"
     trial.ask("systemctl", "start", "--no-block", unit)
-    failed = trial.wait(lambda: trial.property(unit, "ExecMainStatus") == "4", 60)
+    failed = trial.wait(lambda: trial.property(unit, "ExecMainStatus") == "4", PATIENCE)
     trial.check("ReadWritePaths forgotten: exit code 4", failed)
     line = next((line for line in trial.journal(unit).splitlines() if "Read-only file system" in line), "")
     trial.check("ReadWritePaths forgotten: told which path", "/srv/checkpoints" in line, line[:300])
@@ -157,7 +158,7 @@ def drained(trial: Trial) -> None:
     """Stopped while it evaluates: what can end in time is ended."""
     pause(trial, 2)
     name = save(trial)
-    trial.check("it evaluates when it is stopped", trial.wait(lambda: evaluating(trial), 60), name)
+    trial.check("it evaluates when it is stopped", trial.wait(lambda: evaluating(trial), PATIENCE), name)
     took = stop(trial)
     trial.check("stopped: the evaluation was finished first", succeeded(trial, name), f"{took:.1f} s")
     gone(trial)
@@ -168,14 +169,14 @@ def cut_short(trial: Trial) -> None:
     trial.ask("systemctl", "start", DIGITS, seconds=300)
     pause(trial, 120)
     name = save(trial)
-    trial.wait(lambda: evaluating(trial), 60)
+    trial.wait(lambda: evaluating(trial), PATIENCE)
     took = stop(trial)
     kinds = [entry["kind"] for entry in history(trial) if entry["checkpoint"] == name]
     trial.check("stopped: an evaluation too long to finish is closed as drained", kinds == ["drained"], f"{took:.1f} s")
     gone(trial)
     pause(trial, 0)
     trial.ask("systemctl", "start", DIGITS, seconds=300)
-    trial.check("started again: it is evaluated after all", trial.wait(lambda: succeeded(trial, name), 120), name)
+    trial.check("started again: it is evaluated after all", trial.wait(lambda: succeeded(trial, name), PATIENCE), name)
 
 
 def removed(trial: Trial) -> None:
