@@ -40,6 +40,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Value of a metric for one class, where there are few, for the checkpoint evaluated last.",
     ),
     "sidecar_eval_examples": (("run", "eval_set"), "Examples counted, each once, for the checkpoint evaluated last."),
+    "sidecar_eval_nonfinite_examples": (
+        ("run", "eval_set", "place"),
+        "Examples with NaN or infinite numbers in a place that ever held any, for the checkpoint evaluated last.",
+    ),
     "sidecar_data_changes_total": (
         ("run", "eval_set"),
         "How often an eval set held other data than in its evaluation before: its curves do not compare across that.",
@@ -192,6 +196,10 @@ def _export_evaluation(samples: _Samples, newest: Closed, totals: Totals) -> Non
                 samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
     for eval_set, count in result.examples.items():
         samples.add("sidecar_eval_examples", count, eval_set)
+    # What never held any is not exported, since predictions of a custom test_step are not seen; what did falls to 0.
+    for eval_set, place in sorted(each for each in totals.nonfinite if each[0] in result.examples):
+        found = result.nonfinite.get(eval_set, {}).get(place)
+        samples.add("sidecar_eval_nonfinite_examples", found.examples if found else 0, eval_set, place)
     samples.add("sidecar_eval_checkpoint_step", checkpoint.step)
     samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(outcome.completed_at))
 

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
 
 MAX_EVAL_SETS: Final = 64
 """Ranks compare one fingerprint per eval set in a message of fixed size."""
+
+NonfinitePolicy = Literal["count", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,14 @@ class EvalSet:
             (paths, indices, records), one example each.
         prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
         examples: How many examples there are, if known; a different count fails the evaluation.
+        nonfinite: Examples with NaN or infinite inputs, labels or weights are counted ("count"), or fail the evaluation
+            ("refuse"). Those with such predictions are always counted.
     """
 
     source: Callable[..., Any]
     prepare: Callable[..., Any] | None = None
     examples: int | None = None
+    nonfinite: NonfinitePolicy = "count"
 
     def __post_init__(self) -> None:
         if not callable(self.source):
@@ -44,6 +49,8 @@ class EvalSet:
             raise TaskError(f"EvalSet(prepare=…) must be a function of one element, found {self.prepare!r}")
         if self.examples is not None and not _is_count(self.examples):
             raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is not known")
+        if self.nonfinite not in get_args(NonfinitePolicy):
+            raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count' or 'refuse'")
 
     @property
     def shards_itself(self) -> bool:

@@ -38,7 +38,7 @@ class Journal:
         self.history.apply(plan)
         return plan
 
-    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=()):
+    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=(), nonfinite=None):
         """Close the open plan with numbers for the eval set `test`."""
         result = Result(
             group="g1",
@@ -52,6 +52,7 @@ class Journal:
             saves=(),
             classes={"test": classes} if classes else {},
             changed=changed,
+            nonfinite={"test": nonfinite} if nonfinite else {},
         )
         return self.close(status="succeeded", result=result)
 

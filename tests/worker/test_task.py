@@ -66,6 +66,7 @@ def test_mistakes_in_a_task(changes, words):
         ({"source": print, "prepare": 1}, "EvalSet(prepare=…) must be a function of one element, found 1"),
         ({"source": print, "examples": 0}, "EvalSet(examples=0) must be a number from 1"),
         ({"source": print, "examples": 1.5}, "EvalSet(examples=1.5)"),
+        ({"source": print, "nonfinite": True}, "EvalSet(nonfinite=True) must be 'count' or 'refuse'"),
     ],
 )
 def test_mistakes_in_an_eval_set(arguments, words):
