@@ -30,7 +30,7 @@ KINDS: Final[Mapping[str, Blame]] = {
     "mismatch": "checkpoint",  # the model, the checkpoint or the ranks do not agree
     "task_error": "checkpoint",  # the user's code raised
     "stream_differs": "checkpoint",  # ranks saw different data, or the data changed while they were read
-    "nonfinite_input": "checkpoint",
+    "nonfinite_input": "checkpoint",  # NaN or infinite numbers in data that are not allowed to have any
     "count": "checkpoint",  # the examples counted are not the examples that exist
     # The machines: trying again with others usually helps, so it is final only after `max_losses`.
     "member_lost": "group",
@@ -159,6 +159,25 @@ class EvalData:
 
 
 @dataclass(frozen=True, slots=True)
+class Nonfinite:
+    """Examples that hold NaN or infinite numbers in one place, and the first: its batch and its own number, from 0.
+
+    Null where a set divides itself, so that no example has a number.
+    """
+
+    examples: int
+    first_batch: int | None
+    first_example: int | None
+
+    def told(self, eval_set: str, place: str) -> str:
+        """It in words: `eval set 'test': 3 examples have NaN or infinite predictions, the first is …`."""
+        some = "1 example has" if self.examples == 1 else f"{self.examples} examples have"
+        first = "" if self.first_example is None else f", the first is example {self.first_example}"
+        batch = "" if self.first_batch is None else f" (batch {self.first_batch}), counted from 0"
+        return f"eval set {eval_set!r}: {some} NaN or infinite {place}s{first}{batch}"
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What an evaluation found: the same on every rank."""
 
@@ -174,6 +193,11 @@ class Result:
     classes: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)  # eval set, metric, class
     data: dict[str, EvalData] = field(default_factory=dict)
     changed: tuple[str, ...] = ()  # eval sets that hold other data than when they were evaluated before
+    nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
+
+    def warnings(self) -> list[str]:
+        """What of it people should know before they believe the numbers."""
+        return [each.told(name, place) for name, places in self.nonfinite.items() for place, each in places.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,8 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     seconds = ", ".join(f"{name} {each:.2f} s" for name, each in result.phases.items())
     workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
     console.print(f"{examples}; {workers}; {seconds}", highlight=False)
+    for warning in result.warnings():
+        console.print(Text(f"warning: {_printable(warning)}", style="yellow"), soft_wrap=True)
     console.print(f"saved by each worker: {saves}", highlight=False, soft_wrap=True)
 
 

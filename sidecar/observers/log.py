@@ -97,6 +97,8 @@ def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
     if result.changed:
         remedy = "its curves do not compare with those before; give data that changed a new name"
         log.warning("eval_set_changed", **about, eval_sets=list(result.changed), remedy=remedy)
+    if result.nonfinite:
+        log.warning("nonfinite_examples", **about, found=result.warnings())
 
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:

@@ -47,6 +47,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("run", "eval_set"),
         "Training step of the checkpoint that the gauges of an eval set are about: with every_nth an earlier one.",
     ),
+    "sidecar_eval_nonfinite_examples": (
+        ("run", "eval_set", "place"),
+        "Examples with NaN or infinite numbers in a place that ever held any, when the eval set was evaluated last.",
+    ),
     "sidecar_data_changes_total": (
         ("run", "eval_set"),
         "How often an eval set held other data than in its evaluation before: its curves do not compare across that.",
@@ -204,6 +208,10 @@ def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: T
         for label, value in classes.items():
             samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
     samples.add("sidecar_eval_examples", result.examples[eval_set], eval_set)
+    # What never held any is not exported, since predictions of a custom test_step are not seen; what did falls to 0.
+    for place in sorted(place for of_set, place in totals.nonfinite if of_set == eval_set):
+        found = result.nonfinite.get(eval_set, {}).get(place)
+        samples.add("sidecar_eval_nonfinite_examples", found.examples if found else 0, eval_set, place)
 
 
 def _export_totals(samples: _Samples, totals: Totals) -> None:

@@ -133,6 +133,7 @@ def _closed_row(closed: Closed) -> Row:
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
     assert checkpoint is not None  # History closes no plan without one
+    nonfinite = {} if result is None else dataclasses.asdict(result)["nonfinite"]
     return {
         "plan": plan.plan,
         "attempt": plan.attempt,
@@ -153,7 +154,7 @@ def _closed_row(closed: Closed) -> Row:
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
-    }
+    } | ({"nonfinite": nonfinite} if nonfinite else {})
 
 
 def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:

@@ -59,6 +59,7 @@ class Totals:
     durations: dict[str, Duration] = field(default_factory=lambda: {phase: Duration() for phase in PHASES})
     best: dict[tuple[str, str], Best] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
+    nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
 
     def add(self, entry: Entry) -> None:
         """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
@@ -77,6 +78,7 @@ class Totals:
         self.checkpoints["evaluated"].add(checkpoint.key)
         for eval_set in result.examples:
             self.changes[eval_set] = self.changes.get(eval_set, 0) + (eval_set in result.changed)
+        self.nonfinite |= {(eval_set, place) for eval_set, places in result.nonfinite.items() for place in places}
         for phase, seconds in result.phases.items():
             if phase in self.durations:
                 self.durations[phase].add(seconds)

@@ -46,6 +46,7 @@ class Stream:
     own_batches: int
     own_examples: int
     expected: int | None = None  # examples, if the task says how many there are
+    refuses_nonfinite: bool = False  # in inputs, labels and weights
 
 
 States = dict[str, dict[str, State]]

@@ -16,6 +16,7 @@ import numpy as np
 
 from sidecar.group.messages import Done, Evaluate, Join, Progress, Report
 from sidecar.records import EvalData, Result, Value
+from sidecar.worker import nonfinite
 from sidecar.worker.backend import Collective, Evaluator, Int64s, States, Stream
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Numbers
@@ -93,6 +94,7 @@ def evaluate(
         reduced, slowest = _reduce(collective, join, states, seconds)
     enter("conclude")
     examples = _count(streams, reduced)
+    found_nonfinite = nonfinite.conclude(streams, reduced)
     numbers = evaluator.conclude(reduced)
     result = Result(
         group=join.group,
@@ -106,6 +108,7 @@ def evaluate(
         saves=(),
         classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
         data={stream.eval_set: _data(stream) for stream in streams},
+        nonfinite=found_nonfinite,
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
 

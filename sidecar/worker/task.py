@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
 
 MAX_EVAL_SETS: Final = 64
 """Ranks compare one fingerprint per eval set in a message of fixed size."""
+
+NonfinitePolicy = Literal["count", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,15 @@ class EvalSet:
         examples: How many examples there are, if known; a different count fails the evaluation.
         every_nth: Takes part in every so many evaluations that succeed, beginning with the first one of this code.
             Meanwhile its gauges stay, and `sidecar_eval_set_checkpoint_step` says which checkpoint they are of.
+        nonfinite: Examples with NaN or infinite inputs, labels or weights are counted ("count"), or fail the evaluation
+            ("refuse"). Those with such predictions are always counted.
     """
 
     source: Callable[..., Any]
     prepare: Callable[..., Any] | None = None
     examples: int | None = None
     every_nth: int = 1
+    nonfinite: NonfinitePolicy = "count"
 
     def __post_init__(self) -> None:
         if not callable(self.source):
@@ -49,6 +54,8 @@ class EvalSet:
             raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is not known")
         if not _is_count(self.every_nth):
             raise TaskError(f"EvalSet(every_nth={self.every_nth!r}) must be a number from 1: 1 is every evaluation")
+        if self.nonfinite not in get_args(NonfinitePolicy):
+            raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count' or 'refuse'")
 
     @property
     def shards_itself(self) -> bool:

@@ -38,7 +38,9 @@ class Journal:
         self.history.apply(plan)
         return plan
 
-    def succeed(self, metrics=None, examples=1003, phases=None, classes=None, changed=(), eval_sets=("test",)):
+    def succeed(
+        self, metrics=None, examples=1003, phases=None, classes=None, changed=(), eval_sets=("test",), nonfinite=None
+    ):
         """Close the open plan with the same numbers for each eval set; with classes of the set `test`."""
         result = Result(
             group="g1",
@@ -52,6 +54,7 @@ class Journal:
             saves=(),
             classes={"test": classes} if classes else {},
             changed=changed,
+            nonfinite={"test": nonfinite} if nonfinite else {},
         )
         return self.close(status="succeeded", result=result)
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from sidecar.observers import log
-from sidecar.records import Value
+from sidecar.records import Nonfinite, Value
 
 
 class Terminal(io.StringIO):
@@ -248,3 +248,21 @@ def test_data_that_changed_are_told(lines, journal):
     (warning,) = [line for line in lines() if line["event"] == "eval_set_changed"]
     assert (warning["level"], warning["eval_sets"], warning["checkpoint"]) == ("warning", ["test"], "ckpt-5")
     assert "do not compare" in warning["remedy"]
+
+
+def test_nonfinite_examples_are_told(lines, journal):
+    """One line for an evaluation, which names each set and place; none where all is finite."""
+    journal.plan()
+    found = {"input": Nonfinite(1, 0, 0), "weight": Nonfinite(3, 3, 97)}
+    log.entry_logged(structlog.get_logger(), journal.succeed(nonfinite=found))
+    journal.plan()
+    log.entry_logged(structlog.get_logger(), journal.succeed(nonfinite={"label": Nonfinite(2, None, None)}))
+    journal.plan()
+    log.entry_logged(structlog.get_logger(), journal.succeed())
+    first, second = [line for line in lines() if line["event"] == "nonfinite_examples"]
+    assert (first["level"], first["checkpoint"]) == ("warning", "ckpt-5")
+    assert first["found"] == [
+        "eval set 'test': 1 example has NaN or infinite inputs, the first is example 0 (batch 0), counted from 0",
+        "eval set 'test': 3 examples have NaN or infinite weights, the first is example 97 (batch 3), counted from 0",
+    ]
+    assert second["found"] == ["eval set 'test': 2 examples have NaN or infinite labels"]

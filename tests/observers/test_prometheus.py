@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sidecar.observers import prometheus
 from sidecar.observers.prometheus import Exporter
-from sidecar.records import KINDS, PHASES, Value
+from sidecar.records import KINDS, PHASES, Nonfinite, Value
 from sidecar.status import WorkerStatus
 
 TEST = {"run": "mnist", "eval_set": "test"}
@@ -370,3 +370,19 @@ def test_data_that_changed_are_counted(exporter, registry, journal, status):
     journal.succeed(changed=("test",))
     exporter.update(status(publisher=False), journal.history)
     assert registry.get_sample_value("sidecar_data_changes_total", TEST) == 1
+
+
+def test_nonfinite_examples(exporter, registry, journal, status):
+    """Nothing is claimed of a place that never held any; one that did falls to 0, so that an alert ends."""
+    shown = []
+    for found in (None, {"prediction": Nonfinite(3, 3, 97)}, {"input": Nonfinite(1, None, None)}, None):
+        journal.plan()
+        journal.succeed(nonfinite=found)
+        exporter.update(status(), journal.history)
+        places = ("prediction", "input", "label")
+        shown.append(
+            [registry.get_sample_value("sidecar_eval_nonfinite_examples", TEST | {"place": place}) for place in places]
+        )
+    assert shown == [[None, None, None], [3, None, None], [0, 1, None], [0, 0, None]]
+    exporter.update(status(publisher=False), journal.history)
+    assert registry.get_sample_value("sidecar_eval_nonfinite_examples", TEST | {"place": "input"}) is None

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from sidecar.observers import report
-from sidecar.records import Value
+from sidecar.records import Nonfinite, Value
 
 
 def shown(history):
@@ -41,6 +41,14 @@ def test_success_row(journal):
         "completed_at": "2026-01-31T12:00:01.500Z",
     }
     assert json.dumps(row) == json.dumps(expected)
+
+
+def test_row_with_nonfinite_examples(journal):
+    """One key more, where there are any."""
+    journal.plan()
+    journal.succeed(nonfinite={"label": Nonfinite(2, None, None)})
+    (row,) = report.rows(journal.history)
+    assert row["nonfinite"] == {"test": {"label": {"examples": 2, "first_batch": None, "first_example": None}}}
 
 
 def test_failed_row(journal):

@@ -55,7 +55,7 @@ def refusal(batches):
 
 def contents(batches):
     batches.read(lambda: None)
-    return [batch[1].numpy().tolist() for _, batch in batches.own()]
+    return [batch[1].numpy().tolist() for _, _, batch in batches.own()]
 
 
 def test_whole_batches_go_round(batches, numbers):
@@ -173,7 +173,7 @@ def test_prepare_own_batches_only(batches, numbers, cache, batch_size):
     made = batches(EvalSet(source, prepare), batch_size=batch_size, rank=1, ranks=2, cache=cache)
     made.read(lambda: None)
     seen.clear()
-    assert [batch[0].numpy().tolist() for _, batch in made.own()] == [[40, 50, 60, 70]]
+    assert [batch[0].numpy().tolist() for _, _, batch in made.own()] == [[40, 50, 60, 70]]
     assert sorted(seen) == ([4, 5, 6, 7] if batch_size else [[4, 5, 6, 7]])
     assert contents(made) == [[4, 5, 6, 7]]
     assert made.first()[0].shape[0] == 4

@@ -1,7 +1,7 @@
 """What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sidecar.records import Value
@@ -43,13 +43,14 @@ class CompiledMeasurement:
         self._model.test_step(batch)
         return [metric.values() for metric in self._metrics.values()]
 
-    def step(self, batch: Batch, predictions: Any = None) -> Any:
-        """Reset, run the model's own step, read."""
+    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+        """Reset, run the model's own step, read; and what it predicted, where that is seen."""
         del predictions  # the model's own step makes its own
         for metric in self._metrics.values():
             metric.reset()
-        self._model.test_step(batch)
-        return [metric.read() for metric in self._metrics.values()]
+        with _overheard(self._model) as seen:
+            self._model.test_step(batch)
+        return [metric.read() for metric in self._metrics.values()], seen
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
@@ -98,19 +99,39 @@ class _Itself:
 
 @contextmanager
 def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
-    """`result()` of each metric returns the metric, past Keras' own bookkeeping of attributes."""
-    changed = []
-    for metric in metrics:
-        changed.append((metric, metric.__dict__.get("result")))  # tf_keras wraps it there
-        object.__setattr__(metric, "result", lambda metric=metric: _Itself(metric))
+    """`result()` of each metric returns the metric."""
+    with ExitStack() as changed:
+        for metric in metrics:
+            changed.enter_context(_set(metric, "result", lambda metric=metric: _Itself(metric)))
+        yield
+
+
+@contextmanager
+def _overheard(model: Any) -> Iterator[list[Any]]:
+    """The predictions that a step hands to Keras' `compute_metrics`, as Keras' own does; none of one that does not."""
+    seen: list[Any] = []
+    whole = model.compute_metrics
+
+    def compute_metrics(x: Any, y: Any, y_pred: Any, *others: Any, **named: Any) -> Any:
+        seen.append(y_pred)
+        return whole(x, y, y_pred, *others, **named)
+
+    with _set(model, "compute_metrics", compute_metrics):
+        yield seen
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of an object's own, past Keras' bookkeeping of attributes."""
+    own = owner.__dict__.get(name)  # tf_keras wraps what a metric has there
+    object.__setattr__(owner, name, value)
     try:
         yield
     finally:
-        for metric, own in changed:
-            if own is None:
-                object.__delattr__(metric, "result")
-            else:
-                object.__setattr__(metric, "result", own)
+        if own is None:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, own)
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from sidecar.worker.backend import Stream, Tick
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.nonfinite import PLACES, Finds
 from sidecar.worker.shard import Shard
 from sidecar.worker.task import EvalSet, call
+from sidecar.worker.tensorflow.finite import finite_rows, is_finite
 
 Batch = Any
 """A nested structure of tensors whose first dimension counts examples."""
@@ -89,6 +91,8 @@ class Batches:
         self._own_digest = b""
         self._firsts: list[int] = []
         self._cache = Cache(budget)
+        self.nonfinite = Finds()
+        self._looked = False
 
     def first(self) -> Batch:
         """The batch to build the model on; zeros where a set that shards itself gives this rank none. Called once."""
@@ -116,32 +120,50 @@ class Batches:
         """How many examples all ranks have together, once read; None if only the end will tell."""
         return self._stream.examples if self._stream is not None and self._stream.fingerprint else None
 
-    def own(self) -> Iterator[tuple[int | None, Batch]]:
-        """This rank's own batches in order, each with the place of its first example in the whole set, if known.
+    def own(self) -> Iterator[tuple[int, int | None, Batch]]:
+        """This rank's own batches in order: number in the whole set, place of the first example there, if known, batch.
 
-        Raises `EvaluationError` (`stream_differs`) if they are no longer those that were read.
+        Fills `nonfinite`, once where later evaluations see the same data. Raises `EvaluationError` (`stream_differs`)
+        if they are no longer those that were read.
         """
         firsts: Iterator[int | None] = repeat(None) if self.examples is None else iter(self._firsts)
-        for batch in self._own():
+        looks = not self._looked
+        if looks:
+            self.nonfinite = Finds()
+        for number, batch in zip(count(self._shard.rank, self._shard.world_size), self._own(), strict=False):
             try:
-                yield next(firsts), batch
+                first = next(firsts)
             except StopIteration:
                 raise self._has_changed() from None
+            if looks:
+                self._look(batch, number, first)
+            yield number, first, batch
+        self._looked = self._cache.complete or self._is_known
+
+    def _look(self, batch: Batch, number: int, first: int | None) -> None:
+        for place, part in zip(PLACES, batch, strict=False):
+            if not all(map(is_finite, tf.nest.flatten(part, expand_composites=True))):
+                finite = [rows.numpy() for rows in finite_rows(part)]
+                self.nonfinite.add(place, finite, examples_in(batch), number, first)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether what is read again is compared with what was read first."""
+        return self._eval_set.prepare is None and not self._eval_set.shards_itself
 
     def _own(self) -> Iterator[Batch]:
         if self._cache.complete:
             yield from self._cache
             return
-        is_known = self._eval_set.prepare is None and not self._eval_set.shards_itself
         digest = hashlib.blake2b(digest_size=16)
         self._cache.clear()  # of an evaluation that was broken off
         for batch in self._own_dataset().prefetch(2):
-            if is_known:
+            if self._is_known:
                 digest.update(_digest(batch))
             else:
                 self._cache.offer(batch)
             yield batch
-        if not is_known:
+        if not self._is_known:
             self._cache.finish()
         elif digest.digest() != self._own_digest:
             raise self._has_changed()
@@ -183,14 +205,14 @@ class Batches:
                     f"eval set {self.name!r} comes in another order each time it is read: {_ORDER_ADVICE}",
                 )
             fingerprint.update(digest)
-            count = examples_in(batch)
+            size = examples_in(batch)
             if self._shard.owns(batches):
-                own_batches, own_examples = own_batches + 1, own_examples + count
+                own_batches, own_examples = own_batches + 1, own_examples + size
                 own.update(digest)
                 self._firsts.append(examples)
                 if self._eval_set.prepare is None:
                     self._cache.offer(batch)
-            batches, examples = batches + 1, examples + count
+            batches, examples = batches + 1, examples + size
             if expected is not None and examples > expected:  # it may never end
                 break
             tick()
@@ -200,11 +222,13 @@ class Batches:
         if self._eval_set.prepare is None:
             self._cache.finish()
         self._own_digest = own.digest()
-        return Stream(self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected)
+        fingerprinted = fingerprint.hexdigest()
+        refuses = self._eval_set.nonfinite == "refuse"
+        return Stream(self.name, fingerprinted, batches, examples, own_batches, own_examples, expected, refuses)
 
     def _trust(self) -> Stream:
         """A set that shards itself promises that every example is in one shard; only counts can be checked."""
-        return Stream(self.name, "", 0, 0, 0, 0, self._eval_set.examples)
+        return Stream(self.name, "", 0, 0, 0, 0, self._eval_set.examples, self._eval_set.nonfinite == "refuse")
 
 
 def array_of(tensor: Any) -> NDArray[Any]:

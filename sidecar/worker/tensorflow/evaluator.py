@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from sidecar.worker import nonfinite
 from sidecar.worker.backend import Keep, Rows, States, Stream, Tick, forget
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
@@ -18,6 +19,7 @@ from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
 from sidecar.worker.tensorflow.data import Batch, Batches, CacheBudget, array_of, examples_in, feed
+from sidecar.worker.tensorflow.finite import finite_rows
 from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement
 from sidecar.worker.tensorflow.pending import Pending
@@ -59,6 +61,8 @@ class KerasEvaluator:
 
     def restore(self, path: str) -> None:
         """Bind every variable, or let the task's own `restore` do it."""
+        for metric in getattr(self.model, "metrics", ()):  # weights, to tf_keras, and each rank saw other batches
+            metric.reset_state()
         if self._task.restore is None:
             restore(self.model, path, self._task.checkpoint)
             return
@@ -93,17 +97,18 @@ class KerasEvaluator:
             step = self._step_of(batches)
             counted = ExactSum((), "int64")
             states: SetStates = self._states(batches) | {EXAMPLES: counted}
-            pending = Pending(step.measurement, states)
-            for first, batch in batches.own():
-                outputs, columns = step.run(batch)
+            pending, predicted = Pending(step.measurement, states), nonfinite.Finds()
+            for number, first, batch in batches.own():
+                outputs, columns, finite = step.run(batch)
                 examples = examples_in(batch)
                 pending.add(outputs, first)
                 counted.add(np.int64(examples))
+                predicted.add("prediction", [rows.numpy() for rows in finite], examples, number, first)
                 if columns:
                     keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
                 tick()
             pending.flush()
-            found[batches.name] = states
+            found[batches.name] = states | nonfinite.states(self._shard, batches.nonfinite, predicted)
         return found
 
     def save_weights(self, folder: Path) -> None:
@@ -136,9 +141,9 @@ class _Step:
         # As each Keras does it itself: Keras 3 traces without AutoGraph, tf_keras with it.
         self.run: Any = tf.function(self._step, input_signature=[spec], autograph=is_keras_2(model))
 
-    def _step(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """What the measurement needs of a batch, and what is kept of it."""
-        if self._kept is None:
-            return self.measurement.step(batch), {}
-        predictions = self._kept.predict(batch)
-        return self.measurement.step(batch, predictions), self._kept.columns(batch, predictions)
+    def _step(self, batch: Batch) -> tuple[Any, dict[str, Any], list[Any]]:
+        """What the measurement needs of a batch, what is kept of it, and which rows of the predictions are finite."""
+        predictions = None if self._kept is None else self._kept.predict(batch)
+        outputs, seen = self.measurement.step(batch, predictions)
+        columns = {} if self._kept is None else self._kept.columns(batch, predictions)
+        return outputs, columns, finite_rows(seen if predictions is None else predictions)

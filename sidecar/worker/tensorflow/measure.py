@@ -29,8 +29,11 @@ _NEUTRAL: Final = ("name", "states", "add", "conclude")
 class Measurement(Protocol):
     """How one batch becomes changes of states, and states become numbers."""
 
-    def step(self, batch: Batch, predictions: Any = None) -> Any:
-        """Within a trace: everything that `add` needs of one batch. `predictions` are the model's, if known already."""
+    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+        """Within a trace: everything that `add` needs of one batch, and what was seen of the model's predictions.
+
+        Predictions that are known already are given.
+        """
         ...
 
     def states(self, extent: Extent) -> SetStates:
@@ -89,8 +92,8 @@ class ChosenMeasurement:
         trial = tf.nest.map_structure(lambda each: [array_of(each)], self._shown_to_neutral(y, predictions, weights))
         self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
 
-    def step(self, batch: Batch, predictions: Any = None) -> Any:
-        """Changes of what Keras measures, single losses, and what the other metrics look at."""
+    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+        """Changes of what Keras measures, single losses, and what the other metrics look at; and the predictions."""
         x, y, weights = unpack(batch)
         predictions = self._model(x, training=False) if predictions is None else predictions
         changes = {
@@ -98,7 +101,7 @@ class ChosenMeasurement:
             for name, (output, metric) in self._traced.items()
         }
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
-        return changes, loss, self._shown_to_neutral(y, predictions, weights)
+        return (changes, loss, self._shown_to_neutral(y, predictions, weights)), predictions
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""

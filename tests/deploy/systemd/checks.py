@@ -70,7 +70,9 @@ def started(trial: Trial) -> None:
 def evaluates(trial: Trial) -> None:
     """A checkpoint of tf.train.CheckpointManager, by two worker processes, in the sandbox."""
     name = save(trial)
-    trial.check("a real checkpoint is evaluated in the sandbox", trial.wait(lambda: succeeded(trial, name), PATIENCE), name)
+    trial.check(
+        "a real checkpoint is evaluated in the sandbox", trial.wait(lambda: succeeded(trial, name), PATIENCE), name
+    )
     entry = next((entry for entry in history(trial) if entry["checkpoint"] == name), {})
     trial.check("by two processes in one group", entry.get("workers") == 2)
     trial.check("over all examples", entry.get("examples") == {"test": 200})
