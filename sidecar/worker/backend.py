@@ -90,12 +90,18 @@ class Evaluator(Protocol):
         """
         ...
 
-    def restore(self, path: str) -> None:
-        """Bind every variable of the model to the checkpoint, or raise naming what is missing."""
+    def restore(self, path: str) -> Callable[[], None]:
+        """Begin to bind every variable of the model to the checkpoint, beside `read`.
+
+        What it returns ends that, and raises naming what is missing; nothing else may be called before.
+        """
         ...
 
-    def digest(self) -> str:
-        """Hex digest of the values of the model's variables."""
+    def digest(self) -> Callable[[], str]:
+        """Begin to hash the values that the model's variables have now, beside `evaluate`; returns what waits for it.
+
+        That returns the hex digest.
+        """
         ...
 
     def layout(self) -> str:

@@ -1,8 +1,9 @@
 """One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ all-reduce ▶ result.
 
 The same for every framework. Three collectives, whatever the number of batches: the hello, in which ranks prove that
-they are about to evaluate the same thing; which rows of the metric states anybody uses; and the sum of those. A rank
-enters the last two only after its own saves are durable, so that the result of a sum proves all of them.
+they are about to evaluate the same thing; the digest of what they restored, hashed meanwhile, and which rows of the
+metric states anybody uses; and the sum of those. A rank enters the last two only after its own saves are durable, so
+that the result of a sum proves all of them.
 """
 
 import hashlib
@@ -27,13 +28,15 @@ from sidecar.worker.task import MAX_EVAL_SETS
 _HELLO: Final = {
     "plan": "are not in the same plan",
     "checkpoint": "were told different checkpoints",
-    "variables": "restored different values from the same checkpoint",
     "task": "run different code of the task",
     "profile": "compute with different versions, devices or settings",
     "eval sets": "have different eval sets",
     "metrics": "have different metrics",
 }
-"""What ranks compare before they evaluate, and how to say that it differs."""
+"""What ranks compare before they evaluate, and how to say that it differs.
+
+What they restored they compare later, in the second collective: it is hashed while they evaluate.
+"""
 
 _TIMED: Final = ("restore", "evaluate", "save", "reduce")
 """Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
@@ -62,13 +65,14 @@ def evaluate(
         seconds[counted_as] += now() - start
 
     progress = _Progress(command, report, now)
+    restored = evaluator.restore(command.path)
     with phase("read", "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
     is_known = all(stream.fingerprint for stream in streams)  # a set that shards itself is not read beforehand
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase("restore", "restore"):
-        evaluator.restore(command.path)
-        variables = evaluator.digest()
+        restored()
+        hashed = evaluator.digest()
     with phase("hello", "reduce"):
         _say_hello(
             collective,
@@ -77,7 +81,6 @@ def evaluate(
             {
                 "plan": str(command.plan),
                 "checkpoint": command.checkpoint.digest,
-                "variables": variables,
                 "task": task_digest,
                 "profile": repr(sorted(profile.items())),
                 "eval sets": repr([stream.eval_set for stream in streams]),
@@ -89,9 +92,10 @@ def evaluate(
             saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
             states = evaluator.evaluate(progress.tick, saves.keep)
         with phase("save", "save"):
+            variables = hashed()
             saves.finish(states, variables)
     with phase("reduce", "reduce"):
-        reduced, slowest = _reduce(collective, join, states, seconds)
+        reduced, slowest = _reduce(collective, join, states, seconds, variables)
     enter("conclude")
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.conclude(streams, reduced)
@@ -162,25 +166,31 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
 
 
 def _reduce(
-    collective: Collective, join: Join, states: States, seconds: dict[str, float]
+    collective: Collective, join: Join, states: States, seconds: dict[str, float], variables: str
 ) -> tuple[States, dict[str, float]]:
-    """All ranks' states added up, and each phase's time on the slowest rank."""
+    """All ranks' states added up, and each phase's time on the slowest rank.
+
+    Raises `mismatch` where ranks restored different values, before any sum exists.
+    """
     ordered = [states[name][key] for name in sorted(states) for key in sorted(states[name])]
-    times = np.zeros((len(join.members), len(_TIMED)), np.int64)
-    times[join.rank] = [int(seconds[name] * 1e6) for name in _TIMED]
+    said = np.zeros((len(join.members), 1 + len(_TIMED)), np.int64)
+    said[join.rank] = [_short_digest(variables), *(int(seconds[name] * 1e6) for name in _TIMED)]
     used = np.concatenate([state.used() for state in ordered])
-    told = collective.sum(np.concatenate([times.ravel(), used.astype(np.int64)]))
-    by_rank = told[: times.size].reshape(times.shape) / 1e6
+    told = collective.sum(np.concatenate([said.ravel(), used.astype(np.int64)]))
+    restored, *times = told[: said.size].reshape(said.shape).T
+    if groups := _differing(restored):
+        complaint = "restored different values from the same checkpoint (variables)"
+        raise EvaluationError("mismatch", f"ranks {complaint}: {_tell(groups, join)}")
     # Most states are counts, which fill one row in nine: what nobody uses stays at home.
-    rows = np.split(told[times.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
+    rows = np.split(told[said.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
     packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]
     total = collective.sum(np.concatenate(packs))
     ends = np.cumsum([len(pack) for pack in packs])[:-1]
     for state, chosen, pack in zip(ordered, rows, np.split(total, ends), strict=True):
         state.unpack(pack, chosen)
-    slowest = by_rank.max(axis=0)
-    slowest[_TIMED.index("reduce")] = by_rank[:, _TIMED.index("reduce")].min()  # others waited there for the slowest
-    return states, {name: float(value) for name, value in zip(_TIMED, slowest, strict=True)}
+    slowest = {name: each.max() / 1e6 for name, each in zip(_TIMED, times, strict=True)}
+    slowest["reduce"] = times[_TIMED.index("reduce")].min() / 1e6  # others waited there for the slowest
+    return states, {name: float(each) for name, each in slowest.items()}
 
 
 def _data(stream: Stream) -> EvalData:

@@ -253,7 +253,7 @@ def test_a_set_of_its_own_rhythm(trained, digits):
     task = digits.make(eval_sets={"few": few, "test": digits.held_out})
     evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=0)
     whole = -(-digits.HELD_OUT // digits.BATCH)
-    evaluator.restore(trained.path("model"))
+    evaluator.restore(trained.path("model"))()
     found = []
     for evaluated in (1, 2, 3):
         ticks = []

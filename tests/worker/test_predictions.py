@@ -22,11 +22,11 @@ def evaluated(digits, evaluate, tmp_path):
         evaluators = [KerasEvaluator(task, Shard(rank, ranks), threads=2, cache_bytes=1 << 30) for rank in range(ranks)]
         for rank, each in enumerate(evaluators):
             each.read(lambda: None)
-            each.restore(path)
+            each.restore(path)()
             with Saves(folder / f"worker-{rank}-of-{ranks}") as made:
                 made.begin(each.save_weights)
                 states = each.evaluate(lambda: None, made.keep)
-                made.finish(states, each.digest())
+                made.finish(states, each.digest()())
         found = saves.read(folder)
         merged = evaluators[-1].conclude(found.states)
         published = evaluate(task, path, ranks=ranks)

@@ -166,12 +166,12 @@ def test_own_restore_that_fails(copied, digits):
 
     evaluator = KerasEvaluator(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
     with pytest.raises(ValueError, match="no averaged weights") as caught:
-        evaluator.restore(str(copied[0]))
+        evaluator.restore(str(copied[0]))()
     assert as_failed(caught.value, phase="restore", plan=1, rank=0).kind == "task_error"
     for path in copied[1:]:
         path.unlink()
     with pytest.raises(EvaluationError, match="is gone") as gone:
-        evaluator.restore(str(copied[0]))
+        evaluator.restore(str(copied[0]))()
     assert gone.value.kind == "vanished"
 
 

@@ -21,7 +21,7 @@ def refusal(digits, trained):
             evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
             phase = "read"
             evaluator.read(lambda: None)
-            evaluator.restore(trained.path("model"))
+            evaluator.restore(trained.path("model"))()
             phase = "evaluate"
             states = evaluator.evaluate(lambda: None)
             phase = "conclude"

@@ -3,7 +3,9 @@
 import errno
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ class KerasEvaluator:
             found = f"{type(self.model).__name__} {str(self.model)[:80]!r}"
             raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {found}")
         self.builds = 1
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")  # for what needs none of the data
         self._steps: dict[str, _Step] = {}
         for batches in self._batches:
             first = batches.first()
@@ -59,26 +62,27 @@ class KerasEvaluator:
         self._chosen = [batches for batches in self._batches if batches.name in chosen]
         return tuple(batches.read(tick) for batches in self._chosen)
 
-    def restore(self, path: str) -> None:
-        """Bind every variable, or let the task's own `restore` do it."""
+    def restore(self, path: str) -> Callable[[], None]:
+        """Begin to bind every variable; the task's own `restore` is called in the end, by whoever waits."""
         for metric in getattr(self.model, "metrics", ()):  # weights, to tf_keras, and each rank saw other batches
             metric.reset_state()
         if self._task.restore is None:
-            restore(self.model, path, self._task.checkpoint)
-            return
+            return self._beside.submit(restore, self.model, path, self._task.checkpoint).result
+        return partial(self._let_task_restore, self._task.restore, path)
+
+    def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         try:
-            self._task.restore(self.model, path)
+            function(self.model, path)
         except Exception as error:
             if not any(Path(path).parent.glob(f"{Path(path).name}*")):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
             raise
 
-    def digest(self) -> str:
+    def digest(self) -> Callable[[], str]:
         """Digest of types, shapes and values of the model's variables, in their order."""
-        digest = hashlib.sha256()
-        for variable in variables_of(self.model):
-            feed(digest.update, array_of(variable))
-        return digest.hexdigest()
+        # No copies: a variable that changes later gets a buffer of its own.
+        values = [tf.convert_to_tensor(variable) for variable in variables_of(self.model)]
+        return self._beside.submit(_digest, values).result
 
     def layout(self) -> str:
         """Names, kinds and sizes of all states."""
@@ -130,6 +134,13 @@ class KerasEvaluator:
 
     def _step_of(self, batches: Batches) -> "_Step":
         return self._steps[repr(batches.spec)]
+
+
+def _digest(values: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for value in values:
+        feed(digest.update, array_of(value))
+    return digest.hexdigest()
 
 
 class _Step:
