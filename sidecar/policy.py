@@ -82,10 +82,11 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until something happens, or until then."""
+    """Nothing to do until something happens, or until then; `listen` if another node is about to write a record."""
 
     until: float | None = None
     why: str = ""
+    listen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
         return Wait(why=f"{view.node} is not counted, or has another version or task than most nodes")
     undone_since = now if view.undone_since is None else view.undone_since
     mine = undone_since + nodes.index(view.node) * rules.patience
-    return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first")
+    return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first", listen=True)
 
 
 def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:

@@ -48,6 +48,11 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
+class Listen:
+    """Read the journal on."""
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePlan:
     """Create the next plan, if nobody did."""
 
@@ -61,7 +66,7 @@ class CreateOutcome:
     outcome: Outcome
 
 
-Request = Open | Visit | CreatePlan | CreateOutcome
+Request = Open | Visit | Listen | CreatePlan | CreateOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,9 @@ class Courier:
             return Answer(request, run=self._open())
         if isinstance(request, Visit):
             return self._visit(request)
+        if isinstance(request, Listen):
+            self._read_on()
+            return Answer(request)
         return self._create(request)
 
     def _open(self) -> str | None:

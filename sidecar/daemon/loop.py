@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from sidecar.checkpoints.catalog import restore_path
 from sidecar.clock import Clock
-from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Open, Request, Visit
+from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Open, Request, Visit
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.part import Ending, Part
 from sidecar.daemon.retention import Retention
@@ -30,6 +30,7 @@ from sidecar.status import Status
 _EVENT_PAUSE_SECONDS: Final = 0.05  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
+_LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
 _FAREWELL_BEATS: Final = 2  # after the time to drain, for storage to take what is left to say
 
 
@@ -102,6 +103,7 @@ class Daemon:
     _drain_by: float | None = None
     _leaving: int | None = None  # the exit code, once the last heartbeat is written
     _leave_by: float = float("inf")  # whether it is written or not
+    _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
     _wake_at: float = float("inf")  # when the policy wants to be asked again
     _ticked_at: float = field(init=False)
 
@@ -235,6 +237,7 @@ class Daemon:
     def _follow(self, record: Plan | Outcome, now: float) -> None:
         """A new record of the journal: fold it, tell it, and do this node's part."""
         told = self.log.entry if self.world.caught_up else lambda _: None
+        self._listens = None
         entries = self.world.fold(record, now)
         for entry in entries:
             told(entry)
@@ -265,6 +268,7 @@ class Daemon:
         self.crew.workers.kill_group(other_than=part.group)
         if any(member.worker.startswith(f"{self.world.identity.workers}.") for member in part.own):
             self._part = part
+            self._woken |= plan.checkpoint.key not in self.world.found  # the proposer saw it first
 
     def _close_part(self, closed: Closed, now: float) -> None:
         part, self._part = self._part, None
@@ -381,7 +385,7 @@ class Daemon:
         """The record that this daemon should write now, if any."""
         plan, part = self.world.history.open, self._part
         if plan is not None and part is not None and part.ending is not None:
-            return self._end(part, part.ending, now)
+            return self._end(part, part.ending, now) or self._listen(now)
         if self._leaving is not None or (plan is None and self.world.task is None):
             return None
         action = decide(self.world.view(now, draining=self._drain_by is not None), self.rules, now)
@@ -393,9 +397,18 @@ class Daemon:
         if isinstance(action, Stop):
             self.log.info("run_ended", reason=action.why, failed=action.failed)
             self._leave(1 if action.failed else 0, now)
-        if isinstance(action, Wait) and action.until is not None:
-            self._wake_at = action.until
+        if isinstance(action, Wait):
+            self._wake_at = self._wake_at if action.until is None else action.until
+            return self._listen(now) if action.listen else None
         return None
+
+    def _listen(self, now: float) -> Request | None:
+        """Read the journal between beats, ever less often while nothing comes."""
+        since, due = self._listens or (now, now + _LISTEN_SECONDS)
+        listens = now >= due
+        self._listens = since, now + max(_LISTEN_SECONDS, (now - since) / 2) if listens else due
+        self._wake_at = min(self._wake_at, self._listens[1])
+        return Listen() if listens else None
 
     def _end(self, part: Part, ending: Ending, now: float) -> Request | None:
         if ending.fail is not None:

@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.members import member_path
-from sidecar.daemon.courier import CreatePlan, Visit
+from sidecar.daemon.courier import CreatePlan, Listen, Visit
 from sidecar.errors import StorageError
 from sidecar.group.messages import Evaluate, Join
 from sidecar.records import Heartbeat, dumps, loads
@@ -60,6 +60,41 @@ def test_two_nodes_form_one_group(new_node):
     assert second.of(CreatePlan) == []
     assert (first.status.publisher, second.status.publisher) == (True, False)
     assert first.world.history.newest == second.world.history.newest
+
+
+def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
+    """And of its outcome: a member that waited for its beat would hold up the others."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    first.checkpoint_dir.mkdir(parents=True)
+    pass_time(20, first, second)
+    first.silent = {"Evaluate"}
+    save(first.checkpoint_dir, 5)
+    first.wake()
+    second.wake()
+    pass_time(0.2, second, first, step=0.05)
+    assert [command.plan for command in second.active.told(Evaluate)] == [1]
+    first.report(first.active, done(1, first.active.told(Join)[0]))
+    first.settle()
+    assert first.history.open is None
+    pass_time(0.1, second, step=0.05)
+    assert second.world.history.newest is not None
+
+
+def test_who_listens_in_vain_does_so_ever_less_often(new_node):
+    """The first in line says nothing for its whole patience: thousands of nodes may listen meanwhile."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    first.checkpoint_dir.mkdir(parents=True)
+    pass_time(20, first, second)
+    save(first.checkpoint_dir, 5)
+    second.wake()
+    before = len(second.carried)
+    for _ in range(103):  # the first is there, but writes nothing but its beat
+        pass_time(0.1, second, step=0.01)
+        beat = heartbeat(first)
+        first.storage.storage.replace(member_path("worker-1"), dumps(replace(beat, beat=beat.beat + 1)))
+    heard = [type(request) for request in second.carried[before:]]
+    assert heard.count(CreatePlan) == 1, "after its patience it proposes"
+    assert 5 <= heard.count(Listen) <= 20
 
 
 def test_a_node_that_comes_later_is_taken_into_the_next_group(new_node):
