@@ -1,0 +1,101 @@
+"""From a saved checkpoint to the gauge, over the floor."""
+
+import contextlib
+import random
+import statistics
+import time
+
+import machine
+from programs import Child, check_workers, scratch, start_nodes
+from table import Figure, Table
+
+PHASES = ("detect", "agree", "restore", "evaluate", "save", "reduce", "publish")
+COLUMNS = ("", "median", "max", "floor", "over floor", *PHASES, "rest")
+XLA = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}
+HOW = """From the end of `CheckpointManager.save()` to the first answer of `/metrics` that shows that step: a convolutional
+net on 10,000 examples of 32×32×3 in batches of 64, a real trainer's checkpoint with Adam slots, a real `sidecar run` with
+default settings, warm. After each checkpoint the floor evaluates the same one while the daemon idles: a plain process,
+warm, with all cores and the data in memory, that restores and runs one traced function (forward, loss, accuracy). Both
+read one clock. The two workers are two daemons with one core and one thread each. Times in seconds; phases are medians of
+`sidecar history`, `rest` is what they do not explain."""
+
+
+def measure(quick):
+    rounds = 3 if quick else 10
+    cores = machine.cpus()
+    with scratch() as folder, contextlib.ExitStack() as stack:
+        floor = stack.enter_context(Child("floor.py", "keras", folder=folder))
+        saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
+        pinned = {"threads": 1}
+        one = _ours(saver, floor, folder / "one", rounds, [{}])
+        two = _ours(saver, floor, folder / "two", rounds, [{"cores": {core}, **pinned} for core in cores[:2]])
+        xla = _ours(saver, floor, folder / "xla", rounds, [{"env": XLA}])
+    with scratch() as folder:
+        peer, by_keras = _peer(folder, rounds)
+    measured = {"1 worker": one, "2 workers, a core each": two, "1 worker, XLA auto-jit": xla, "tf_keras": peer}
+    rows = [_row(name, *each) for name, each in measured.items()]
+    figures = [
+        Figure("1 worker, median over the floor", _ratio(one), 1.15),
+        Figure("2 workers on 2 cores, median over the floor", _ratio(two), 1.20),
+    ]
+    notes = [
+        f"`tf_keras` is `tf_keras.utils.SidecarEvaluator`, in the same run, to the end of its evaluation: "
+        f"{statistics.median(peer[0]) / by_keras:.2f} × its own warm `model.evaluate`, which takes {by_keras:.3f} s.",
+        "XLA is TensorFlow's own switch, given to the worker with `worker_env`; it is no setting of this project.",
+    ]
+    return Table("Latency: checkpoint saved → gauge served", HOW, COLUMNS, rows, figures, notes)
+
+
+def _ours(saver, floor, folder, rounds, nodes):
+    """Latencies of warm checkpoints, the floor's seconds for the same ones, and phases."""
+    with contextlib.ExitStack() as stack:
+        publisher, *_ = start_nodes(stack, folder, "conv.py", nodes)
+        latencies, floors = [], []
+        for step in range(1, rounds + 3):
+            saved = saver.ask(folder=str(folder), step=step)
+            found = publisher.served(step, 0.7 * min(latencies, default=0.0)) - saved["saved"]
+            time.sleep(random.uniform(0.5, 1.5))  # the worker tidies up; and no fixed rhythm meets another
+            seconds = floor.ask(path=saved["path"])["seconds"]
+            if step > 2:  # the first is cold, in the second the standby still imports
+                latencies.append(found)
+                floors.append(seconds)
+        done = publisher.successes()[-rounds:]
+    check_workers(done, len(nodes))
+    return latencies, floors, [row["phases"] for row in done]
+
+
+def _peer(folder, rounds):
+    """The same for TensorFlow's evaluator; and what its model's own `evaluate` takes, warm."""
+    watched = folder / "ckpts"
+    watched.mkdir()
+    with contextlib.ExitStack() as stack:
+        floor = stack.enter_context(Child("floor.py", "tf_keras", folder=folder))
+        saver = stack.enter_context(Child("saver.py", "tf_keras", folder=folder))
+        peer = stack.enter_context(Child("peer.py", watched, folder=folder))
+        latencies, floors, by_keras = [], [], []
+        for step in range(1, rounds + 3):
+            saved = saver.ask(folder=str(watched), step=step)
+            known = peer.answer()
+            if known["step"] != step:
+                raise RuntimeError(f"saved step {step}, the evaluator told of {known}")
+            time.sleep(random.uniform(0.5, 1.5))
+            seconds = floor.ask(path=saved["path"])["seconds"]
+            plain = floor.ask(path=saved["path"], by_keras=True)["seconds"]
+            if step > 2:
+                latencies.append(known["known"] - saved["saved"])
+                floors.append(seconds)
+                by_keras.append(plain)
+    return (latencies, floors, []), statistics.median(by_keras)
+
+
+def _ratio(measured):
+    latencies, floors, _ = measured
+    return statistics.median(latencies) / statistics.median(floors)
+
+
+def _row(name, latencies, floors, phases):
+    medians = [statistics.median(each[phase] for each in phases) for phase in PHASES] if phases else []
+    rest = [statistics.median(latencies) - sum(medians)] if phases else []
+    numbers = [statistics.median(latencies), max(latencies), statistics.median(floors)]
+    told = [*numbers, statistics.median(latencies) / statistics.median(floors), *medians, *rest]
+    return (name, *told, *[""] * (len(COLUMNS) - 1 - len(told)))

@@ -1,0 +1,16 @@
+"""The child's side of `programs.Child`: every line of input is a command, every answer one line of JSON."""
+
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(__file__)), "tasks"))  # noqa: PTH118, PTH120
+
+
+def serve(answer):
+    """Answer until there are no more commands; whatever else is printed goes to the log."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        replies.write(json.dumps(answer(**json.loads(line))) + "\n")
+        replies.flush()
