@@ -1,12 +1,13 @@
 """Measure, and write down: `python tests/benchmarks [TOPIC…] [--quick]`.
 
-Every topic is a module `bench_<topic>.py` with `measure(quick) -> Table`. A required figure that is not reached is said,
-and ends nothing: only an error is an error. Results lie in results/<topic>.json, and RESULTS.md is made of all of them.
+Every topic is a module `bench_<topic>.py` with `measure(quick) -> Table`. A required figure that is not reached is
+said, and ends nothing: only an error is an error. Results lie in results/<topic>.json, and RESULTS.md is made of them.
 """
 
 import argparse
 import importlib
 import json
+import signal
 import sys
 import time
 import traceback
@@ -31,8 +32,8 @@ TOPICS = (
 )
 PREFACE = """# What was measured
 
-Written by `make bench`, never by hand; `make bench ARGS="latency --quick"` tries one topic and writes nothing. Both sides
-of every comparison ran in the same run. Required figures are the project's own aims.
+Written by `make bench`, never by hand; `make bench ARGS="latency --quick"` tries one topic and writes nothing. Both
+sides of every comparison ran in the same run. Required figures are the project's own aims.
 """
 
 
@@ -43,6 +44,7 @@ def main():
     options = parser.parse_args()
     if unknown := set(options.topics) - set(TOPICS):
         parser.error(f"no such topic: {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # end what was started, too
     failed = [topic for topic in options.topics or TOPICS if not _run(topic, quick=options.quick)]
     if not options.quick:
         _write_results()

@@ -12,12 +12,12 @@ from table import Figure, Table
 PHASES = ("detect", "agree", "restore", "evaluate", "save", "reduce", "publish")
 COLUMNS = ("", "median", "max", "floor", "over floor", *PHASES, "rest")
 XLA = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}
-HOW = """From the end of `CheckpointManager.save()` to the first answer of `/metrics` that shows that step: a convolutional
-net on 10,000 examples of 32×32×3 in batches of 64, a real trainer's checkpoint with Adam slots, a real `sidecar run` with
-default settings, warm. After each checkpoint the floor evaluates the same one while the daemon idles: a plain process,
-warm, with all cores and the data in memory, that restores and runs one traced function (forward, loss, accuracy). Both
-read one clock. The two workers are two daemons with one core and one thread each. Times in seconds; phases are medians of
-`sidecar history`, `rest` is what they do not explain."""
+HOW = """From the end of `CheckpointManager.save()` to the first answer of `/metrics` that shows that step: a
+convolutional net on 10,000 examples of 32×32×3 in batches of 64, a real trainer's checkpoint with Adam slots, a
+real `sidecar run` with default settings, warm. After each checkpoint the floor evaluates the same one while the
+daemon idles: a plain process, warm, with all cores and the data in memory, that restores and runs one traced
+function (forward, loss, accuracy). Both read one clock. The two workers are two daemons with one core and one
+thread each. Times in seconds; phases are medians of `sidecar history`, `rest` is what they do not explain."""
 
 
 def measure(quick):
@@ -38,9 +38,10 @@ def measure(quick):
         Figure("1 worker, median over the floor", _ratio(one), 1.15),
         Figure("2 workers on 2 cores, median over the floor", _ratio(two), 1.20),
     ]
+    over = statistics.median(peer[0]) / by_keras
+    peers = f"to the end of its evaluation: {over:.2f} × its own warm `model.evaluate` ({by_keras:.3f} s)"
     notes = [
-        f"`tf_keras` is `tf_keras.utils.SidecarEvaluator`, in the same run, to the end of its evaluation: "
-        f"{statistics.median(peer[0]) / by_keras:.2f} × its own warm `model.evaluate`, which takes {by_keras:.3f} s.",
+        f"`tf_keras` is `tf_keras.utils.SidecarEvaluator`, {peers}.",
         "XLA is TensorFlow's own switch, given to the worker with `worker_env`; it is no setting of this project.",
     ]
     return Table("Latency: checkpoint saved → gauge served", HOW, COLUMNS, rows, figures, notes)

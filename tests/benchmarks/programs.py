@@ -111,8 +111,8 @@ class Daemon(Program):
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
         folder = checkpoint_dir.parent / f"{checkpoint_dir.name}-{node}"
         self.run_dir = checkpoint_dir / ".sidecar" / checkpoint_dir.name
-        self._address = None
-        told = {"HTTP": "127.0.0.1:0", "LOG_FORMAT": "json", "WORKER_LOGS": str(folder / "logs"), **settings}
+        self._address = settings.get("http")
+        told = {"http": "127.0.0.1:0", "log_format": "json", "worker_logs": folder / "logs", **settings}
         words = [Path(sys.executable).with_name("sidecar"), "run", "--checkpoint-dir", checkpoint_dir]
         words += ["--task", f"{TASKS / task}:task", "--node", node, "--role", "worker", "--host", "127.0.0.1", *options]
         variables = {f"SIDECAR_{name.upper()}": str(value) for name, value in told.items()}

@@ -1,4 +1,4 @@
-"""What a benchmark found: a table, the figures that are required, and where the time goes. Rendered as text and JSON."""
+"""What a benchmark found: a table, the figures that are required, and notes. Rendered as text and JSON."""
 
 import dataclasses
 import json
@@ -24,7 +24,8 @@ class Figure:
 
     def __str__(self):
         verdict = "reached" if self.reached else "**not reached**"
-        return f"{self.name}: {shown(self.value)}{self.unit}, required {self.sense} {self.required:g}{self.unit}: {verdict}"
+        required = f"required {self.sense} {self.required:g}{self.unit}"
+        return f"{self.name}: {shown(self.value)}{self.unit}, {required}: {verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,4 @@ def shown(cell):
     """A number with as many digits as mean something, text as it is."""
     if not isinstance(cell, float):
         return f"{cell:,}" if isinstance(cell, int) else cell
-    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 100 else f"{cell:.3f}"  # noqa: PLR2004
+    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 100 else f"{cell:.3f}"

@@ -1,4 +1,7 @@
-"""TensorFlow's own sidecar evaluator: tells each evaluation's iterations and when its numbers were known. `peer.py DIR`."""
+"""TensorFlow's own sidecar evaluator: `peer.py DIR`.
+
+Tells each evaluation's iterations and when its numbers were known.
+"""
 
 import json
 import os
@@ -6,9 +9,9 @@ import sys
 import time
 
 import answers  # noqa: F401 - finds the tasks
+import tensorflow as tf
 import tf_keras
 from conv import BATCH, arrays, conv_net
-import tensorflow as tf
 
 replies = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

@@ -1,4 +1,7 @@
-"""A training process without the training: saves a real checkpoint whenever it is told to. `saver.py [keras|tf_keras]`."""
+"""A training process without the training: saves a real checkpoint whenever it is told to.
+
+`saver.py keras|tf_keras [dense]`: of the convolutional net, or of the tiny one.
+"""
 
 import importlib
 import sys
@@ -6,11 +9,12 @@ import time
 
 from answers import serve
 from conv import conv_net
+from dense import build_model
 
 keras = importlib.import_module(sys.argv[1])
 import tensorflow as tf  # noqa: E402 - Keras chooses its backend
 
-model = conv_net(keras)
+model = build_model() if "dense" in sys.argv else conv_net(keras)
 model.compile(optimizer=keras.optimizers.Adam(), loss="sparse_categorical_crossentropy")
 model.optimizer.build(model.trainable_variables)
 managers = {}
