@@ -6,10 +6,9 @@ import statistics
 import time
 
 import machine
-from programs import Child, check_workers, scratch, start_nodes
+from programs import PHASES, Child, check_workers, phases, scratch, start_nodes
 from table import Figure, Table
 
-PHASES = ("detect", "agree", "restore", "evaluate", "save", "reduce", "publish")
 COLUMNS = ("", "median", "max", "floor", "over floor", *PHASES, "rest")
 XLA = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}
 HOW = """From the end of `CheckpointManager.save()` to the first answer of `/metrics` that shows that step: a
@@ -42,6 +41,7 @@ def measure(quick):
     peers = f"to the end of its evaluation: {over:.2f} × its own warm `model.evaluate` ({by_keras:.3f} s)"
     notes = [
         f"`tf_keras` is `tf_keras.utils.SidecarEvaluator`, {peers}.",
+        "On a busy machine the floor is flattered: it is a plain process, while workers nice themselves.",
         "XLA is TensorFlow's own switch, given to the worker with `worker_env`; it is no setting of this project.",
     ]
     return Table("Latency: checkpoint saved → gauge served", HOW, COLUMNS, rows, figures, notes)
@@ -62,7 +62,7 @@ def _ours(saver, floor, folder, rounds, nodes):
                 floors.append(seconds)
         done = publisher.successes()[-rounds:]
     check_workers(done, len(nodes))
-    return latencies, floors, [row["phases"] for row in done]
+    return latencies, floors, phases(done, statistics.median(latencies))
 
 
 def _peer(folder, rounds):
@@ -86,7 +86,7 @@ def _peer(folder, rounds):
                 latencies.append(known["known"] - saved["saved"])
                 floors.append(seconds)
                 by_keras.append(plain)
-    return (latencies, floors, []), statistics.median(by_keras)
+    return (latencies, floors, dict.fromkeys((*PHASES, "rest"), "")), statistics.median(by_keras)
 
 
 def _ratio(measured):
@@ -94,9 +94,6 @@ def _ratio(measured):
     return statistics.median(latencies) / statistics.median(floors)
 
 
-def _row(name, latencies, floors, phases):
-    medians = [statistics.median(each[phase] for each in phases) for phase in PHASES] if phases else []
-    rest = [statistics.median(latencies) - sum(medians)] if phases else []
-    numbers = [statistics.median(latencies), max(latencies), statistics.median(floors)]
-    told = [*numbers, statistics.median(latencies) / statistics.median(floors), *medians, *rest]
-    return (name, *told, *[""] * (len(COLUMNS) - 1 - len(told)))
+def _row(name, latencies, floors, explained):
+    latency, floor = statistics.median(latencies), statistics.median(floors)
+    return (name, latency, max(latencies), floor, latency / floor, *explained.values())

@@ -4,7 +4,7 @@ import contextlib
 import statistics
 
 import machine
-from programs import Child, check_workers, scratch, start_nodes
+from programs import Child, check_workers, phases, scratch, start_nodes
 from table import Figure, Table
 
 HOW = """Two daemons, each with one worker, one thread and one core, against one such daemon, side by side and in
@@ -23,20 +23,20 @@ def measure(quick):
     with scratch() as folder, contextlib.ExitStack() as stack:
         saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
         examples = 5_000 if quick else 20_000
-        computing = _compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
+        computing, first = _compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
         examples = 256 if quick else 512
-        waiting = _compare(saver, folder / "waiting", rounds, cores, "sleepy.py", examples, cache_bytes=0)
+        waiting, second = _compare(saver, folder / "waiting", rounds, cores, "sleepy.py", examples, cache_bytes=0)
     rows = [("compute-bound", rounds, *computing), ("input-bound", rounds, *waiting)]
     figures = [
         Figure("compute-bound, phase evaluate", computing[2], 1.85, "at least", " ×"),
         Figure("input-bound, phase evaluate", waiting[2], 1.80, "at least", " ×"),
     ]
-    return Table("Scaling: two workers against one", HOW, COLUMNS, rows, figures)
+    return Table("Scaling: two workers against one", HOW, COLUMNS, rows, figures, [*first, *second])
 
 
 def _compare(saver, folder, rounds, cores, task, examples, **settings):
-    """Medians and speed-ups of the evaluate phase and of the whole."""
-    found = {}
+    """Medians and speed-ups of the evaluate phase and of the whole; and where their time went."""
+    found, explained = {}, []
     with contextlib.ExitStack() as stack:
         usual = {"threads": 1, "standby": False, "env": {"BENCH_EXAMPLES": str(examples)}, **settings}
         publishers = {
@@ -54,5 +54,10 @@ def _compare(saver, folder, rounds, cores, task, examples, **settings):
             check_workers(done, size)
             evaluate = statistics.median(row["phases"]["evaluate"] for row in done)
             found[size] = evaluate, statistics.median(latencies[size][-rounds:])
+            explained.append(f"{task}, {size} at work: {_told(phases(done, found[size][1]))}.")
     (alone, alone_all), (both, both_all) = found[1], found[2]
-    return alone, both, alone / both, alone_all, both_all, alone_all / both_all
+    return (alone, both, alone / both, alone_all, both_all, alone_all / both_all), explained
+
+
+def _told(medians):
+    return ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in medians.items())

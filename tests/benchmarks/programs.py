@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ class Child(Program):
     def __init__(self, script, *arguments, folder, cores=None, before=(), **env):
         words = [*before, sys.executable, "-W", "ignore", HERE / "children" / script, *arguments]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = environ(PYTHONPATH=f"{HERE.parents[1]}:{os.environ.get('PYTHONPATH', '')}", **env)
+        environment = environ(PYTHONPATH=f"{TASKS}:{os.environ.get('PYTHONPATH', '')}", **env)
         super().__init__(words, folder, name=f"{Path(script).stem}-{id(self)}", cores=cores, env=environment, **pipes)
 
     def begin(self, **command):
@@ -168,6 +169,15 @@ def start_nodes(stack, checkpoint_dir, task, nodes):
     for daemon in daemons:
         daemon.is_standing_by(len(nodes))
     return daemons
+
+
+PHASES = ("detect", "agree", "restore", "evaluate", "save", "reduce", "publish")
+
+
+def phases(rows, latency):
+    """Medians of the phases, and what they do not explain of the latency."""
+    medians = {phase: statistics.median(row["phases"][phase] for row in rows) for phase in PHASES}
+    return medians | {"rest": latency - sum(medians.values())}
 
 
 def check_workers(rows, count):

@@ -4,8 +4,6 @@ import json
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(__file__)), "tasks"))  # noqa: PTH118, PTH120
-
 
 def serve(answer):
     """Answer until there are no more commands; whatever else is printed goes to the log."""

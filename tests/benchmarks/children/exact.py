@@ -30,7 +30,7 @@ step.measurement.add = lambda *arguments: timed(add_exactly, *arguments)
 
 def in_float32():
     """The evaluator's own loop, with a float32 sum for each output."""
-    sums = np.zeros(len(tf.nest.flatten(step.run.structured_outputs)) + 1, np.float32)
+    sums = np.zeros(8, np.float32)
 
     def add(outputs, examples):
         for number, each in enumerate(outputs):
