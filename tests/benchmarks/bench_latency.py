@@ -51,17 +51,19 @@ def _ours(saver, floor, folder, rounds, nodes):
     """Latencies of warm checkpoints, the floor's seconds for the same ones, and phases."""
     with contextlib.ExitStack() as stack:
         publisher, *_ = start_nodes(stack, folder, "conv.py", nodes)
-        latencies, floors = [], []
+        latencies, floors, accuracies = [], [], []
         for step in range(1, rounds + 3):
             saved = saver.ask(folder=str(folder), step=step)
             found = publisher.served(step, 0.7 * min(latencies, default=0.0)) - saved["saved"]
             time.sleep(random.uniform(0.5, 1.5))  # the worker tidies up; and no fixed rhythm meets another
-            seconds = floor.ask(path=saved["path"])["seconds"]
+            answer = floor.ask(path=saved["path"])
             if step > 2:  # the first is cold, in the second the standby still imports
                 latencies.append(found)
-                floors.append(seconds)
+                floors.append(answer["seconds"])
+                accuracies.append(answer["accuracy"])
         done = publisher.successes()[-rounds:]
     check_workers(done, len(nodes))
+    _check_same([row["metrics"]["test"]["accuracy"]["value"] for row in done], accuracies)
     return latencies, floors, phases(done, statistics.median(latencies))
 
 
@@ -80,13 +82,20 @@ def _peer(folder, rounds):
             if known["step"] != step:
                 raise RuntimeError(f"saved step {step}, the evaluator told of {known}")
             time.sleep(random.uniform(0.5, 1.5))
-            seconds = floor.ask(path=saved["path"])["seconds"]
+            answer = floor.ask(path=saved["path"])
+            _check_same([known["accuracy"]], [answer["accuracy"]])
             plain = floor.ask(path=saved["path"], by_keras=True)["seconds"]
             if step > 2:
                 latencies.append(known["known"] - saved["saved"])
-                floors.append(seconds)
+                floors.append(answer["seconds"])
                 by_keras.append(plain)
     return (latencies, floors, dict.fromkeys((*PHASES, "rest"), "")), statistics.median(by_keras)
+
+
+def _check_same(ours, floors):
+    """Raise unless both sides evaluated the same checkpoints; a kernel may round otherwise and turn a few answers."""
+    if any(abs(one - other) > 0.001 for one, other in zip(ours, floors, strict=True)):
+        raise RuntimeError(f"accuracies {ours} are not those of the floor, {floors}")
 
 
 def _ratio(measured):

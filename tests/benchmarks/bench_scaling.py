@@ -10,8 +10,9 @@ from table import Figure, Table
 HOW = """Two daemons, each with one worker, one thread and one core, against one such daemon, side by side and in
 turn: a checkpoint is saved for one, then for the other. *Compute-bound* is the convolutional net of `latency` on
 more examples, kept in memory by the workers. *Input-bound* sleeps 5 ms for each example in `EvalSet.prepare`, with
-`cache_bytes = 0`, so that every evaluation prepares its data again, on one thread for each worker. Seconds, medians
-of warm evaluations: `evaluate` is the slowest rank's phase, `latency` is saved → served."""
+`cache_bytes = 0`, so that every evaluation prepares its data again, on one thread for each worker; the sleeps alone
+are 2.56 s for one worker. Seconds, medians of warm evaluations: `evaluate` is the slowest rank's phase, `latency`
+is saved → served."""
 COLUMNS = ("", "rounds", "evaluate: 1 worker", "2 workers", "speed-up", "latency: 1 worker", "2 workers", "speed-up")
 
 

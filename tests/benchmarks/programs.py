@@ -77,8 +77,9 @@ class Program:
 
 
 class Child(Program):
-    """A program of `children/`: one JSON line in, one JSON line out. Times it tells are of `time.monotonic`, which all
-    processes of a machine share.
+    """A program of `children/`: one JSON line in, one JSON line out.
+
+    Times it tells are of `time.monotonic`, which all processes of a machine share.
     """
 
     def __init__(self, script, *arguments, folder, cores=None, before=(), **env):

@@ -20,6 +20,7 @@ class Tell(tf_keras.callbacks.Callback):
     """Writes a line when an evaluation has ended: what a user's callback would export from."""
 
     def on_test_end(self, logs=None):
+        """The numbers of one checkpoint are known."""
         known = time.monotonic()
         step = int(self.model.optimizer.iterations.numpy())
         replies.write(json.dumps({"step": step, "known": known, "accuracy": float(logs["accuracy"])}) + "\n")
