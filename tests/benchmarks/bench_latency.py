@@ -16,7 +16,8 @@ convolutional net on 10,000 examples of 32×32×3 in batches of 64, a real train
 real `sidecar run` with default settings, warm. After each checkpoint the floor evaluates the same one while the
 daemon idles: a plain process, warm, with all cores and the data in memory, that restores and runs one traced
 function (forward, loss, accuracy). Both read one clock. The two workers are two daemons with one core and one
-thread each. Times in seconds; phases are medians of `sidecar history`, `rest` is what they do not explain."""
+thread each. Times in seconds; phases are medians of `sidecar history`, `rest` is what they do not explain: with two
+daemons, mostly the wait until the second one has seen the plan."""
 
 
 def measure(quick):
