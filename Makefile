@@ -22,8 +22,8 @@ lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## Measure; prints tables, fails for nothing but errors.
-	$(BIN)/pytest tests/benchmarks -s $(ARGS)
+bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (25 minutes; root; ARGS="latency --quick" tries one).
+	$(BIN)/python tests/benchmarks $(ARGS)
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
 	$(BIN)/python deploy/grafana/dashboards.py

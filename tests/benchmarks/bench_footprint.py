@@ -1,0 +1,78 @@
+"""What a daemon costs while nothing happens: time until it answers, memory, and work per second."""
+
+import socket
+import sys
+import time
+
+import psutil
+from programs import Daemon, scratch, wait_until
+from table import Figure, Table
+
+HOW = """A daemon with default settings beside 200 checkpoints that will never be whole. Its worker processes are
+stand-ins that import nothing, so that the numbers are the daemon's own. From exec to the first answer of
+`/healthz`: the best of some starts, as others use the machine, too. Share of one core and resident memory: over the
+seconds after it became idle."""
+COLUMNS = ("", "measured", "over")
+LYING_THERE = 200
+STAND_IN = f"""#!{sys.executable}
+import os, sys
+from sidecar.group.messages import Check, Checked, Ready, decode, encode
+reports = int(sys.argv[sys.argv.index("--reports") + 1])
+os.write(reports, encode(Ready("tensorflow", "0")))
+for line in sys.stdin.buffer:
+    if isinstance(decode(line), Check):
+        os.write(reports, encode(Checked("0" * 64, ("test",))))
+"""
+
+
+def measure(quick):
+    starts, idle_seconds = (1, 5.0) if quick else (5, 30.0)
+    with scratch() as folder:
+        stand_in = folder / "python"
+        stand_in.write_text(STAND_IN)
+        stand_in.chmod(0o755)
+        checkpoints = folder / "ckpts"
+        checkpoints.mkdir()
+        for number in range(LYING_THERE):
+            (checkpoints / f"ckpt-{number}.index").write_bytes(b"torn" * 20)
+        seconds = [_start_seconds(checkpoints, stand_in) for _ in range(starts)]
+        with Daemon(checkpoints, "dense.py", worker_python=stand_in) as daemon:
+            daemon.is_standing_by()
+            share, resident = _idle(daemon, idle_seconds)
+    rows = [
+        ("exec to /healthz", f"{min(seconds):.2f} s", f"{starts} starts"),
+        ("idle", f"{share:.2%} of a core", f"{idle_seconds:.0f} s"),
+        ("resident", f"{resident / 1e6:.0f} MB", ""),
+    ]
+    figures = [
+        Figure("exec to /healthz", min(seconds), 1.0, unit=" s"),
+        Figure("idle share of a core", share * 100, 0.5, unit=" %"),
+        Figure("resident", resident / 1e6, 70, unit=" MB"),
+    ]
+    return Table("Footprint: a daemon that has nothing to do", HOW, COLUMNS, rows, figures)
+
+
+def _start_seconds(checkpoints, stand_in):
+    begin = time.monotonic()
+    with Daemon(checkpoints, "dense.py", worker_python=stand_in, http=f"127.0.0.1:{_free_port()}") as daemon:
+        return wait_until(lambda: _answers(daemon) and time.monotonic() - begin, "/healthz", pause=0.002)
+
+
+def _answers(daemon):
+    try:
+        return daemon.get("/healthz") == "ok\n"
+    except ConnectionError:
+        return False
+
+
+def _free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _idle(daemon, idle_seconds):
+    process = psutil.Process(daemon.process.pid)
+    before, begin = process.cpu_times(), time.monotonic()
+    time.sleep(idle_seconds)
+    after, seconds = process.cpu_times(), time.monotonic() - begin
+    return (after.user + after.system - before.user - before.system) / seconds, process.memory_info().rss

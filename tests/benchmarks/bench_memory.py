@@ -1,0 +1,45 @@
+"""Whether a worker process grows while it evaluates checkpoint after checkpoint."""
+
+import contextlib
+import statistics
+
+import psutil
+from crew import Crew, Place
+from programs import Child, scratch
+from table import Figure, Table
+
+HOW = """Real worker processes, driven by the daemon's own messages, evaluate checkpoints one after the other: two,
+in turn, so that values change; weights and states are saved each time, and deleted. Resident memory of rank 0 in MB
+after each evaluation: medians of a tenth of the evaluations, and a line fitted through all after the first fifth
+(warm-up)."""
+COLUMNS = ("", "evaluations", "after 1/5", "at the end", "growth MB", "slope: KB an evaluation")
+
+
+def measure(quick):
+    count = 50 if quick else 500
+    with scratch() as folder, contextlib.ExitStack() as stack:
+        saver = stack.enter_context(Child("saver.py", "keras", "dense", folder=folder))
+        paths = [saver.ask(folder=str(folder / "ckpts"), step=step)["path"] for step in (1, 2)]
+        found = {}
+        for name, places in {"one worker, alone": 1, "two workers in a cluster": 2}.items():
+            with Crew(folder / name.split()[0], "dense.py", [Place()] * places) as crew:
+                process = psutil.Process(crew.pids[0])
+                sizes = []
+                for number in range(count):
+                    crew.evaluate(paths[number % 2])
+                    sizes.append(process.memory_info().rss / 1e6)
+            found[name] = _growth(sizes)
+    rows = [(name, count, *each) for name, each in found.items()]
+    figures = [Figure(f"growth, {name}, after warm-up", each[2], 2.0, unit=" MB") for name, each in found.items()]
+    notes = [
+        "2 MB are 0.3 % of the process: what an allocator's arenas move by. A leak of one batch would be far more."
+    ]
+    return Table("Memory: a worker over many evaluations", HOW, COLUMNS, rows, figures, notes)
+
+
+def _growth(sizes):
+    """MB after warm-up and at the end, their difference, and KB per evaluation."""
+    tenth, warm = max(1, len(sizes) // 10), sizes[len(sizes) // 5 :]
+    first, last = statistics.median(warm[:tenth]), statistics.median(warm[-tenth:])
+    slope = statistics.linear_regression(range(len(warm)), warm).slope * 1000
+    return first, last, last - first, slope
