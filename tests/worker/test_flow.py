@@ -229,7 +229,7 @@ def test_count_is_checked(tmp_path):
     """Examples evaluated against those read, and against those that the task expects."""
     error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated of 5 read")
-    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4)
+    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4, sharding="own")
     error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
     error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]
