@@ -157,9 +157,9 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
         if groups := _differing(rows[:, column]):
             raise EvaluationError(
                 "stream_differs",
-                f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must read the same "
-                f"examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or not at all, "
-                f"list files with shuffle=False, and let all nodes see the same files",
+                f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must "
+                f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
+                f"not at all, list files with shuffle=False, and let all nodes see the same files",
             )
 
 

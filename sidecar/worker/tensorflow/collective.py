@@ -72,4 +72,4 @@ class MirroredCollective:
         lost = f"{who} could not be reached in a sum over the ranks of the group"
         if self._join.collectives != "nccl":
             return lost
-        return f"{lost}; collectives = 'nccl' also needs one GPU of the same kind for every rank, all its own: {message}"
+        return f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"

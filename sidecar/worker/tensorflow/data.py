@@ -83,6 +83,7 @@ class Batches:
         self._source = Source(name, eval_set, batch_size=batch_size, shard=shard, threads=threads)
         self._numbered, self._prepared = self._source.numbered(), self._source.own(self._prepare)
         self.spec = tf.nest.map_structure(_any_number_of_examples, self._prepared.element_spec)
+        self._sample: Batch | None
         _, self._sample = next(self._source.read(self._numbered.take(1)), (None, None))
         if self._sample is None and self._source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")

@@ -79,8 +79,7 @@ class Source:
         """Digest of the list of files as it is now: names within the folder that all share, and sizes in bytes."""
         assert self._files is not None, "only files have a list"
         paths = _find(self._name, self._files)
-        folder = os.path.commonprefix([f"{os.path.dirname(path)}/" for path in paths])  # noqa: PTH120 - it may be a URL
-        start = folder.rfind("/") + 1
+        start = os.path.commonprefix(paths).rfind("/") + 1  # noqa: RUF071 - cut at a slash here, so that a URL stays one
         told = [(path[start:], tf.io.gfile.stat(path).length) for path in paths]
         return hashlib.blake2b(repr(told).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
