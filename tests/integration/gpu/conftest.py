@@ -1,4 +1,4 @@
-"""Where a GPU is, its first one; elsewhere these tests are skipped with the reason. `TEST_GPU_ON=cpu` tries themselves."""
+"""The first GPU; where there is none, tests are skipped with the reason. `TEST_GPU_ON=cpu` tries the tests on a CPU."""
 
 import os
 import shutil
