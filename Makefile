@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench dashboards try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-gpu lint bench dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -15,6 +15,12 @@ demo: $(READY)  ## Train on real digits and watch every checkpoint being evaluat
 
 test: lint  ## Run every check and the whole test suite (20 minutes).
 	$(BIN)/pytest $(ARGS)
+
+test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt --editable '.[gpu,dev]' && \
+	  $(BIN)/pytest tests/integration/gpu $(ARGS); \
+	else echo '!!! NO GPU HERE, nothing was tried: nvidia-smi finds none'; fi
 
 lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/ruff check

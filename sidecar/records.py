@@ -145,17 +145,25 @@ class Value:
     goal: Literal["max", "min", "none"] = "none"
 
 
+Sharding = Literal["batches", "files", "own"]
+"""How an eval set is divided among the ranks: see `EvalData`."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvalData:
     """What an eval set held: results of another fingerprint, or another number of examples, do not compare.
 
     `sharding` says what is promised. `batches`: all ranks read the same stream, batch b went to rank b mod n, so each
-    example counts once and the bits are those of one worker. `own`: the set divides itself, only counts are promised.
+    example counts once and the bits are those of one worker. (Of files by file that were fewer than the workers: batch
+    j of file i to rank i + j mod n.) `files`: file i went whole to rank i mod n, and batches end with their files, so
+    that each example counts once and the bits are those of one worker as well, but for contents: all ranks saw the same
+    list of files with their sizes, none compared what they hold. `own`: the set divides itself, only counts are
+    promised.
     """
 
-    fingerprint: str | None  # over the contents of all batches in order; null where no rank reads them all
-    batches: int | None
-    sharding: Literal["batches", "own"]
+    fingerprint: str | None  # of the contents of all batches in order, or of the list of files; null for `own`
+    batches: int | None  # null where no rank reads them all
+    sharding: Sharding
 
 
 @dataclass(frozen=True, slots=True)

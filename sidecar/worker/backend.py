@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.group.messages import Join
+from sidecar.records import Sharding
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Numbers
 from sidecar.worker.shard import Shard
@@ -40,13 +41,14 @@ class Stream:
     """An eval set as one rank read it: equal on all ranks, or their results do not belong together."""
 
     eval_set: str
-    fingerprint: str  # hex digest over the contents of all batches in order; empty for a set that shards itself
+    fingerprint: str  # hex digest of the contents of all batches in order, or of the list of files; empty for `own`
     batches: int
     examples: int
     own_batches: int
     own_examples: int
     expected: int | None = None  # examples, if the task says how many there are
     refuses_nonfinite: bool = False  # in inputs, labels and weights
+    sharding: Sharding = "batches"  # by `files` or `own` nothing is read beforehand: the counts above are 0
 
 
 States = dict[str, dict[str, State]]

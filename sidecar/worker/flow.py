@@ -8,7 +8,7 @@ that the result of a sum proves all of them.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,9 @@ _HELLO: Final = {
 
 What they restored they compare later, in the second collective: it is hashed while they evaluate.
 """
+
+_PROFILE_BYTES: Final = 1024
+"""Of every rank's profile that travel in the hello, so that each can say what differs; a usual one has 300."""
 
 _TIMED: Final = ("restore", "evaluate", "save", "reduce")
 """Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
@@ -68,7 +71,7 @@ def evaluate(
     restored = evaluator.restore(command.path)
     with phase("read", "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
-    is_known = all(stream.fingerprint for stream in streams)  # a set that shards itself is not read beforehand
+    is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read beforehand
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase("restore", "restore"):
         restored()
@@ -82,7 +85,7 @@ def evaluate(
                 "plan": str(command.plan),
                 "checkpoint": command.checkpoint.digest,
                 "task": task_digest,
-                "profile": repr(sorted(profile.items())),
+                "profile": _lines(profile),
                 "eval sets": repr([stream.eval_set for stream in streams]),
                 "metrics": evaluator.layout(),
             },
@@ -147,21 +150,23 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
     Each rank adds its row of 64-bit digests into a matrix of zeros, so that the sum is all rows.
     """
     texts = [said[name] for name in _HELLO]
-    texts += [f"{stream.fingerprint} {stream.batches} {stream.examples}" for stream in streams if stream.fingerprint]
+    compared = [stream for stream in streams if stream.fingerprint]
+    texts += [f"{each.sharding} {each.fingerprint} {each.batches} {each.examples}" for each in compared]
     row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
     row[: len(texts)] = [_short_digest(text) for text in texts]
-    rows = _gather(collective, join, row)
+    profile = np.frombuffer(said["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
+    rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
         if groups := _differing(rows[:, column]):
-            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {_tell(groups, join)}")
-    fingerprinted = [stream.eval_set for stream in streams if stream.fingerprint]
-    for column, name in enumerate(fingerprinted, start=len(_HELLO)):
+            told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or _tell(groups, join)
+            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}")
+    for column, stream in enumerate(compared, start=len(_HELLO)):
         if groups := _differing(rows[:, column]):
             raise EvaluationError(
                 "stream_differs",
-                f"eval set {name!r}: ranks read different data: {_tell(groups, join)}. Each rank must read the same "
-                f"examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or not at all, "
-                f"list files with shuffle=False, and let all nodes see the same files",
+                f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must "
+                f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
+                f"not at all, list files with shuffle=False, and let all nodes see the same files",
             )
 
 
@@ -194,9 +199,8 @@ def _reduce(
 
 
 def _data(stream: Stream) -> EvalData:
-    if not stream.fingerprint:  # it divides itself
-        return EvalData(None, None, "own")
-    return EvalData(stream.fingerprint, stream.batches, "batches")
+    batches = stream.batches if stream.sharding == "batches" else None
+    return EvalData(stream.fingerprint or None, batches, stream.sharding)
 
 
 def _few_classes(numbers: Numbers) -> dict[str, dict[str, Value]]:
@@ -216,7 +220,7 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         found = counted[stream.eval_set]
-        if stream.fingerprint and found != stream.examples:
+        if stream.sharding == "batches" and found != stream.examples:
             raise EvaluationError(
                 "count", f"eval set {stream.eval_set!r}: {found} examples were evaluated of {stream.examples} read"
             )
@@ -247,7 +251,28 @@ def _differing(column: Int64s) -> list[list[int]]:
 
 
 def _tell(groups: list[list[int]], join: Join) -> str:
-    def tell(ranks: list[int]) -> str:
-        return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
+    return " against ".join(_named(ranks, join) for ranks in groups)
 
-    return " against ".join(tell(ranks) for ranks in groups)
+
+def _named(ranks: Iterable[int], join: Join) -> str:
+    return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
+
+
+def _lines(profile: dict[str, str]) -> str:
+    """One entry a line, in their own order: the first are told best, should not all fit."""
+    return "".join(f"{name}\t{value}\n" for name, value in profile.items())
+
+
+def _tell_profiles(rows: Int64s, join: Join) -> str:
+    """Entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
+    lines = [row.tobytes().rstrip(b"\0").decode(errors="replace").splitlines() for row in rows]
+    profiles = [dict(line.split("\t", 1) for line in each if "\t" in line) for each in lines]
+    told = []
+    for name in dict.fromkeys(name for each in profiles for name in each):
+        by_value: dict[str, list[int]] = {}
+        for rank, each in enumerate(profiles):
+            by_value.setdefault(each.get(name, "nothing"), []).append(rank)
+        if len(by_value) > 1:
+            values = (f"{value!r} for {_named(ranks, join)}" for value, ranks in by_value.items())
+            told.append(f"{name} is {' against '.join(values)}")
+    return "; ".join(told)

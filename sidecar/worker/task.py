@@ -29,8 +29,9 @@ class EvalSet:
     """Data in two steps: `source` yields cheap elements, of which a worker prepares only its own batches.
 
     Args:
-        source: Called without arguments, or with a `Shard` if it divides the data itself; returns a dataset of elements
-            (paths, indices, records), one example each.
+        source: Called without arguments, or with a `Shard` if it divides the data itself; returns numpy arrays, a
+            dataset or an iterator of elements (paths, indices, records), one example each. `sidecar.data` has sources
+            for files.
         prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
         examples: How many examples there are, if known; a different count fails the evaluation.
         every_nth: Takes part in every so many evaluations that succeed, beginning with the first one of this code.

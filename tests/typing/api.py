@@ -1,12 +1,14 @@
 """The public API as users write it: never run, only type-checked."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidecar import EvalSet, Shard, Task, saves
+from sidecar.data import npz, tfrecords
 from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
 
 
@@ -38,6 +40,15 @@ whole: Task = Task(
     checkpoint=lambda model: model,
     restore=lambda model, path: model.load(path),
     predictions=lambda _x, _y, predictions: {"guess": predictions.argmax(axis=1)},
+)
+files: Task = Task(
+    build_model,
+    {
+        "npz": npz("test.npz", "x", "y"),
+        "records": EvalSet(
+            tfrecords(["a.tfrecord", Path("b")], compression="GZIP", by="file"), prepare=lambda r: (r, r)
+        ),
+    },
 )
 joined: dict[str, dict[str, Any]] = dict(saves.read("ckpts/.sidecar/run/evaluations/ckpt-5@0123").predictions)
 

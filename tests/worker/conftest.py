@@ -61,3 +61,39 @@ def evaluate(digits):
         return found if len(found) > 1 else found[0]
 
     return run
+
+
+@pytest.fixture
+def batches(digits):
+    """Makes the `Batches` of a source."""
+    del digits
+    from sidecar.worker.shard import Shard
+    from sidecar.worker.task import EvalSet
+    from sidecar.worker.tensorflow.data import Batches, CacheBudget
+
+    def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):
+        eval_set = source if isinstance(source, EvalSet) else EvalSet(source)
+        budget = budget or CacheBudget(cache)
+        return Batches("test", eval_set, batch_size=batch_size, shard=Shard(rank, ranks), threads=2, budget=budget)
+
+    return make
+
+
+@pytest.fixture
+def refusal(batches):
+    """Kind and message of what is raised by making and reading a source."""
+    from sidecar.worker.failures import EvaluationError
+
+    def use(source, **changes):
+        made = batches(source, **changes)
+        made.first()
+        made.read(lambda: None)
+        for _ in range(2):
+            list(made.own())
+
+    def run(source, **changes):
+        with pytest.raises(EvaluationError) as caught:
+            use(source, **changes)
+        return caught.value.kind, str(caught.value)
+
+    return run

@@ -6,22 +6,6 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture
-def batches(digits):
-    """Makes the `Batches` of a source."""
-    del digits
-    from sidecar.worker.shard import Shard
-    from sidecar.worker.task import EvalSet
-    from sidecar.worker.tensorflow.data import Batches, CacheBudget
-
-    def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):
-        eval_set = source if isinstance(source, EvalSet) else EvalSet(source)
-        budget = budget or CacheBudget(cache)
-        return Batches("test", eval_set, batch_size=batch_size, shard=Shard(rank, ranks), threads=2, budget=budget)
-
-    return make
-
-
-@pytest.fixture
 def numbers(digits):
     """A source of (0, 0), (1, 1) and so on."""
     del digits
@@ -31,26 +15,6 @@ def numbers(digits):
         return lambda: tf.data.Dataset.range(count).map(lambda each: (each, each))
 
     return make
-
-
-@pytest.fixture
-def refusal(batches):
-    """Kind and message of what is raised by making and reading a source."""
-    from sidecar.worker.failures import EvaluationError
-
-    def use(source, **changes):
-        made = batches(source, **changes)
-        made.first()
-        made.read(lambda: None)
-        for _ in range(2):
-            list(made.own())
-
-    def run(source, **changes):
-        with pytest.raises(EvaluationError) as caught:
-            use(source, **changes)
-        return caught.value.kind, str(caught.value)
-
-    return run
 
 
 def contents(batches):
@@ -300,4 +264,4 @@ def test_images_called_batched(refusal, digits):
 def test_neither_dataset_nor_arrays(refusal):
     """Something else is named by its type."""
     kind, message = refusal(lambda: 7)
-    assert (kind, "expected a tf.data.Dataset or numpy arrays (x, y), found int" in message) == ("task_error", True)
+    assert (kind, "expected a tf.data.Dataset, numpy arrays (x, y), an iterator" in message) == ("task_error", True)

@@ -158,8 +158,8 @@ def run(tmp_path, evaluators, **differing):
     return found
 
 
-def ranks(parts=PARTS, **changes):
-    return [FakeEvaluator((STREAM,), part, **changes) for part in parts]
+def ranks(parts=PARTS, streams=(STREAM,), **changes):
+    return [FakeEvaluator(streams, part, **changes) for part in parts]
 
 
 def test_every_rank_holds_the_whole_result(tmp_path):
@@ -217,6 +217,38 @@ def test_hello_names_what_differs(tmp_path, what, values, words):
     assert not (tmp_path / "evaluations").exists()
 
 
+def test_hello_tells_what_differs_in_the_profile(tmp_path):
+    """Each entry with its values and the nodes that have them; the rest is not told."""
+    usual = {"device": "1 x NVIDIA H200", "framework": "tensorflow 2.21.0", "threads": "2"}
+    profiles = [usual, usual | {"device": "CPU"}, usual | {"threads": "4"}]
+    for end, _, _ in run(tmp_path, ranks(), profile=profiles):
+        assert end.kind == "mismatch"
+        assert str(end).partition("(profile): ")[2] == (
+            "device is '1 x NVIDIA H200' for rank 0 on node-0, rank 2 on node-2 against 'CPU' for rank 1 on node-1; "
+            "threads is '2' for rank 0 on node-0, rank 1 on node-1 against '4' for rank 2 on node-2"
+        )
+    endless = [{"isa": "x" * 5000}, {"isa": "x" * 5000}, {"isa": "x" * 5000 + "y"}]
+    error = run(tmp_path, ranks(), profile=endless)[0][0]
+    assert str(error).endswith("(profile): rank 0 on node-0, rank 1 on node-1 against rank 2 on node-2")
+
+
+def test_a_set_divided_by_file(tmp_path):
+    """Its list of files is compared; how many examples it has only the sum tells, and the result says how it was."""
+    by_file = replace(STREAM, batches=0, examples=0, own_batches=0, own_examples=0, sharding="files")
+    evaluators = ranks(streams=(by_file,))
+    for end, _, reports in run(tmp_path, evaluators):
+        assert end.result.data == {"test": EvalData("abc", None, "files")}
+        assert end.result.examples == {"test": 5}
+        assert reports[-1] == Progress(7, 1, None)
+    for changed in (replace(by_file, fingerprint="xyz"), replace(by_file, sharding="batches")):
+        evaluators[1].streams = (changed,)
+        assert "eval set 'test': ranks read different data" in str(run(tmp_path, evaluators)[0][0])
+    for each in evaluators:
+        each.streams = (replace(by_file, expected=6),)
+    error = run(tmp_path, evaluators)[0][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 5 examples were evaluated, EvalSet says 6")
+
+
 def test_hello_compares_values_and_data(tmp_path):
     """Other values restored from the same checkpoint; another stream of data; other sets."""
     evaluators = ranks()
@@ -239,7 +271,7 @@ def test_count_is_checked(tmp_path):
     """Examples evaluated against those read, and against those that the task expects."""
     error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated of 5 read")
-    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4)
+    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4, sharding="own")
     error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
     error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]

@@ -22,6 +22,19 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
     assert set(profile) == {"framework", "keras", "floatx", "device", "isa", "onednn", "xla", "tf32", "threads"}
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 x NVIDIA H200"), (2, "2 x NVIDIA H200")])
+def test_profile_says_how_many_devices_of_which_kind(digits, monkeypatch, count, said):
+    """So that ranks with another number or another kind find out in the hello."""
+    import tensorflow as tf
+
+    from sidecar.worker.tensorflow import make
+
+    assert digits.HELD_OUT
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["gpu"] * count)
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _gpu: {"device_name": "NVIDIA H200"})
+    assert make().profile()["device"] == said
+
+
 @pytest.mark.parametrize(
     ("cpuinfo", "flags"),
     [

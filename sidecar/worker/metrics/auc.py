@@ -38,8 +38,8 @@ class AUC:
         """The identity of every state. Raises `TaskError` if there are too many examples, or nobody knows how many."""
         if extent.examples is None:
             raise TaskError(
-                f"metric {self.name!r}: an exact AUC needs to know the number of examples, which a set that shards "
-                f"itself does not tell: use BinnedAUC"
+                f"metric {self.name!r}: an exact AUC needs to know the number of examples, which a set that "
+                f"divides itself, or is divided by file, does not tell: use BinnedAUC"
             )
         if extent.examples > self._max_examples:
             raise TaskError(

@@ -23,7 +23,8 @@ class Extent:
     """What is known of an eval set before it is evaluated.
 
     Args:
-        examples: How many there are on all ranks together; None if only the end will tell (a set that shards itself).
+        examples: How many there are on all ranks together; None if only the end will tell: of a set that divides
+            itself, or is divided by file.
         shard: Which rank this is, of how many.
     """
 

@@ -7,6 +7,7 @@ Keras' broken `evaluate` under it nor its replica-aware metric variables take pa
 import os
 import platform
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -53,16 +54,17 @@ class TensorFlowBackend:
         import keras
 
         gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
+        counted = Counter(str(gpu.get("device_name", "GPU")) for gpu in gpus)
         return {
+            "device": ", ".join(f"{count} x {name}" for name, count in sorted(counted.items())) or "CPU",
             "framework": f"tensorflow {tf.__version__}",
             "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in _KERAS if name in sys.modules),
             "floatx": keras.config.floatx(),  # of ~/.keras/keras.json, which nodes need not share
-            "device": ", ".join(str(gpu.get("device_name", "GPU")) for gpu in gpus) or "CPU",
-            "isa": _instruction_set(),
             "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(self._threads),
+            "isa": _instruction_set(),  # the longest
         }
 
 

@@ -69,4 +69,7 @@ class MirroredCollective:
         ranks = {int(rank) for rank in _TASK.findall(message)} - {self._join.rank}
         members = [self._join.members[rank] for rank in sorted(ranks) if rank < len(self._join.members)]
         who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
-        return f"{who} could not be reached in a sum over the ranks of the group"
+        lost = f"{who} could not be reached in a sum over the ranks of the group"
+        if self._join.collectives != "nccl":
+            return lost
+        return f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"

@@ -7,7 +7,7 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +18,16 @@ from sidecar.worker.backend import Stream, Tick
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.nonfinite import PLACES, Finds
 from sidecar.worker.shard import Shard
-from sidecar.worker.task import EvalSet, call
+from sidecar.worker.task import EvalSet
 from sidecar.worker.tensorflow.finite import finite_rows, is_finite
+from sidecar.worker.tensorflow.sources import Source, unless_batched
 
 Batch = Any
 """A nested structure of tensors whose first dimension counts examples."""
 
 _ORDER_ADVICE: Final = (
-    "shuffle with a seed and reshuffle_each_iteration=False or not at all, and list files with shuffle=False"
+    "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
+    "generator start anew whenever its function is called"
 )
 
 
@@ -80,16 +82,17 @@ class Batches:
     ) -> None:
         self.name = name
         self._eval_set, self._batch_size, self._shard = eval_set, batch_size, shard
-        self._source = _batched(name, _make_dataset(name, eval_set, shard), batch_size, threads)
-        self._prepared = self._prepare(self._source)
+        self._source = Source(name, eval_set, batch_size=batch_size, shard=shard, threads=threads)
+        self._numbered, self._prepared = self._source.numbered(), self._source.own(self._prepare)
         self.spec = tf.nest.map_structure(_any_number_of_examples, self._prepared.element_spec)
-        self._sample: Batch | None = next(iter(self._source.take(1)), None)
-        if self._sample is None and not eval_set.shards_itself:
+        self._sample: Batch | None
+        _, self._sample = next(self._source.read(self._numbered.take(1)), (None, None))
+        if self._sample is None and self._source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
         self._sample_digest = None if self._sample is None else _digest(self._sample)
         self._stream: Stream | None = None
         self._own_digest = b""
-        self._firsts: list[int] = []
+        self._places: list[tuple[int, int | None]] = []  # of own batches: number and first example in the whole set
         self._cache = Cache(budget)
         self.nonfinite = Finds()
         self._looked = False
@@ -105,34 +108,41 @@ class Batches:
             raise EvaluationError(
                 "task_error",
                 f"eval set {self.name!r}: x, y and sample_weight of a batch hold {sorted(sizes)} examples, they need "
-                f"equally many" + _unless_batched(self._batch_size),
+                f"equally many" + unless_batched(self._batch_size),
             )
         return prepared
 
     def read(self, tick: Tick) -> Stream:
         """Read the whole stream once, fingerprint it, and keep this rank's own batches if there is memory for them."""
-        if self._stream is None:
-            self._stream = self._trust() if self._eval_set.shards_itself else self._read_all(tick)
-        return self._stream
+        if self._source.sharding == "batches":
+            self._stream = self._stream or self._read_all(tick)
+            return self._stream
+        stream = self._trust()
+        if self._stream not in (None, stream):
+            raise self._has_changed()
+        self._stream = stream
+        return stream
 
     @property
     def examples(self) -> int | None:
         """How many examples all ranks have together, once read; None if only the end will tell."""
-        return self._stream.examples if self._stream is not None and self._stream.fingerprint else None
+        return None if self._stream is None or self._stream.sharding != "batches" else self._stream.examples
 
     def own(self) -> Iterator[tuple[int, int | None, Batch]]:
-        """This rank's own batches in order: number in the whole set, place of the first example there, if known, batch.
+        """This rank's own batches in order, each after its number and the place of its first example in the whole set.
+
+        Where that is not known it is None, and the number says nothing.
 
         Fills `nonfinite`, once where later evaluations see the same data. Raises `EvaluationError` (`stream_differs`)
         if they are no longer those that were read.
         """
-        firsts: Iterator[int | None] = repeat(None) if self.examples is None else iter(self._firsts)
+        places: Iterator[tuple[int, int | None]] = repeat((0, None)) if self.examples is None else iter(self._places)
         looks = not self._looked
         if looks:
             self.nonfinite = Finds()
-        for number, batch in zip(count(self._shard.rank, self._shard.world_size), self._own(), strict=False):
+        for batch in self._own():
             try:
-                first = next(firsts)
+                number, first = next(places)
             except StopIteration:
                 raise self._has_changed() from None
             if looks:
@@ -149,7 +159,7 @@ class Batches:
     @property
     def _is_known(self) -> bool:
         """Whether what is read again is compared with what was read first."""
-        return self._eval_set.prepare is None and not self._eval_set.shards_itself
+        return self._eval_set.prepare is None and self._source.sharding == "batches"
 
     def _own(self) -> Iterator[Batch]:
         if self._cache.complete:
@@ -157,7 +167,7 @@ class Batches:
             return
         digest = hashlib.blake2b(digest_size=16)
         self._cache.clear()  # of an evaluation that was broken off
-        for batch in self._own_dataset().prefetch(2):
+        for batch in self._source.read(self._prepared):
             if self._is_known:
                 digest.update(_digest(batch))
             else:
@@ -175,15 +185,8 @@ class Batches:
             f"in another order each time: {_ORDER_ADVICE}",
         )
 
-    def _own_dataset(self) -> Any:
-        if self._eval_set.shards_itself:
-            return self._prepared
-        rank, world_size = self._shard.rank, self._shard.world_size
-        own = self._source.enumerate().filter(lambda index, _: index % world_size == rank).map(lambda _, batch: batch)
-        return self._prepare(own)
-
     def _prepare(self, batches: Any) -> Any:
-        """Map `prepare` over single elements; batches come out as they went in, since only the very last is short."""
+        """Map `prepare` over single elements; batches come out as they went in, since only the last one is short."""
         if self._eval_set.prepare is None:
             return batches
         if self._batch_size is None:
@@ -196,8 +199,8 @@ class Batches:
         batches = examples = own_batches = own_examples = 0
         expected = self._eval_set.examples
         self._cache.clear()
-        self._firsts = []
-        for batch in self._source.prefetch(2):
+        self._places = []
+        for number, batch in self._source.read(self._numbered):
             digest = _digest(batch)
             if batches == 0 and digest != self._sample_digest:
                 raise EvaluationError(
@@ -206,16 +209,20 @@ class Batches:
                 )
             fingerprint.update(digest)
             size = examples_in(batch)
-            if self._shard.owns(batches):
+            if self._shard.owns(int(number)):
                 own_batches, own_examples = own_batches + 1, own_examples + size
                 own.update(digest)
-                self._firsts.append(examples)
+                self._places.append((batches, examples))
                 if self._eval_set.prepare is None:
                     self._cache.offer(batch)
             batches, examples = batches + 1, examples + size
             if expected is not None and examples > expected:  # it may never end
                 break
             tick()
+        if batches == 0:
+            raise EvaluationError(
+                "stream_differs", f"eval set {self.name!r} is empty when it is read a second time: {_ORDER_ADVICE}"
+            )
         if expected is not None and examples != expected:
             found = f"more than {expected}" if examples > expected else str(examples)
             raise EvaluationError("count", f"eval set {self.name!r} has {found} examples, EvalSet says {expected}")
@@ -227,8 +234,11 @@ class Batches:
         return Stream(self.name, fingerprinted, batches, examples, own_batches, own_examples, expected, refuses)
 
     def _trust(self) -> Stream:
-        """A set that shards itself promises that every example is in one shard; only counts can be checked."""
-        return Stream(self.name, "", 0, 0, 0, 0, self._eval_set.examples, self._eval_set.nonfinite == "refuse")
+        """No rank reads all: of files their list can be compared, of a set that divides itself counts only."""
+        sharding = self._source.sharding
+        fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
+        refuses = self._eval_set.nonfinite == "refuse"
+        return Stream(self.name, fingerprint, 0, 0, 0, 0, self._eval_set.examples, refuses, sharding)
 
 
 def array_of(tensor: Any) -> NDArray[Any]:
@@ -250,42 +260,6 @@ def feed(update: Callable[[Any], None], array: NDArray[Any]) -> None:
 def examples_in(batch: Batch) -> int:
     """How many examples a batch holds."""
     return int(tf.nest.flatten(batch)[0].shape[0])
-
-
-def _make_dataset(name: str, eval_set: EvalSet, shard: Shard) -> Any:
-    made = call(f"eval set {name!r}", eval_set.source, *([shard] if eval_set.shards_itself else []))
-    if isinstance(made, list):
-        made = tuple(made)
-    if isinstance(made, tuple):  # copied into tensors once, not written into a graph
-        made = tf.data.Dataset.from_tensor_slices(made)
-    if not isinstance(made, tf.data.Dataset):
-        raise EvaluationError(
-            "task_error",
-            f"eval set {name!r}: expected a tf.data.Dataset or numpy arrays (x, y), found {type(made).__name__}",
-        )
-    if made.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise EvaluationError("task_error", f"eval set {name!r} repeats for ever: remove .repeat(), or add .take(n)")
-    return made
-
-
-def _batched(name: str, dataset: Any, batch_size: int | None, threads: int) -> Any:
-    options = tf.data.Options()
-    options.deterministic = True
-    options.threading.private_threadpool_size = threads
-    if batch_size is not None:
-        dataset = dataset.batch(batch_size)
-    elif any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
-        raise EvaluationError(
-            "task_error",
-            f"eval set {name!r} yields single examples, {dataset.element_spec}{_unless_batched(batch_size)}",
-        )
-    return dataset.with_options(options)
-
-
-def _unless_batched(batch_size: int | None) -> str:
-    if batch_size is not None:
-        return ""
-    return "; Task(batch_size=None) means that the data is batched already: if it is not, give a batch_size"
 
 
 def _any_number_of_examples(spec: Any) -> Any:

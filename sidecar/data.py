@@ -1,0 +1,8 @@
+"""Files as eval sets, for tasks: `from sidecar.data import npz, tfrecords`.
+
+Light, like `from sidecar import Task`: numpy or the framework is imported once a source is called, in the worker.
+"""
+
+from sidecar.worker.sources import npz, tfrecords
+
+__all__ = ["npz", "tfrecords"]

@@ -1,0 +1,26 @@
+"""The first GPU; where there is none, tests are skipped with the reason. `TEST_GPU_ON=cpu` tries the tests on a CPU."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def device():
+    """What `devices` is set to: "0", the first GPU; "cpu" on request."""
+    if os.environ.get("TEST_GPU_ON") == "cpu":
+        return "cpu"
+    program = shutil.which("nvidia-smi")
+    listed = subprocess.run([program, "-L"], capture_output=True, text=True).stdout if program else ""
+    if "GPU 0:" not in listed:
+        pytest.skip("NO GPU HERE, nothing was tried: nvidia-smi finds none")
+    return "0"
+
+
+@pytest.fixture
+def only_gpu(device):
+    """Skips what has no meaning on a CPU."""
+    if device == "cpu":
+        pytest.skip("only a GPU can be taken by others")
