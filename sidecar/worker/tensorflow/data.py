@@ -5,6 +5,7 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, repeat
@@ -27,6 +28,8 @@ Batch = Any
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, and list files with shuffle=False"
 )
+
+_DIFFERENT_SHAPES: Final = re.compile("Cannot add tensor to the batch|Cannot batch tensors with different shapes")
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Batches:
         self._source = _batched(name, _make_dataset(name, eval_set, shard), batch_size, threads)
         self._prepared = self._prepare(self._source)
         self.spec = tf.nest.map_structure(_any_number_of_examples, self._prepared.element_spec)
-        self._sample: Batch | None = next(iter(self._source.take(1)), None)
+        self._sample: Batch | None = next(_each(name, self._source.take(1)), None)
         if self._sample is None and not eval_set.shards_itself:
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
         self._sample_digest = None if self._sample is None else _digest(self._sample)
@@ -99,7 +102,7 @@ class Batches:
         sample, self._sample = self._sample, None
         if sample is None:
             return tf.nest.map_structure(_zeros, self.spec)
-        prepared = next(iter(self._prepare(tf.data.Dataset.from_tensors(sample))))
+        prepared = next(_each(self.name, self._prepare(tf.data.Dataset.from_tensors(sample))))
         sizes = {len(tensor) for tensor in tf.nest.flatten(prepared) if isinstance(tensor, tf.Tensor)}
         if len(sizes) > 1:
             raise EvaluationError(
@@ -157,7 +160,7 @@ class Batches:
             return
         digest = hashlib.blake2b(digest_size=16)
         self._cache.clear()  # of an evaluation that was broken off
-        for batch in self._own_dataset().prefetch(2):
+        for batch in _each(self.name, self._own_dataset().prefetch(2)):
             if self._is_known:
                 digest.update(_digest(batch))
             else:
@@ -189,7 +192,8 @@ class Batches:
         if self._batch_size is None:
             return batches.map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
         elements = batches.unbatch().map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
-        return elements.batch(self._batch_size)
+        is_ragged = any(isinstance(spec, tf.RaggedTensorSpec) for spec in tf.nest.flatten(batches.element_spec))
+        return elements.ragged_batch(self._batch_size) if is_ragged else elements.batch(self._batch_size)
 
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
@@ -197,7 +201,7 @@ class Batches:
         expected = self._eval_set.examples
         self._cache.clear()
         self._firsts = []
-        for batch in self._source.prefetch(2):
+        for batch in _each(self.name, self._source.prefetch(2)):
             digest = _digest(batch)
             if batches == 0 and digest != self._sample_digest:
                 raise EvaluationError(
@@ -296,7 +300,24 @@ def _any_number_of_examples(spec: Any) -> Any:
 
 
 def _zeros(spec: Any) -> Any:
-    return tf.zeros([dimension or 1 for dimension in spec.shape], spec.dtype)
+    zeros = tf.zeros([dimension or 1 for dimension in spec.shape], spec.dtype)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensor.from_tensor(zeros, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype)
+    return tf.sparse.from_dense(zeros) if isinstance(spec, tf.SparseTensorSpec) else zeros
+
+
+def _each(name: str, batches: Any) -> Iterator[Batch]:
+    """Every batch; raises `EvaluationError` where examples make none."""
+    try:
+        yield from batches
+    except tf.errors.InvalidArgumentError as error:
+        if not _DIFFERENT_SHAPES.search(error.message):
+            raise
+        raise EvaluationError(
+            "task_error",
+            f"eval set {name!r}: its examples have different shapes, so they make no batch: pad them to one shape, or "
+            f"give Task(batch_size=None) and batch them with padded_batch or ragged_batch ({error.message[:200]})",
+        ) from error
 
 
 def _digest(batch: Batch) -> bytes:
