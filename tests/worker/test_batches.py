@@ -11,7 +11,8 @@ def batches(digits):
     del digits
     from sidecar.worker.shard import Shard
     from sidecar.worker.task import EvalSet
-    from sidecar.worker.tensorflow.data import Batches, CacheBudget
+    from sidecar.worker.tensorflow.cache import CacheBudget
+    from sidecar.worker.tensorflow.data import Batches
 
     def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):
         eval_set = source if isinstance(source, EvalSet) else EvalSet(source)
@@ -127,7 +128,7 @@ def test_read_from_memory_or_not(batches, digits):
 
 def test_what_does_not_fit_leaves_room_for_others(batches, numbers):
     """A set larger than the cache gives back what it took, so that the next set can have it."""
-    from sidecar.worker.tensorflow.data import CacheBudget
+    from sidecar.worker.tensorflow.cache import CacheBudget
 
     budget = CacheBudget(200)
     large, small = (batches(numbers(count), budget=budget) for count in (100, 8))

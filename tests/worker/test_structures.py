@@ -19,7 +19,7 @@ def random(*shape, high=None):
     return generator.normal(size=shape).astype("float32") if high is None else generator.integers(0, high, shape)
 
 
-def ramp(shape, dtype=None, **_):
+def ramp(shape, **_):
     """Weights that are the same in every model."""
     import tensorflow as tf
 

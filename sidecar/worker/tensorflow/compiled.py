@@ -10,7 +10,7 @@ from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Extent, Numbers, value
 from sidecar.worker.states import SetStates, named, within
-from sidecar.worker.tensorflow.data import Batch
+from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.keras_metric import KerasMetric
 from sidecar.worker.tensorflow.probe import divided
 

@@ -15,8 +15,9 @@ from sidecar.worker.metrics.metric import Extent, Metric, Numbers, Seen
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.task import Task, call
+from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
-from sidecar.worker.tensorflow.data import Batch, array_of
+from sidecar.worker.tensorflow.data import array_of
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
 from sidecar.worker.tensorflow.keras_metric import MeasuredMetric, masked
 from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
