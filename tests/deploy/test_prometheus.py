@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from sidecar.history import History
 from sidecar.observers.prometheus import Exporter
-from sidecar.records import KINDS, PHASES, Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
+from sidecar.records import KINDS, PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
 from sidecar.status import Newest, Status, WorkerStatus
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -94,6 +94,7 @@ def registry():
             profile={},
             saves=(),
             classes={"test": {"recall": {"cat": Value(accuracy, accuracy.hex())}}},
+            nonfinite={"test": {"prediction": Nonfinite(3, 3, 97)}},
         )
         history.apply(replace(plan(f"ckpt-{accuracy}"), status="succeeded", result=result))
     status = Status(

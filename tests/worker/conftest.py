@@ -69,7 +69,8 @@ def batches(digits):
     del digits
     from sidecar.worker.shard import Shard
     from sidecar.worker.task import EvalSet
-    from sidecar.worker.tensorflow.data import Batches, CacheBudget
+    from sidecar.worker.tensorflow.cache import CacheBudget
+    from sidecar.worker.tensorflow.data import Batches
 
     def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):
         eval_set = source if isinstance(source, EvalSet) else EvalSet(source)

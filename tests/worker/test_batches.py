@@ -91,7 +91,7 @@ def test_read_from_memory_or_not(batches, digits):
 
 def test_what_does_not_fit_leaves_room_for_others(batches, numbers):
     """A set larger than the cache gives back what it took, so that the next set can have it."""
-    from sidecar.worker.tensorflow.data import CacheBudget
+    from sidecar.worker.tensorflow.cache import CacheBudget
 
     budget = CacheBudget(200)
     large, small = (batches(numbers(count), budget=budget) for count in (100, 8))
@@ -265,3 +265,39 @@ def test_neither_dataset_nor_arrays(refusal):
     """Something else is named by its type."""
     kind, message = refusal(lambda: 7)
     assert (kind, "expected a tf.data.Dataset, numpy arrays (x, y), an iterator" in message) == ("task_error", True)
+
+
+def test_ragged_and_sparse_sets(batches, digits):
+    """They are batched, kept and told apart as others are; a rank that has nothing builds on zeros of their kind."""
+    del digits
+    import tensorflow as tf
+
+    from sidecar import Shard
+    from sidecar.worker.task import EvalSet
+
+    ragged = tf.RaggedTensor.from_row_lengths([1, 2, 3, 4, 5, 6], [1, 0, 3, 2, 0])
+    sparse = tf.sparse.from_dense([[1, 0], [0, 2], [0, 0], [3, 0], [0, 4]])
+    arrays = {"ragged": ragged, "sparse": sparse}, [0, 1, 2, 3, 4]
+    made = batches(lambda: tf.data.Dataset.from_tensor_slices(arrays), batch_size=2, rank=1, ranks=2)
+    made.read(lambda: None)
+    for _ in range(2):
+        ((number, first, batch),) = made.own()
+        assert (number, first, batch[0]["ragged"].to_list()) == (1, 2, [[2, 3, 4], [5, 6]])
+        assert tf.sparse.to_dense(batch[0]["sparse"]).numpy().tolist() == [[0, 0], [3, 0]]
+
+    def source(shard: Shard):
+        return tf.data.Dataset.from_tensor_slices(arrays).take(1 - shard.rank)
+
+    zeros = batches(EvalSet(source), rank=1, ranks=2).first()[0]
+    assert (zeros["ragged"].to_list(), zeros["sparse"].dense_shape.numpy().tolist()) == ([[0]], [1, 2])
+
+
+def test_examples_that_make_no_batch(refusal, digits):
+    """Rows of different lengths, unless they are ragged: told with what to do."""
+    del digits
+    import tensorflow as tf
+
+    lengths = lambda: tf.data.Dataset.range(1, 10).map(lambda each: (tf.range(each), each))  # noqa: E731
+    kind, message = refusal(lengths)
+    assert kind == "task_error"
+    assert "eval set 'test': its examples have different shapes, so they make no batch: pad them" in message

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import tensorflow as tf
+
 from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Extent, Numbers, value
 from sidecar.worker.states import SetStates, named, within
-from sidecar.worker.tensorflow.data import Batch
+from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.keras_metric import KerasMetric
 from sidecar.worker.tensorflow.probe import divided
 
@@ -18,7 +20,8 @@ class CompiledMeasurement:
 
     def __init__(self, model: Any, first: Batch) -> None:
         self._model = model
-        results = model.test_step(first)  # metrics get their variables here
+        with _overheard(model) as seen:
+            results = model.test_step(first)  # metrics get their variables here
         if not isinstance(results, dict):
             raise EvaluationError(
                 "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
@@ -26,8 +29,14 @@ class CompiledMeasurement:
         metrics = list(_leaves(model.metrics))
         self._metrics = {f"{index}:{metric.name}": KerasMetric(metric) for index, metric in enumerate(metrics)}
         whole, first_part, second_part = (self._after(part) for part in divided(first))
+        # Keras' own loss of a batch is a mean over what is not masked there: it is taken as it is, batch by batch.
+        excepted = (
+            _losses_of_keras(model) if any(hasattr(each, "_keras_mask") for each in tf.nest.flatten(seen)) else []
+        )
         for metric, *states in zip(self._metrics.values(), whole, first_part, second_part, strict=True):
-            metric.check_mergeable(states[0], states[1:])
+            if all(metric.metric is not each for each in excepted):
+                metric.check_mergeable(states[0], states[1:])
+        self._unweighted = [id(each) for each in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
         self._by_result = self._sources(first)  # runs the step again
         found = set(self._by_result)
         for source in self._by_result.values():
@@ -50,7 +59,16 @@ class CompiledMeasurement:
             metric.reset()
         with _overheard(self._model) as seen:
             self._model.test_step(batch)
-        return [metric.read() for metric in self._metrics.values()], seen
+        return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
+
+    def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
+        """What a metric holds after one batch; a loss by output counts examples, where Keras 3 forgets how many."""
+        change = metric.read()
+        if id(metric.metric) not in self._unweighted or not seen:
+            return change
+        total, batches = change
+        examples = tf.cast(tf.shape(tf.nest.flatten(seen)[0])[0], total.dtype)
+        return [total * tf.where(batches == 1, examples, 1), tf.where(batches == 1, examples, batches)]
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
@@ -132,6 +150,12 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
             object.__delattr__(owner, name)
         else:
             object.__setattr__(owner, name, own)
+
+
+def _losses_of_keras(model: Any) -> list[Any]:
+    """The metrics in which Keras keeps the compiled loss, of all outputs and of each."""
+    kept = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
+    return [getattr(model, "_loss_tracker", None), *getattr(kept, "metrics", ())]
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:

@@ -6,7 +6,6 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
@@ -19,59 +18,14 @@ from sidecar.worker.failures import EvaluationError
 from sidecar.worker.nonfinite import PLACES, Finds
 from sidecar.worker.shard import Shard
 from sidecar.worker.task import EvalSet
+from sidecar.worker.tensorflow.cache import Batch, Cache, CacheBudget
 from sidecar.worker.tensorflow.finite import finite_rows, is_finite
 from sidecar.worker.tensorflow.sources import Source, unless_batched
-
-Batch = Any
-"""A nested structure of tensors whose first dimension counts examples."""
 
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
     "generator start anew whenever its function is called"
 )
-
-
-@dataclass(slots=True)
-class CacheBudget:
-    """Bytes of prepared batches that may still be kept in memory, over all eval sets of a worker."""
-
-    left: int
-
-
-class Cache:
-    """All own batches of one eval set, or none: what does not fit as a whole is not kept at all."""
-
-    def __init__(self, budget: CacheBudget) -> None:
-        self._budget = budget
-        self._batches: list[Batch] = []
-        self._bytes = 0
-        self._fits = True
-        self.complete = False
-
-    def offer(self, batch: Batch) -> None:
-        """Keep the batch while all so far fit into the budget."""
-        if not self._fits:
-            return
-        size = sum(_bytes_of(tensor) for tensor in tf.nest.flatten(batch, expand_composites=True))
-        if size > self._budget.left:
-            self.clear()
-            self._fits = False
-            return
-        self._budget.left -= size
-        self._bytes += size
-        self._batches.append(batch)
-
-    def finish(self) -> None:
-        """The batches offered are all that there are."""
-        self.complete = self._fits
-
-    def clear(self) -> None:
-        """Give everything back."""
-        self._budget.left += self._bytes
-        self._batches, self._bytes = [], 0
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)
 
 
 class Batches:
@@ -102,7 +56,7 @@ class Batches:
         sample, self._sample = self._sample, None
         if sample is None:
             return tf.nest.map_structure(_zeros, self.spec)
-        prepared = next(iter(self._prepare(tf.data.Dataset.from_tensors(sample))))
+        prepared = next(self._source.read(self._prepare(tf.data.Dataset.from_tensors(sample))))
         sizes = {len(tensor) for tensor in tf.nest.flatten(prepared) if isinstance(tensor, tf.Tensor)}
         if len(sizes) > 1:
             raise EvaluationError(
@@ -192,7 +146,8 @@ class Batches:
         if self._batch_size is None:
             return batches.map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
         elements = batches.unbatch().map(self._eval_set.prepare, num_parallel_calls=tf.data.AUTOTUNE)
-        return elements.batch(self._batch_size)
+        is_ragged = any(isinstance(spec, tf.RaggedTensorSpec) for spec in tf.nest.flatten(batches.element_spec))
+        return elements.ragged_batch(self._batch_size) if is_ragged else elements.batch(self._batch_size)
 
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
@@ -270,7 +225,10 @@ def _any_number_of_examples(spec: Any) -> Any:
 
 
 def _zeros(spec: Any) -> Any:
-    return tf.zeros([dimension or 1 for dimension in spec.shape], spec.dtype)
+    zeros = tf.zeros([dimension or 1 for dimension in spec.shape], spec.dtype)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensor.from_tensor(zeros, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype)
+    return tf.sparse.from_dense(zeros) if isinstance(spec, tf.SparseTensorSpec) else zeros
 
 
 def _digest(batch: Batch) -> bytes:
@@ -278,10 +236,3 @@ def _digest(batch: Batch) -> bytes:
     for tensor in tf.nest.flatten(batch, expand_composites=True):
         feed(digest.update, tensor.numpy())
     return digest.digest()
-
-
-def _bytes_of(tensor: Any) -> int:
-    array = tensor.numpy()
-    if array.dtype.hasobject:
-        return sum(len(text) for text in array.ravel().tolist())
-    return int(array.nbytes)

@@ -20,7 +20,8 @@ from sidecar.worker.metrics.metric import Extent, Numbers
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
 from sidecar.worker.task import Task, call
-from sidecar.worker.tensorflow.data import Batch, Batches, CacheBudget, array_of, examples_in, feed
+from sidecar.worker.tensorflow.cache import Batch, CacheBudget
+from sidecar.worker.tensorflow.data import Batches, array_of, examples_in, feed
 from sidecar.worker.tensorflow.finite import finite_rows
 from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement

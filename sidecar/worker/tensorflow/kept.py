@@ -8,7 +8,7 @@ import tensorflow as tf
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.table import columns_of
 from sidecar.worker.task import call
-from sidecar.worker.tensorflow.data import Batch
+from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.measure import unpack
 
 

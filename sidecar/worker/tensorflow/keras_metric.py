@@ -19,6 +19,7 @@ from sidecar.worker.metrics.metric import Extent, Goal, Numbers, value
 from sidecar.worker.states import ExactSum, Extreme, SetStates, State, exact_sum, named, within
 from sidecar.worker.tensorflow.data import array_of
 from sidecar.worker.tensorflow.probe import divided
+from sidecar.worker.tensorflow.restore import is_keras_2
 
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
 _DECLARED: Final = "sidecar_reduction"
@@ -278,8 +279,24 @@ def _refuse_plain_values(metric: Any) -> None:
         )
 
 
+def masked(weights: Any, predictions: Any) -> Any:
+    """The weights, with 0 where the model masks its predictions; None where everything counts as 1."""
+    mask = getattr(predictions, "_keras_mask", None)
+    if mask is None:
+        return weights
+    kept = tf.cast(mask, tf.float32)
+    if weights is None:
+        return kept
+    weights = tf.cast(weights, tf.float32)
+    while weights.shape.rank < kept.shape.rank:
+        weights = weights[..., tf.newaxis]
+    return weights * kept
+
+
 def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
     """As Keras calls it: a metric of the user's need not know about weights where there are none."""
+    if is_keras_2(metric):  # its metrics know nothing of masks: its models turn them into weights
+        weights = masked(weights, predictions)
     if weights is None:
         metric.update_state(y, predictions)
     else:

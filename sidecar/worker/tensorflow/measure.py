@@ -15,10 +15,11 @@ from sidecar.worker.metrics.metric import Extent, Metric, Numbers, Seen
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.task import Task, call
+from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
-from sidecar.worker.tensorflow.data import Batch, array_of
+from sidecar.worker.tensorflow.data import array_of
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
-from sidecar.worker.tensorflow.keras_metric import MeasuredMetric
+from sidecar.worker.tensorflow.keras_metric import MeasuredMetric, masked
 from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
 
 _LOSS: Final = "loss"
@@ -154,7 +155,7 @@ class ChosenMeasurement:
             picked = pick(predictions, output)
             tensors = {"y": tf.convert_to_tensor(pick(y, output)), "predictions": tf.convert_to_tensor(picked)}
             of_output = pick_weights(weights, output)
-            if (counted := _masked(of_output, getattr(picked, "_keras_mask", None))) is not None:
+            if (counted := masked(of_output, picked)) is not None:
                 tensors["weights"] = counted
             found.append(tensors)
         return found
@@ -177,19 +178,6 @@ def unpack(batch: Batch) -> tuple[Any, Any, Any]:
         f"elements of an eval set must be (x, y) or (x, y, sample_weight), found {type(batch).__name__}"
         + (f" of {len(batch)}" if isinstance(batch, tuple) else ""),
     )
-
-
-def _masked(weights: Any, mask: Any) -> Any:
-    """The weights, with 0 where the model masks; None where everything counts as 1."""
-    if mask is None:
-        return weights
-    kept = tf.cast(mask, tf.float32)
-    if weights is None:
-        return kept
-    weights = tf.cast(weights, tf.float32)
-    while weights.shape.rank < kept.shape.rank:
-        weights = weights[..., tf.newaxis]
-    return weights * kept
 
 
 def _chosen(task: Task) -> list[tuple[Output, Any]]:

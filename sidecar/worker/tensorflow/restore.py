@@ -88,9 +88,9 @@ def variables_of(model: Any) -> list[Any]:
     return variables + [each for each in found if id(each) not in of_training]
 
 
-def is_keras_2(model: Any) -> bool:
-    """Whether the model is of tf_keras."""
-    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(model).__mro__)
+def is_keras_2(made: Any) -> bool:
+    """Whether a model or metric is of tf_keras."""
+    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
 
 
 def _named(error: Exception, path: str) -> EvaluationError:

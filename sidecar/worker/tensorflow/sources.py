@@ -5,6 +5,7 @@ Number b belongs to rank b mod n. Batches are those before `prepare`; which exam
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -22,6 +23,7 @@ from sidecar.worker.tensorflow.generated import Generated
 Change = Callable[[Any], Any]
 """Makes a dataset of another one."""
 
+_DIFFERENT_SHAPES: Final = re.compile("Cannot add tensor to the batch|Cannot batch tensors with different shapes")
 _ACCEPTED: Final = "a tf.data.Dataset, numpy arrays (x, y), an iterator of examples, or files (sidecar.data)"
 
 
@@ -69,7 +71,14 @@ class Source:
         """Its elements; what goes wrong in a file or an iterator is told in our own words."""
         try:
             yield from dataset.prefetch(2)
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
+            if _DIFFERENT_SHAPES.search(error.message):
+                raise EvaluationError(
+                    "task_error",
+                    f"eval set {self._name!r}: its examples have different shapes, so they make no batch: pad them to "
+                    f"one shape, or give Task(batch_size=None) and batch them with padded_batch or ragged_batch "
+                    f"({error.message[:200]})",
+                ) from error
             if self._generated is not None and self._generated.problem is not None:
                 raise self._generated.problem from None
             self._find_damage()
