@@ -49,7 +49,7 @@ class Finds:
             batch: Its number in the whole eval set.
             first: Place of its first example in the whole eval set; None where that is not known.
         """
-        of_examples = [rows for rows in finite if rows.shape == (examples,)]
+        of_examples = [rows for rows in finite if rows.shape == (examples,) and not rows.all()]
         if not of_examples or (found := np.flatnonzero(~np.logical_and.reduce(of_examples))).size == 0:
             return
         column = PLACES.index(place)

@@ -48,8 +48,7 @@ def _compare(saver, folder, rounds, cores, task, examples, **settings):
         for step in range(1, rounds + 3):  # two to warm up
             for size, publisher in publishers.items():
                 saved = saver.ask(folder=str(folder / str(size)), step=step)
-                known = 0.7 * min(latencies[size][1:], default=0.0)
-                latencies[size].append(publisher.served(step, known) - saved["saved"])
+                latencies[size].append(publisher.served(step) - saved["saved"])
         for size, publisher in publishers.items():
             done = publisher.successes()[-rounds:]
             check_workers(done, size)

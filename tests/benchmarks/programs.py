@@ -19,7 +19,7 @@ from sidecar.observers.report import rows
 HERE = Path(__file__).parent
 TASKS = HERE / "tasks"
 PATIENCE_SECONDS = 120.0
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.002
 _OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM_", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
 _OF_THIS_ONE = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 _STEP = re.compile(r"^sidecar_eval_checkpoint_step\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -144,17 +144,24 @@ class Daemon(Program):
 
         wait_until(look, f"{nodes} nodes that stand by; {self.said()}", pause=0.5)
 
-    def served(self, step, quiet_seconds=0.0):
-        """When /metrics first showed this step; nobody looks for the first seconds, since looking costs CPU time."""
-        time.sleep(quiet_seconds)
+    def served(self, step):
+        """When /metrics first showed this step. Nobody asks before the outcome is there: answering costs CPU time."""
+        outcomes = self.run_dir / "outcomes"
+        wait_until(lambda: self._ended() or self._outcome_of(step, outcomes), f"step {step}", pause=POLL_SECONDS)
 
         def look():
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the daemon ended:\n{self.said()}")
             found = _STEP.search(self.get("/metrics"))
             return found is not None and float(found.group(1)) == step and time.monotonic()
 
         return wait_until(look, f"step {step}; {self.said()}", pause=POLL_SECONDS)
+
+    def _outcome_of(self, step, outcomes):
+        """Whether there is one outcome for each step so far."""
+        return outcomes.is_dir() and len(list(outcomes.iterdir())) >= step
+
+    def _ended(self):
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the daemon ended:\n{self.said()}")
 
     def successes(self):
         """The rows of `sidecar history` that tell of an evaluation, oldest first."""

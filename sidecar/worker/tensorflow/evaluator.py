@@ -1,8 +1,6 @@
 """A built task: model, data and traced steps that stay warm between checkpoints."""
 
-import errno
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,6 +25,7 @@ from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement
 from sidecar.worker.tensorflow.pending import Pending
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
+from sidecar.worker.tensorflow.weights import Weights
 
 
 class KerasEvaluator:
@@ -44,6 +43,7 @@ class KerasEvaluator:
         if not callable(self.model) or not hasattr(self.model, "weights"):
             found = f"{type(self.model).__name__} {str(self.model)[:80]!r}"
             raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {found}")
+        self._weights = Weights(self.model)
         self.builds = 1
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")  # for what needs none of the data
         self._steps: dict[str, _Step] = {}
@@ -100,29 +100,28 @@ class KerasEvaluator:
         found: States = {}
         for batches in self._chosen:
             step = self._step_of(batches)
-            counted = ExactSum((), "int64")
-            states: SetStates = self._states(batches) | {EXAMPLES: counted}
-            pending, predicted = Pending(step.measurement, states), nonfinite.Finds()
+            counted = 0
+            states = self._states(batches)
+            pending, predicted = Pending(partial(step.add, states)), nonfinite.Finds()
             for number, first, batch in batches.own():
-                outputs, columns, finite = step.run(batch)
+                outputs, finite, columns = step.run(batch)
                 examples = examples_in(batch)
-                pending.add(outputs, first)
-                counted.add(np.int64(examples))
+                pending.add([tensor.numpy() for tensor in outputs], first)
+                counted += examples
                 predicted.add("prediction", [rows.numpy() for rows in finite], examples, number, first)
                 if columns:
                     keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
                 tick()
             pending.flush()
-            found[batches.name] = states | nonfinite.states(self._shard, batches.nonfinite, predicted)
+            total = ExactSum((), "int64")
+            total.add(np.int64(counted))
+            found[batches.name] = states | {EXAMPLES: total}
+            found[batches.name] |= nonfinite.states(self._shard, batches.nonfinite, predicted)
         return found
 
     def save_weights(self, folder: Path) -> None:
         """A TensorFlow checkpoint of the model: `tf.train.Checkpoint(model=model).restore(folder / "weights")`."""
-        try:
-            tf.train.Checkpoint(model=self.model).write(str(folder / "weights"))
-        except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
-            is_full = os.strerror(errno.ENOSPC) in str(error.message)
-            raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error
+        self._weights.write(folder)
 
     def conclude(self, reduced: States) -> Mapping[str, Numbers]:
         """The final numbers, by eval set."""
@@ -150,12 +149,18 @@ class _Step:
     def __init__(self, task: Task, model: Any, first: Any, spec: Any) -> None:
         self.measurement: Measurement = measurement(task, model, first)
         self._kept = Kept(task.predictions, model, first) if task.predictions else None
+        self._outputs: Any = None  # their structure, once traced
         # As each Keras does it itself: Keras 3 traces without AutoGraph, tf_keras with it.
         self.run: Any = tf.function(self._step, input_signature=[spec], autograph=is_keras_2(model))
 
-    def _step(self, batch: Batch) -> tuple[Any, dict[str, Any], list[Any]]:
-        """What the measurement needs of a batch, what is kept of it, and which rows of the predictions are finite."""
+    def add(self, states: SetStates, outputs: list[list[Any]], firsts: Sequence[int | None]) -> None:
+        """Add several batches: of each output of `run` a list, an array for each batch."""
+        self.measurement.add(states, tf.nest.pack_sequence_as(self._outputs, outputs), firsts)
+
+    def _step(self, batch: Batch) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """What the measurement needs of a batch, which rows of the predictions are finite, and what is kept."""
         predictions = None if self._kept is None else self._kept.predict(batch)
         outputs, seen = self.measurement.step(batch, predictions)
         columns = {} if self._kept is None else self._kept.columns(batch, predictions)
-        return outputs, columns, finite_rows(seen if predictions is None else predictions)
+        self._outputs = tf.nest.map_structure(lambda _: None, outputs)  # packing it for each batch would cost more
+        return tf.nest.flatten(outputs), finite_rows(seen if predictions is None else predictions), columns

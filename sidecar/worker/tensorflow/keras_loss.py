@@ -60,7 +60,8 @@ class KerasLoss:
         """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
         parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
         (first, of_first) = next(iter(parts.values()))
-        added = first.over_count(float(exact_sum(states, _ADDED).round()), of_first) if first.count(of_first) else 0.0
+        count = first.count(of_first)
+        added = float(exact_sum(states, _ADDED).round()) / count if count else 0.0
         found = {"loss": math.fsum([added, *(each.mean(own) for each, own in parts.values())])}
         if first.weighted:
             found["loss_weighted_mean"] = math.fsum([added, *(each.by_weight(own) for each, own in parts.values())])
@@ -114,10 +115,6 @@ class _OutputLoss:
     def count(self, states: SetStates) -> int:
         return self._values.count(states)
 
-    def over_count(self, total: float, states: SetStates) -> float:
-        count = self.count(states)
-        return total / count if count else math.nan
-
     def by_weight(self, states: SetStates) -> float:
         weight = float(exact_sum(states, "weight").round())
         return self._values.total(states) / weight if weight else math.nan
@@ -125,7 +122,7 @@ class _OutputLoss:
     def mean(self, states: SetStates) -> float:
         if self.weighted and self._divide_by_weight:
             return self.by_weight(states)
-        return self.over_count(self._values.total(states), states)
+        return self._values.mean(states)
 
     def interval(self, states: SetStates) -> Interval:
         return self._values.interval(states)

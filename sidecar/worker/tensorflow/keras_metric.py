@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.intervals import Interval, normal, wilson
 from sidecar.worker.metrics.metric import Extent, Goal, Numbers, value
-from sidecar.worker.states import ExactSum, Extreme, SetStates, State, exact_sum, named, within
+from sidecar.worker.states import ExactSum, Extreme, SetStates, State, exact_sum
 from sidecar.worker.tensorflow.data import array_of
 from sidecar.worker.tensorflow.probe import divided
 from sidecar.worker.tensorflow.restore import is_keras_2
@@ -88,11 +88,6 @@ class KerasMetric:
         """Within the traced step: back to the identity."""
         for variable, identity in zip(self.metric.variables, self._identity, strict=True):
             variable.assign(tf.constant(identity, variable.dtype))
-
-    @property
-    def count_state(self) -> str | None:
-        """The state that says over how many values a mean was taken, if it is one."""
-        return "1" if self.divides else None
 
     def read(self) -> list[Any]:
         """Within the traced step, after an update: the change by this batch."""
@@ -182,7 +177,9 @@ class MeasuredMetric:
         whole, *parts = (self._after(*part) for part in divided((y, predictions, weights)))
         self._metric.check_mergeable(whole, parts)
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
-        self._function = per_example(metric) if is_plain else None
+        self._function = per_example(metric) if is_plain and self._metric.divides else None
+        if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), whole):
+            self._function = None
         self._each = PerExample()
 
     def _after(self, y: Any, predictions: Any, weights: Any) -> list[Any]:
@@ -192,45 +189,45 @@ class MeasuredMetric:
         return self._metric.values()
 
     def step(self, y: Any, predictions: Any, weights: Any) -> Any:
-        """Within the traced step: the change by this batch, and single values."""
+        """Within the traced step: single values where the metric is their mean, else its change by this batch."""
+        if self._function is not None:
+            return tf.convert_to_tensor(self._function(y, predictions))
         self._metric.reset()
         _update(self._metric.metric, y, predictions, weights)
-        change, each = self._metric.read(), None
-        if self._function is not None:
-            values = tf.convert_to_tensor(self._function(y, predictions))
-            each = values if values.shape.rank == 1 else None  # a mean over more than examples has no simple interval
-        return (change,) if each is None else (change, each)
+        return self._metric.read()
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        each = named("each", self._each.states()) if self._function is not None else {}
-        return self._metric.states(extent) | each
+        return self._metric.states(extent) if self._function is None else self._each.states()
 
     def add(self, states: SetStates, outputs: Any) -> None:
         """Add what `step` returned, each array of it a list over batches."""
-        self._metric.add(states, outputs[0])
-        for values in outputs[1:]:
-            self._each.add(within(states, "each"), values)
+        if self._function is None:
+            self._metric.add(states, outputs)
+        else:
+            self._each.add(states, outputs)
 
     def conclude(self, states: SetStates) -> Numbers:
         """The final number, or several by their own names."""
-        number, goal = self._metric.number(states), self._metric.goal()
+        name, goal = str(self._metric.metric.name), self._metric.goal()
+        if self._function is not None:
+            return Numbers({name: value(self._each.mean(states), goal, self._each.interval(states))})
+        number = self._metric.number(states)
         if isinstance(number, dict):
             return Numbers({key: value(each, goal) for key, each in number.items()})
-        return Numbers({str(self._metric.metric.name): value(number, goal, self._interval(states))})
+        return Numbers({name: value(number, goal)})
 
-    def _interval(self, states: SetStates) -> Interval:
-        counted = self._metric.count_state
-        if self._function is None or counted is None:
-            return None, None
-        each = within(states, "each")
-        if exact_sum(states, counted).round() != self._each.count(each):
-            return None, None  # what was seen one by one is not what the metric averaged
-        return self._each.interval(each)
+
+def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
+    """Whether a mean's total and count are those of these values, one for each example."""
+    total, count = states
+    if values.ndim != 1 or (values.dtype.kind == "f" and values.dtype.itemsize > 4):  # noqa: PLR2004 - bytes of a float32
+        return False
+    return count == values.size and np.allclose(values.sum(dtype=np.float64), total, rtol=_TOLERANCE, equal_nan=True)
 
 
 class PerExample:
-    """What an interval needs: counts and squares of a metric's values, seen one by one."""
+    """A mean and its interval: counts, sum and squares of values that are seen one by one."""
 
     def states(self) -> SetStates:
         """The identity of every state."""
@@ -259,6 +256,11 @@ class PerExample:
     def total(self, states: SetStates) -> float:
         """Their exact sum, rounded once."""
         return float(exact_sum(states, "total").round())
+
+    def mean(self, states: SetStates) -> float:
+        """Divided once; NaN for none."""
+        count = self.count(states)
+        return self.total(states) / count if count else math.nan
 
     def interval(self, states: SetStates) -> Interval:
         """95 % interval of the mean: Wilson's if all values are 0 or 1, else the normal one."""

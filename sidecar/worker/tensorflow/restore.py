@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
 
-_GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
+GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
 _KERAS_2_SIGNS: Final = ("layer_with_weights-0", "keras_api")  # children that only Keras 2 (tf_keras) models save
@@ -65,9 +65,9 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
     root = make_root(model) if make_root is not None else None
     try:
         reader = tf.train.load_checkpoint(path)
-        if not reader.has_tensor(_GRAPH_KEY):
+        if not reader.has_tensor(GRAPH_KEY):
             raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY))
+        graph = _object_graph(reader)
         binding = _find(model, variables, path, graph, root)
         _check_types(variables, binding, reader)
         _assign(variables, binding, path)
@@ -75,6 +75,15 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
             _checkpoint(binding.candidate).restore(path).expect_partial()
     except (tf.errors.OpError, DecodeError, IndexError) as error:
         raise _named(error, path) from error
+
+
+def keys_of(model: Any, path: str) -> list[str] | None:
+    """Where a checkpoint of `tf.train.Checkpoint(model=model)` has each of `variables_of(model)`; None if not all."""
+    variables = variables_of(model)
+    graph = _object_graph(tf.train.load_checkpoint(path))
+    candidate = _Candidate("model", tf.train.Checkpoint(model=model))
+    binding = _bind(candidate, variables, tf.train.CheckpointView(path), graph)
+    return None if binding.missing(variables) else [binding.keys[index] for index in range(len(variables))]
 
 
 def variables_of(model: Any) -> list[Any]:
@@ -91,6 +100,10 @@ def variables_of(model: Any) -> list[Any]:
 def is_keras_2(made: Any) -> bool:
     """Whether a model or metric is of tf_keras."""
     return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
+
+
+def _object_graph(reader: Any) -> Any:
+    return trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(GRAPH_KEY))
 
 
 def _named(error: Exception, path: str) -> EvaluationError:
