@@ -176,6 +176,7 @@ class Courier:
         check_run(self.storage, self._journal.run)
         self._members.write(visit.heartbeat)
         more = self._read_on() == _RECORDS_PER_ANSWER
+        self._write_view()
         answer = Answer(visit, more=more, reading=self._members.read_all())
         try:
             answer = replace(answer, saves_bytes=self._tidy(visit.tidying))
@@ -199,7 +200,7 @@ class Courier:
         return Answer(request)
 
     def _read_on(self) -> int:
-        """Read the journal on, and see to the view of the newest result: its writer may have died before that."""
+        """Read the journal on; returns how many records there were."""
         assert self._journal is not None
         plan = self._journal.open
         records = self._journal.read_new(_RECORDS_PER_ANSWER)
@@ -209,11 +210,14 @@ class Courier:
                 plan = record
             elif record.status == "succeeded" and plan is not None:
                 self._success = Closed(plan, record)
-        if self._success is not None:
-            with contextlib.suppress(StorageError):  # it is only a view: the next reading tries again
+        return len(records)
+
+    def _write_view(self) -> None:
+        """See to the view of the newest result: its writer may have died before that. No gauge waits for it."""
+        if self._journal is not None and self._success is not None:
+            with contextlib.suppress(StorageError):  # it is only a view: the next visit tries again
                 self._journal.write_result(self._success)
                 self._success = None
-        return len(records)
 
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Pin what is wanted, let go what is not; adds what is found now and what was lost on the way."""

@@ -27,7 +27,7 @@ from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
 from sidecar.status import Status
 
-_EVENT_PAUSE_SECONDS: Final = 0.05  # a burst of file events is worth one look: a save makes dozens
+_EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
