@@ -23,6 +23,7 @@ def measure(quick):
         raise RuntimeError("two cores are needed")
     with scratch() as folder, contextlib.ExitStack() as stack:
         saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
+        limit = _limit(saver, folder / "limit", rounds, cores)
         examples = 5_000 if quick else 20_000
         computing, first = _compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
         examples = 256 if quick else 512
@@ -32,7 +33,24 @@ def measure(quick):
         Figure("compute-bound, phase evaluate", computing[2], 1.85, "at least", " ×"),
         Figure("input-bound, phase evaluate", waiting[2], 1.80, "at least", " ×"),
     ]
-    return Table("Scaling: two workers against one", HOW, COLUMNS, rows, figures, [*first, *second])
+    notes = [
+        f"Two plain processes with a core each, which know nothing of each other, do {limit:.3f} × the work of one."
+    ]
+    return Table("Scaling: two workers against one", HOW, COLUMNS, rows, figures, [*notes, *first, *second])
+
+
+def _limit(saver, folder, rounds, cores):
+    """How much more two floors get done at the same time than one alone: cores share caches, memory and power."""
+    path = saver.ask(folder=str(folder), step=1)["path"]
+    with contextlib.ExitStack() as stack:
+        floors = [stack.enter_context(Child("floor.py", "keras", folder=folder, cores={core})) for core in cores]
+        found = []
+        for _ in range(2 * rounds + 1):
+            alone = statistics.mean(floor.ask(path=path)["seconds"] for floor in floors)
+            for floor in floors:
+                floor.begin(path=path)
+            found.append(2 * alone / statistics.mean(floor.answer()["seconds"] for floor in floors))
+    return statistics.median(found[1:])  # the first is cold
 
 
 def _compare(saver, folder, rounds, cores, task, examples, **settings):

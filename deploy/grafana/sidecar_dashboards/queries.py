@@ -7,6 +7,7 @@ RUN: Final = 'run="$run"'
 METRIC: Final = f'{RUN},eval_set="$eval_set",metric=~"$metric"'  # =~: Grafana escapes the values of a multiple choice
 
 CHECKPOINT_STEP: Final = f"sidecar:eval_checkpoint_step:latest{{{RUN}}}"
+SET_STEP: Final = f'sidecar:eval_set_checkpoint_step:latest{{{RUN},eval_set="$eval_set"}}'
 COMPLETED: Final = f"sidecar:eval_completed_timestamp_seconds:latest{{{RUN}}}"
 NODE_INFO: Final = f"sidecar_node_info{{{RUN}}}"
 ALERTS: Final = 'ALERTS{alertstate="firing",alertname=~"Sidecar.*",run=~"$run|"}'  # some know no run
@@ -60,8 +61,8 @@ def verdict() -> str:
 
 
 def by_step(series: str, *labels: str) -> str:
-    """One value per training step in view, with the step as a label: its last evaluation there."""
-    with_step = f'{series} * on (run) group_left (step) count_values by (run) ("step", {CHECKPOINT_STEP})'
+    """One value of the eval set per training step in view, with the step as a label: its last evaluation there."""
+    with_step = f'{series} * on (run) group_left (step) count_values by (run) ("step", {SET_STEP})'
     return f"max by ({', '.join((*labels, 'step'))}) (last_over_time(({with_step})[$__range:$__interval]))"
 
 

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from sidecar_dashboards import panels, queries
 from sidecar_dashboards.dashboard import Mark, Place, assemble, choice
 from sidecar_dashboards.panels import BLUE, DARK_BLUE, GREY, ORANGE, PURPLE, VERMILION, Panel, fixed, steps, texts
-from sidecar_dashboards.queries import CHECKPOINT_STEP, COMPLETED, METRIC, RUN, last, rule
+from sidecar_dashboards.queries import CHECKPOINT_STEP, COMPLETED, METRIC, RUN, SET_STEP, last, rule
 
 UID: Final = "sidecar-training-run"
 
@@ -306,7 +306,8 @@ def _over_step() -> Panel:
 
 def _table() -> Panel:
     per_step = {
-        "completed at": queries.by_step(f"1000 * {COMPLETED}"),
+        # Only while the set was part of the newest evaluation: with every_nth its step may be an earlier one.
+        "completed at": queries.by_step(f"(1000 * {COMPLETED} and on (run) {SET_STEP} == on (run) {CHECKPOINT_STEP})"),
         "examples": queries.by_step(rule("eval_examples:latest", f'{RUN},eval_set="$eval_set"')),
         "$1": queries.by_step(_VALUE, "metric"),
     }

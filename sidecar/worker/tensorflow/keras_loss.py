@@ -12,8 +12,8 @@ from sidecar.worker.failures import EvaluationError
 from sidecar.worker.intervals import Interval
 from sidecar.worker.metrics.metric import Extent, Numbers, value
 from sidecar.worker.states import ExactSum, SetStates, exact_sum, named, within
-from sidecar.worker.tensorflow.keras_metric import PerExample
 from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.worker.tensorflow.per_example import PerExample
 
 _ADDED: Final = "added"
 

@@ -14,10 +14,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.intervals import Interval, normal, wilson
 from sidecar.worker.metrics.metric import Extent, Goal, Numbers, value
-from sidecar.worker.states import ExactSum, Extreme, SetStates, State, exact_sum
+from sidecar.worker.states import ExactSum, Extreme, SetStates, State
 from sidecar.worker.tensorflow.data import array_of
+from sidecar.worker.tensorflow.per_example import PerExample
 from sidecar.worker.tensorflow.probe import divided
 from sidecar.worker.tensorflow.restore import is_keras_2
 
@@ -224,50 +224,6 @@ def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
     if values.ndim != 1 or (values.dtype.kind == "f" and values.dtype.itemsize > 4):  # noqa: PLR2004 - bytes of a float32
         return False
     return count == values.size and np.allclose(values.sum(dtype=np.float64), total, rtol=_TOLERANCE, equal_nan=True)
-
-
-class PerExample:
-    """A mean and its interval: counts, sum and squares of values that are seen one by one."""
-
-    def states(self) -> SetStates:
-        """The identity of every state."""
-        return {
-            "count": ExactSum((), "int64"),
-            "ones": ExactSum((), "int64"),
-            "binary": ExactSum((), "int64"),
-            "total": ExactSum((), "float32"),
-            "squares": ExactSum((), "float64"),
-        }
-
-    def add(self, states: SetStates, values: list[NDArray[Any]]) -> None:
-        """Add the values of several batches, of any shape."""
-        array = np.concatenate([each.ravel() for each in values]).astype(np.float32, copy=False)
-        ones = int(np.count_nonzero(array == 1))
-        exact_sum(states, "count").add(np.int64(array.size))
-        exact_sum(states, "ones").add(np.int64(ones))
-        exact_sum(states, "binary").add(np.int64(ones + np.count_nonzero(array == 0)))
-        exact_sum(states, "total").add_each(array)
-        exact_sum(states, "squares").add_each(np.square(array.astype(np.float64)))
-
-    def count(self, states: SetStates) -> int:
-        """How many values were seen."""
-        return int(exact_sum(states, "count").integers())
-
-    def total(self, states: SetStates) -> float:
-        """Their exact sum, rounded once."""
-        return float(exact_sum(states, "total").round())
-
-    def mean(self, states: SetStates) -> float:
-        """Divided once; NaN for none."""
-        count = self.count(states)
-        return self.total(states) / count if count else math.nan
-
-    def interval(self, states: SetStates) -> Interval:
-        """95 % interval of the mean: Wilson's if all values are 0 or 1, else the normal one."""
-        count = self.count(states)
-        if count and int(exact_sum(states, "binary").integers()) == count:
-            return wilson(int(exact_sum(states, "ones").integers()), count)
-        return normal(self.total(states), float(exact_sum(states, "squares").round()), count)
 
 
 def _refuse_plain_values(metric: Any) -> None:
