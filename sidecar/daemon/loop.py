@@ -399,7 +399,9 @@ class Daemon:
             self._leave(1 if action.failed else 0, now)
         if isinstance(action, Wait):
             self._wake_at = self._wake_at if action.until is None else action.until
-            return self._listen(now) if action.listen else None
+            if action.listen:
+                return self._listen(now)
+            self._listens = None
         return None
 
     def _listen(self, now: float) -> Request | None:

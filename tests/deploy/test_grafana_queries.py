@@ -274,7 +274,8 @@ def run(needs, tmp_path_factory):
             ),
             "the last checkpoint in Prometheus",
         )
-        made.end = time.time()
+        made.end = time.time() + 2 * SCRAPE_SECONDS  # panels look at whole intervals: one must follow the last change
+        made.until(lambda: time.time() >= made.end, "the next interval")
         yield made
     finally:
         made.close()

@@ -17,7 +17,7 @@ from sidecar.group.member import Bounds
 from sidecar.group.messages import Check, Checked, Done, Failed, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Checkpoint
-from sidecar.worker.states import ExactSum
+from sidecar.worker.states import ExactSum, Extreme
 
 pytestmark = pytest.mark.tensorflow
 
@@ -141,12 +141,13 @@ def test_every_worker_saves_to_its_own_path(pair, evaluated, trained, digits):
     for rank in range(2):
         folder = pair.folder / "plan-1" / f"worker-{rank}-of-2"
         tf.train.Checkpoint(model=evaluator.model).read(str(folder / "weights")).assert_existing_objects_matched()
-        assert evaluator.digest() == result.variables
+        assert evaluator.digest()() == result.variables
         saved = json.loads((folder / "states.json").read_text())
         assert saved["variables"] == result.variables
         for name, states in saved["states"].items():
             for state, content in states.items():
-                merged.setdefault(name, {}).setdefault(state, []).append(ExactSum.from_json(content))
+                kind = ExactSum if content["reduction"] == "sum" else Extreme
+                merged.setdefault(name, {}).setdefault(state, []).append(kind.from_json(content))
     for by_name in merged.values():
         for state, (total, other) in by_name.items():
             total.merge(other)
