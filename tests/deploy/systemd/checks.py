@@ -120,9 +120,9 @@ def frozen(trial: Trial) -> None:
     trial.check("no process of before is left", not former & processes(trial), f"{len(former)} before")
     journal = trial.journal(DIGITS)
     trial.check("the journal says so", "Watchdog timeout" in journal)
-    trial.check(
-        "and where every thread stood", "Fatal Python error: Aborted" in journal and "sidecar/daemon/loop.py" in journal
-    )
+    # CPython walks the other threads while they run, so that it may end in the middle of what it tells.
+    dump = journal.partition("Fatal Python error: Aborted")[2]
+    trial.check("and where threads stood", dump.count("most recent call first") > 1 and ", line " in dump)
     name = save(trial)
     trial.check("it evaluates as before", trial.wait(lambda: succeeded(trial, name), PATIENCE), name)
 
