@@ -11,7 +11,7 @@ from table import Figure, Table
 HOW = """Real worker processes, driven by the daemon's own messages, evaluate checkpoints one after the other: two,
 in turn, so that values change; weights and states are saved each time, and deleted. Resident memory of rank 0 in MB
 after each evaluation: medians of a tenth of the evaluations, and a line fitted through all after the first two
-fifths: within the first hundred the C library's arenas grow to what the threads need, once."""
+fifths (warm-up)."""
 COLUMNS = ("", "evaluations", "after 2/5", "at the end", "growth MB", "slope: KB an evaluation")
 
 
@@ -33,6 +33,7 @@ def measure(quick):
     figures = [Figure(f"growth, {name}, after warm-up", each[2], 2.0, unit=" MB") for name, each in found.items()]
     notes = [
         "2 MB are 0.3 % of the process: what an allocator's arenas move by. A leak of one batch would be far more.",
+        "The growth in a cluster is one step of 64 MB, an arena of the C library; with MALLOC_ARENA_MAX=4 there was none.",
         "In a cluster TensorFlow keeps 1.7 KB of each collective, also in two bare processes that only all-reduce.",
     ]
     return Table("Memory: a worker over many evaluations", HOW, COLUMNS, rows, figures, notes)
