@@ -133,7 +133,10 @@ def _closed_row(closed: Closed) -> Row:
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
     assert checkpoint is not None  # History closes no plan without one
-    nonfinite = {} if result is None else dataclasses.asdict(result)["nonfinite"]
+    nonfinite = {
+        eval_set: {place: dataclasses.asdict(each) for place, each in places.items()}
+        for eval_set, places in ({} if result is None else result.nonfinite).items()
+    }
     return {
         "plan": plan.plan,
         "attempt": plan.attempt,

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.worker.intervals import Interval, normal, wilson
+from sidecar.worker.intervals import Interval
+from sidecar.worker.metrics.sample import Sample, usual_interval
 from sidecar.worker.states import ExactSum, SetStates, exact_sum
 
 
@@ -17,7 +18,6 @@ class PerExample:
         """The identity of every state."""
         return {
             "count": ExactSum((), "int64"),
-            "ones": ExactSum((), "int64"),
             "binary": ExactSum((), "int64"),
             "total": ExactSum((), "float32"),
             "squares": ExactSum((), "float64"),
@@ -26,10 +26,8 @@ class PerExample:
     def add(self, states: SetStates, values: list[NDArray[Any]]) -> None:
         """Add the values of several batches, of any shape."""
         array = np.concatenate([each.ravel() for each in values]).astype(np.float32, copy=False)
-        ones = int(np.count_nonzero(array == 1))
         exact_sum(states, "count").add(np.int64(array.size))
-        exact_sum(states, "ones").add(np.int64(ones))
-        exact_sum(states, "binary").add(np.int64(ones + np.count_nonzero(array == 0)))
+        exact_sum(states, "binary").add(np.int64(np.count_nonzero((array == 0) | (array == 1))))
         exact_sum(states, "total").add_each(array)
         exact_sum(states, "squares").add_each(np.square(array.astype(np.float64)))
 
@@ -48,7 +46,7 @@ class PerExample:
 
     def interval(self, states: SetStates) -> Interval:
         """95 % interval of the mean: Wilson's if all values are 0 or 1, else the normal one."""
-        count = self.count(states)
-        if count and int(exact_sum(states, "binary").integers()) == count:
-            return wilson(int(exact_sum(states, "ones").integers()), count)
-        return normal(self.total(states), float(exact_sum(states, "squares").round()), count)
+        if not (count := self.count(states)):
+            return None, None
+        binary, squares = int(exact_sum(states, "binary").integers()), float(exact_sum(states, "squares").round())
+        return usual_interval(Sample(count, self.total(states), squares, binary))
