@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -21,6 +21,9 @@ from sidecar.worker.table import Table, file_name
 SCHEMA: Final = 1
 STATES: Final = "states.json"
 PREDICTIONS: Final = "predictions"
+
+_BESIDE: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
+"""One thread for all evaluations: a new one for each would leave its buffers in yet another arena of the C library."""
 
 _REMEDIES: Final = {
     errno.ENOSPC: "make room there, or keep less: keep_saves, saves_max_bytes, save_weights",
@@ -40,14 +43,14 @@ class Saves:
         self.folder = folder
         self._part = folder.with_name(f".{folder.name}.part")
         self._tables: dict[str, Table] = {}
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._weights: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._beside.shutdown()
+        if self._weights is not None:
+            wait([self._weights])  # whatever it writes to is about to go
         for table in self._tables.values():
             table.close()
         shutil.rmtree(self._part, ignore_errors=True)  # it is not there any more, if all went well
@@ -59,7 +62,7 @@ class Saves:
                 shutil.rmtree(self._part)
             self._part.mkdir(parents=True)
         if save_weights is not None:
-            self._weights = self._beside.submit(_write, save_weights, self._part)
+            self._weights = _BESIDE.submit(_write, save_weights, self._part)
 
     def keep(self, eval_set: str, rows: Rows) -> None:
         """Append what the task keeps of one batch; nothing stays in memory."""

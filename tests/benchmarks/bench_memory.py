@@ -33,7 +33,7 @@ def measure(quick):
     figures = [Figure(f"growth, {name}, after warm-up", each[2], 2.0, unit=" MB") for name, each in found.items()]
     notes = [
         "2 MB are 0.3 % of the process: what an allocator's arenas move by. A leak of one batch would be far more.",
-        "The growth in a cluster is one step of 64 MB, an arena of the C library; MALLOC_ARENA_MAX=4 avoids it.",
+        "Writing weights takes a buffer of 8 MB, which the C library keeps for each thread that ever wrote: hence one.",
         "In a cluster TensorFlow keeps 1.7 KB of each collective, also in two bare processes that only all-reduce.",
     ]
     return Table("Memory: a worker over many evaluations", HOW, COLUMNS, rows, figures, notes)

@@ -24,7 +24,7 @@ def measure(quick):
     with scratch() as folder, contextlib.ExitStack() as stack:
         saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
         limit = _limit(saver, folder / "limit", rounds, cores)
-        examples = 5_000 if quick else 20_000
+        examples = 5_000 if quick else 30_000
         computing, first = _compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
         examples = 256 if quick else 512
         waiting, second = _compare(saver, folder / "waiting", rounds, cores, "sleepy.py", examples, cache_bytes=0)

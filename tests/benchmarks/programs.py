@@ -3,14 +3,19 @@
 import contextlib
 import http.client
 import json
+import logging
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+
+from watchdog.events import FileCreatedEvent, FileSystemEventHandler
+from watchdog.observers import Observer
 
 from sidecar.agreement.journal import read_history
 from sidecar.agreement.storage import PosixStorage
@@ -20,6 +25,8 @@ HERE = Path(__file__).parent
 TASKS = HERE / "tasks"
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.005
+_RARELY_SECONDS = 0.5
+logging.getLogger("watchdog").setLevel(logging.ERROR)  # it complains of being stopped
 _OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM_", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
 _OF_THIS_ONE = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 _STEP = re.compile(r"^sidecar_eval_checkpoint_step\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -38,13 +45,13 @@ def scratch():
         yield Path(name)
 
 
-def wait_until(condition, what, seconds=PATIENCE_SECONDS, pause=0.05):
+def wait_until(condition, what, seconds=PATIENCE_SECONDS, pause=0.05, sleep=time.sleep):
     """What the condition returns once that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(pause)
+        sleep(pause)
     return found
 
 
@@ -146,8 +153,7 @@ class Daemon(Program):
 
     def served(self, step):
         """When /metrics first showed this step. Nobody asks before the outcome is there: answering costs CPU time."""
-        outcomes = self.run_dir / "outcomes"
-        wait_until(lambda: self._ended() or self._outcome_of(step, outcomes), f"step {step}", pause=POLL_SECONDS)
+        self._wait_for_outcome(step)
 
         def look():
             found = _STEP.search(self.get("/metrics"))
@@ -155,9 +161,25 @@ class Daemon(Program):
 
         return wait_until(look, f"step {step}; {self.said()}", pause=POLL_SECONDS)
 
-    def _outcome_of(self, step, outcomes):
-        """Whether there is one outcome for each step so far."""
-        return outcomes.is_dir() and len(list(outcomes.iterdir())) >= step
+    def _wait_for_outcome(self, step):
+        """Wait until there is one outcome for each step so far, asleep: looking every 5 ms costs workers 5 %."""
+        outcomes = self.run_dir / "outcomes"
+        wait_until(lambda: self._ended() or outcomes.is_dir(), "the first outcome", pause=_RARELY_SECONDS)
+        arrived, handler = threading.Event(), FileSystemEventHandler()
+        handler.on_created = lambda _: arrived.set()
+        observer = Observer()
+        observer.schedule(handler, str(outcomes), event_filter=[FileCreatedEvent])
+        observer.start()
+        try:
+            wait_until(
+                lambda: self._ended() or arrived.clear() or len(list(outcomes.glob("0*"))) >= step,
+                f"step {step}",
+                sleep=arrived.wait,
+                pause=_RARELY_SECONDS,
+            )
+        finally:
+            observer.stop()
+            observer.join()
 
     def _ended(self):
         if self.process.poll() is not None:
