@@ -19,7 +19,7 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
-from sidecar.daemon.best import Best
+from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
@@ -130,7 +130,7 @@ def make_daemon(
         world,
         _rules(settings),
         _timing(settings),
-        Retention(settings.keep_saves, Best(settings.best_metric), settings.saves_max_bytes),
+        Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
         courier,
         _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None,
         Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
@@ -223,9 +223,9 @@ class Showing:
     def __call__(self, status: Status, history: History) -> None:
         """Tell systemd that the loop turned; renew gauges and status page, if anything changed."""
         self.notify(status, history)
-        if self.last == (status, len(history.entries)):
+        if self.last == (status, history.count):
             return
-        self.last = status, len(history.entries)
+        self.last = status, history.count
         self.exporter.update(status, history)
         self.shown.unready = status.unready
         self.shown.status = status_json(status, history)

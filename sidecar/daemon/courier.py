@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from sidecar.agreement import snapshots
 from sidecar.agreement.journal import Journal, check_run, open_run
 from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
@@ -24,8 +25,9 @@ from sidecar.clock import Clock
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.errors import IncompleteError, RecordError, SidecarError, StorageError, VanishedError
-from sidecar.history import Closed, Key
-from sidecar.records import Heartbeat, Outcome, Plan, Settlement
+from sidecar.history import Closed, History
+from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
+from sidecar.snapshot import Snapshot
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
 _STATES: Final = "states.json"  # what a worker found: small, and kept for ever
@@ -45,6 +47,7 @@ class Visit:
     look: bool
     is_wanted: Callable[[Key], bool]  # called from the courier's thread; it only looks things up
     tidying: Tidying
+    snapshot: Snapshot | None = None  # to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Answer:
 
     request: Request
     run: str | None = None  # of `Open`; None: there is no checkpoint directory yet
+    history: History | None = None  # of `Open`: what the journal said until a snapshot was taken; its records follow
     entries: tuple[Plan | Outcome, ...] = ()
     more: bool = False  # the journal goes on
     reading: Reading | None = None
@@ -150,7 +154,7 @@ class Courier:
 
     def _carry_out(self, request: Request) -> Answer:
         if isinstance(request, Open):
-            return Answer(request, run=self._open())
+            return self._open(request)
         if isinstance(request, Visit):
             return self._visit(request)
         if isinstance(request, Listen):
@@ -158,16 +162,16 @@ class Courier:
             return Answer(request)
         return self._create(request)
 
-    def _open(self) -> str | None:
-        """The run's id. A state directory inside a checkpoint directory that is not there yet must not create that."""
+    def _open(self, request: Open) -> Answer:
+        """Join. A state directory inside a checkpoint directory that is not there yet must not create that."""
         if not self.root.is_dir():
             with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
                 if self.catalog.look().missing:
-                    return None
+                    return Answer(request)
         run = open_run(self.storage, self.clock.wall())
         self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
         clean(self._pins, older_than_seconds=_ABANDONED_SECONDS, clock=self.clock)
-        return run
+        return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal))
 
     def _visit(self, visit: Visit) -> Answer:
         """Say that this node lives and hear of the others first; whatever fails after that does not hide it."""
@@ -177,6 +181,8 @@ class Courier:
         self._members.write(visit.heartbeat)
         more = self._read_on() == _RECORDS_PER_ANSWER
         self._write_view()
+        if visit.snapshot is not None:
+            snapshots.write(self.storage, visit.snapshot)
         answer = Answer(visit, more=more, reading=self._members.read_all())
         try:
             answer = replace(answer, saves_bytes=self._tidy(visit.tidying))

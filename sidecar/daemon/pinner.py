@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sidecar.checkpoints.catalog import Found
 from sidecar.checkpoints.pin import pin
-from sidecar.history import Key
+from sidecar.records import Key
 
 
 @dataclass(slots=True)

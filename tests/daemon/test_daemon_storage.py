@@ -6,7 +6,8 @@ import queue
 import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import RUN_PATH
+from sidecar.agreement.journal import RUN_PATH, outcome_path, plan_path
+from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
 from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
 from sidecar.group.messages import Evaluate, Join, Phase, Progress
@@ -241,7 +242,7 @@ def test_what_failed_workers_left_is_removed_once_they_write_no_more(evaluating)
 
 def test_a_best_metric_that_nobody_measures_is_told_once(node):
     """Nothing would be kept as the best, and nobody would know why."""
-    node.daemon.retention.best.metric = "test/f1"
+    node.daemon.retention.best = BestBy("test/f1")
     for step in (1, 2):
         save(node.checkpoint_dir, step)
         pass_time(5, node)
@@ -284,6 +285,28 @@ def turns(node, seconds):
         node.clock.seconds = min(end, node.next_turn)
         count += 1
     return count
+
+
+def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
+    """It knows what is settled, best and newest, and reads no plan that was closed before."""
+    monkeypatch.setattr("sidecar.daemon.loop._FOLD_PLANS", 3)
+    for step in range(1, 6):
+        save(node.checkpoint_dir, step, keep=range(1, step))
+        pass_time(5, node)
+    again = restarted(node, "i2")
+    read, asked = again.storage.storage.read, []
+    monkeypatch.setattr(again.storage.storage, "read", lambda path: (asked.append(path), read(path))[1])
+    again.settle()
+    assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
+    assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
+    assert again.world.history.succeeded == node.history.succeeded
+    assert again.world.history.newest == node.history.newest
+    assert again.status.pending == 0
+    measured = {folder.split("/")[-1] for visit in again.of(Visit) for folder in visit.tidying.measure}
+    assert measured == {"plan-4", "plan-5"}  # what is kept
+    save(node.checkpoint_dir, 6, keep=range(1, 6))
+    pass_time(30, again)
+    assert outcomes(again.history) == [("succeeded", f"ckpt-{step}") for step in range(1, 7)]
 
 
 def test_an_idle_daemon_turns_at_most_once_a_second_and_for_its_beats(node):
