@@ -302,8 +302,8 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     assert again.world.history.succeeded == node.history.succeeded
     assert again.world.history.newest == node.history.newest
     assert again.status.pending == 0
-    measured = {folder.split("/")[-1] for visit in again.of(Visit) for folder in visit.tidying.measure}
-    assert measured == {"plan-4", "plan-5"}  # what is kept
+    measured = [visit.tidying.measure for visit in again.of(Visit) if visit.tidying.measure]
+    assert [folder.split("/")[-1] for folder in measured[-1]] == ["plan-4", "plan-5"]  # what is kept
     save(node.checkpoint_dir, 6, keep=range(1, 6))
     pass_time(30, again)
     assert outcomes(again.history) == [("succeeded", f"ckpt-{step}") for step in range(1, 7)]
