@@ -22,8 +22,11 @@ from sidecar.config import Settings
 from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
+from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
@@ -116,15 +119,16 @@ def make_daemon(
     evaluates = decision.role == "worker"
     if evaluates:
         _prune(settings.worker_logs, node)
-    courier = Courier(
-        PosixStorage(settings.run_dir),
+    keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock),
         Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
+        Pinner(settings.run_dir / "pins"),
+        Saves(settings.run_dir),
         clock,
-        inbox.put,
-        pin_max_bytes=settings.pin_max_bytes,
+        settings.pin_max_bytes,
     )
+    courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     world = World(identity, settings.lease_seconds, start_new=settings.start == "new")
     return Daemon(
         world,

@@ -167,7 +167,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
     def fail():
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
@@ -188,7 +188,7 @@ def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -353,7 +353,7 @@ def test_the_couriers_thread_carries_and_ends(node):
     """What is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
-    courier = Courier(node.courier.storage, node.courier.root, node.courier.catalog, None, node.clock, answers.put)
+    courier = Courier(node.courier.storage, node.courier.keeper, node.clock, answers.put)
     courier.start()
     node.settle()
     courier.submit(node.carried[0])
