@@ -4,14 +4,19 @@ Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …
 about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sidecar.errors import RecordError
-from sidecar.records import KINDS, Blame, Checkpoint, EvalData, Outcome, Plan, Result, Settlement
+from sidecar.records import KINDS, Blame, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
+from sidecar.totals import Totals
 
-Key = tuple[str, str]
+FOLDERS_KEPT: Final = 1000
+"""Of the newest evaluations, those whose saves a restarted daemon still knows of: more than anybody keeps."""
+
+SPENT_KEPT: Final = 10_000
+"""Workers that stood in a failed plan: more than storage could still show to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,72 +49,107 @@ def blamed(failures: Iterable[Outcome], blame: Blame) -> int:
 
 @dataclass(slots=True)
 class History:
-    """Everything the journal says, up to `through`."""
+    """Everything that the journal says, up to `through`; of its entries the newest `keep`, or all."""
 
+    keep: int | None = None
     through: int = 0  # every plan to this number is known, and every outcome to this number unless `open` is that plan
     open: Plan | None = None
-    entries: list[Entry] = field(default_factory=list)
-    succeeded: dict[Key, Closed] = field(default_factory=dict)
-    successes: Counter[str | None] = field(default_factory=Counter)  # since the task changed, by its digest
+    entries: list[Entry] = field(default_factory=list)  # at least the newest `keep` of all `count`
+    count: int = 0
+    totals: Totals = field(default_factory=Totals)
+    newest: Closed | None = None  # the evaluation whose numbers the gauges show: the one that succeeded last
+    task: str | None = None  # the code that made it
+    successes: int = 0  # since the task changed
+    goals: dict[str, str] = field(default_factory=dict)  # EVAL_SET/METRIC of that task, in its order: max, min or none
     latest: dict[str, tuple[Checkpoint, Result]] = field(default_factory=dict)  # by eval set that the newest task has
-    settled: dict[Key, Settlement] = field(default_factory=dict)  # the last one
+    settled: dict[Key, Verdict] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
-    failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that did not succeed since
-    spent_workers: set[str] = field(default_factory=set)  # stood in a failed plan: never listed again
+    failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that may be tried again
+    spent_workers: dict[str, None] = field(default_factory=dict)  # stood in a failed plan: never listed again
     eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
+    folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
+    nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
+    last_step: int = -1  # the highest that is settled, by an evaluation or otherwise
     _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> set[Key]:
+        """Checkpoints that were evaluated."""
+        return self.totals.checkpoints["evaluated"]
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
         """Add the next record of the journal; returns the entries that it made."""
-        known = len(self.entries)
-        if isinstance(record, Plan):
-            self._open(record)
-        else:
-            self._close(record)
-        return self.entries[known:]
+        made = self._open(record) if isinstance(record, Plan) else self._close(record)
+        self.entries += made
+        self.count += len(made)
+        if self.keep is not None and len(self.entries) > 2 * self.keep:
+            del self.entries[: -self.keep]
+        return made
 
-    def _open(self, plan: Plan) -> None:
+    def _open(self, plan: Plan) -> list[Entry]:
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
-        self.through = plan.plan
+        self.through, self.nonces = plan.plan, (plan.nonce, None)
         for settlement in plan.settles:
-            self.entries.append(Settled(plan, settlement))
-            if settlement.verdict == "requeued":
-                for known in (self.settled, self.failed_tasks, self.failures):
-                    known.pop(settlement.key, None)
-                continue
-            self.settled[settlement.key] = settlement
-            if settlement.verdict == "failed":
-                self.failed_tasks.setdefault(settlement.key, set()).add(settlement.task)
+            self._settle(settlement)
         if plan.checkpoint is not None and plan.members is not None:
             self.open = plan
+        return [Settled(plan, settlement) for settlement in plan.settles]
 
-    def _close(self, outcome: Outcome) -> None:
+    def _settle(self, settlement: Settlement) -> None:
+        key, verdict = settlement.key, settlement.verdict
+        self.totals.settled(settlement)
+        if verdict == "requeued":
+            for known in (self.settled, self.failed_tasks, self.failures):
+                known.pop(key, None)
+            return
+        self.settled[key] = verdict
+        self.last_step = max(self.last_step, -1 if settlement.step is None else settlement.step)
+        if verdict == "failed":
+            self.failed_tasks.setdefault(key, set()).add(settlement.task)
+            self.failures.get(key, {}).pop(settlement.task, None)
+        if verdict != "failed" or not self.failures.get(key):
+            self.failures.pop(key, None)
+
+    def _close(self, outcome: Outcome) -> list[Entry]:
         plan = self.open
         if plan is None or plan.plan != outcome.plan or plan.checkpoint is None:
             raise RecordError(f"outcome {outcome.plan} closes no open plan")
-        self.open = None
+        self.open, self.nonces = None, (plan.nonce, outcome.nonce)
         closed = Closed(plan, self._shared(outcome))
-        self.entries.append(closed)
-        key = plan.checkpoint.key
         if outcome.status == "succeeded":
-            self._measured(closed)
-            self.succeeded.pop(key, None)  # evaluated again: it is the newest now
-            self.succeeded[key] = closed
-            self.failures.pop(key, None)
-            return
-        self.failures.setdefault(key, {}).setdefault(plan.task, []).append(outcome)
-        self.spent_workers.update(member.worker for member in plan.members or ())
+            self._succeeded(closed, plan.checkpoint)
+        else:
+            self.totals.failed(outcome)
+            self.failures.setdefault(plan.checkpoint.key, {}).setdefault(plan.task, []).append(outcome)
+            self.spent_workers |= dict.fromkeys(member.worker for member in plan.members or ())
+            for worker in list(self.spent_workers)[:-SPENT_KEPT]:
+                del self.spent_workers[worker]
+        return [closed]
 
-    def _measured(self, closed: Closed) -> None:
-        """Count the success, and note whose numbers are newer now: eval sets that it left out keep theirs."""
+    def _succeeded(self, closed: Closed, checkpoint: Checkpoint) -> None:
+        """Note the success, and whose numbers are newer now: eval sets that it left out keep theirs."""
         plan, result = closed.plan, closed.outcome.result
-        if plan.task not in self.successes:  # another task may have other eval sets, and begins with all of them
-            self.successes, self.latest = Counter(), {}
-        self.successes[plan.task] += 1
-        if plan.checkpoint is not None and result is not None:
-            self.latest |= dict.fromkeys(result.examples, (plan.checkpoint, result))
-            self.eval_sets |= _eval_sets(result)
+        if plan.task != self.task or self.newest is None:
+            # Another task may have other eval sets, and begins with all of them.
+            self.task, self.successes, self.latest, self.goals = plan.task, 0, {}, {}
+        self.newest = closed
+        self.successes += 1
+        self.last_step = max(self.last_step, -1 if checkpoint.step is None else checkpoint.step)
+        self.folders = [*self.folders, plan.folder][-FOLDERS_KEPT:]
+        self.failures.pop(checkpoint.key, None)
+        if result is None:
+            self.succeeded.add(checkpoint.key)
+            return
+        self.totals.succeeded(plan, checkpoint, result)
+        self.latest |= dict.fromkeys(result.examples, (checkpoint, result))
+        self.eval_sets |= _eval_sets(result)
+        for eval_set, values in result.metrics.items():
+            self.goals |= {f"{eval_set}/{name}": value.goal for name, value in values.items()}
+
+    def successes_of(self, task: str | None) -> int:
+        """How many evaluations this task has behind it, if it is the newest."""
+        return self.successes if task == self.task else 0
 
     def _shared(self, outcome: Outcome) -> Outcome:
         """The outcome with a profile that thousands of others have, too: kept once."""
@@ -134,21 +174,10 @@ class History:
         """Whether no further plan is needed; a failure counts only for the task digest that failed."""
         if key in self.succeeded:
             return True
-        if key in self.settled and self.settled[key].verdict != "failed":
+        if key in self.settled and self.settled[key] != "failed":
             return True
         failed = self.failed_tasks.get(key, set())
         return None in failed or task in failed
-
-    @property
-    def newest(self) -> Closed | None:
-        """The evaluation whose numbers the gauges show: the one that succeeded last."""
-        return next(reversed(self.succeeded.values()), None)
-
-    def evaluated(self) -> Iterator[tuple[Checkpoint, Closed]]:
-        """Successes in the order they were published."""
-        for closed in self.succeeded.values():
-            assert closed.plan.checkpoint is not None
-            yield closed.plan.checkpoint, closed
 
 
 def _eval_sets(result: Result) -> dict[str, tuple[EvalData | None, int]]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sidecar.history import History, Key, blamed
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Verdict
+from sidecar.history import History, blamed
+from sidecar.records import KINDS, Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
     members = _members(view, rules, now, checkpoint)
     if isinstance(members, Wait):
         return members
-    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, (), view.history.successes[view.task])
+    return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, (), view.history.successes_of(view.task))
 
 
 def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose | Wait:
@@ -303,18 +303,18 @@ def _warm(nodes: Sequence[Heartbeat], history: History) -> tuple[Member, ...]:
     newest = history.newest
     # A group that never succeeded has failed, and the workers of any other were killed when this one was formed.
     whole = newest is not None and newest.plan.members == members
-    return members if whole and history.spent_workers.isdisjoint(member.worker for member in members) else ()
+    return members if whole and not any(member.worker in history.spent_workers for member in members) else ()
 
 
 def _standing_by(nodes: Sequence[Heartbeat], history: History) -> tuple[Member, ...]:
     """Workers that have never been in a group. A heartbeat may be late, so the journal is asked too."""
     newest = history.newest
-    joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set()
+    joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set[str]()
     return _enumerate(
         (each.node, slot.standby, slot.standby_address)
         for each in nodes
         for slot in each.slots
-        if slot.standby not in history.spent_workers | joined
+        if slot.standby not in joined and slot.standby not in history.spent_workers
     )
 
 
@@ -332,7 +332,7 @@ def _idle(view: View, rules: Rules, now: float) -> Stop | Wait:
         if now < end:
             return Wait(end, "something there is not complete yet")
         return Stop("everything there is evaluated (--no-wait)", failed)
-    if rules.stop_after_step is not None and _last_step(view) >= rules.stop_after_step:
+    if rules.stop_after_step is not None and view.history.last_step >= rules.stop_after_step:
         return Stop(f"step {rules.stop_after_step} is evaluated (stop_after_step)", failed)
     if rules.stop_idle is not None:
         end = view.active_at + rules.stop_idle
@@ -345,14 +345,7 @@ def _failed(view: View) -> int:
     """Checkpoints that failed for good and have not succeeded, say under a corrected task."""
     history = view.history
     return sum(
-        settlement.verdict in ("failed", "corrupt") and key not in history.succeeded
-        for key, settlement in history.settled.items()
+        verdict in ("failed", "corrupt") and key not in history.succeeded
+        for key, verdict in history.settled.items()
         if history.is_settled(key, view.task)
     )
-
-
-def _last_step(view: View) -> int:
-    """The highest step that is settled, by an evaluation or otherwise; -1 if none is."""
-    evaluated = (checkpoint.step for checkpoint, _ in view.history.evaluated())
-    settled = (settlement.step for settlement in view.history.settled.values())
-    return max((step for step in (*evaluated, *settled) if step is not None), default=-1)

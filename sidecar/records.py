@@ -19,6 +19,9 @@ from sidecar.errors import RecordError
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
 
+Key = tuple[str, str]
+"""What identifies a checkpoint: its name and digest."""
+
 Verdict = Literal["skipped", "vanished", "corrupt", "failed", "requeued"]
 Role = Literal["worker", "chief"]
 SaveWeights = Literal["all", "first", "none"]
@@ -72,7 +75,7 @@ class Checkpoint:
     pin: str | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """What identifies it."""
         return self.name, self.digest
 
@@ -107,7 +110,7 @@ class Settlement:
     task: str | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """The checkpoint's identity."""
         return self.name, self.digest
 
@@ -132,6 +135,12 @@ class Plan:
     proposed_at: str
     evaluated: int = 0
     schema: int = SCHEMA
+
+    @property
+    def folder(self) -> str:
+        """Where the ranks save, relative to the run's state directory."""
+        assert self.checkpoint is not None
+        return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
 
 
 @dataclass(frozen=True, slots=True)

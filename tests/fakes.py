@@ -11,8 +11,11 @@ from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Terminate, Timing, Woke
+from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
+from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import StorageError
@@ -173,7 +176,9 @@ class Node:
         catalog = Catalog(
             self.checkpoint_dir, self.run_dir / "pins", settle_seconds=3.0, corrupt_after_seconds=60.0, clock=clock
         )
-        self.courier = Courier(self.storage, self.run_dir, catalog, None, clock, self.answers.append, pin_max_bytes)
+        pinner, saves = Pinner(self.run_dir / "pins"), Saves(self.run_dir)
+        keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, pin_max_bytes)
+        self.courier = Courier(self.storage, keeper, clock, self.answers.append)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         self.world = World(identity, TIMING.lease, start_new=start_new)
         nonces = iter(range(10**6))

@@ -548,7 +548,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert len(action.members) >= rules.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))
     assert len({member.worker for member in action.members}) == len(action.members)
-    assert seen.history.spent_workers.isdisjoint(member.worker for member in action.members)
+    assert not {member.worker for member in action.members} & seen.history.spent_workers.keys()
     ready = {each.node: each for each in seen.members if each.state == "ready"}
     listed_nodes = {member.node for member in action.members}
     assert listed_nodes <= ready.keys()

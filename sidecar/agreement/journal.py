@@ -72,6 +72,23 @@ class Journal:
         self.through = 0
         self.open: Plan | None = None
 
+    def resume(self, plan: int, plan_nonce: str, outcome_nonce: str | None) -> bool:
+        """Begin behind a plan that is closed, if what stands there is what the caller knows: these nonces.
+
+        Raises as `read_new`. Without an outcome the plan must be one that only settled.
+        """
+        self._begin_after(plan - 1)
+        known = False
+        try:
+            found = self._read_plan(plan)
+            outcome = None if self.open is None else self._read_outcome(self.open)
+            read = found and found.nonce, outcome and outcome.nonce
+            known = self.open is None and read == (plan_nonce, outcome_nonce)
+        finally:
+            if not known:
+                self._begin_after(0)
+        return known
+
     def read_new(self, limit: int = sys.maxsize) -> list[Plan | Outcome]:
         """Read on, and return at most `limit` records that were not yet returned, in journal order.
 
@@ -120,6 +137,9 @@ class Journal:
         found = self.storage.read(path)
         if found is None or not _is_result_of(closed, found):
             self.storage.replace(path, dumps(closed))
+
+    def _begin_after(self, plan: int) -> None:
+        self.through, self.open = plan, None
 
     def _read_next(self) -> Plan | Outcome | None:
         if self.open is not None:

@@ -19,11 +19,14 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
-from sidecar.daemon.best import Best
+from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
+from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
@@ -116,21 +119,22 @@ def make_daemon(
     evaluates = decision.role == "worker"
     if evaluates:
         _prune(settings.worker_logs, node)
-    courier = Courier(
-        PosixStorage(settings.run_dir),
+    keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock),
         Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
+        Pinner(settings.run_dir / "pins"),
+        Saves(settings.run_dir),
         clock,
-        inbox.put,
-        pin_max_bytes=settings.pin_max_bytes,
+        settings.pin_max_bytes,
     )
+    courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     world = World(identity, settings.lease_seconds, start_new=settings.start == "new")
     return Daemon(
         world,
         _rules(settings),
         _timing(settings),
-        Retention(settings.keep_saves, Best(settings.best_metric), settings.saves_max_bytes),
+        Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
         courier,
         _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None,
         Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
@@ -223,9 +227,9 @@ class Showing:
     def __call__(self, status: Status, history: History) -> None:
         """Tell systemd that the loop turned; renew gauges and status page, if anything changed."""
         self.notify(status, history)
-        if self.last == (status, len(history.entries)):
+        if self.last == (status, history.count):
             return
-        self.last = status, len(history.entries)
+        self.last = status, history.count
         self.exporter.update(status, history)
         self.shown.unready = status.unready
         self.shown.status = status_json(status, history)

@@ -14,7 +14,7 @@ from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock, timestamp
 from sidecar.errors import SettingsError, StorageError
-from sidecar.history import Closed, History
+from sidecar.history import Closed, History, Settled
 from sidecar.records import Heartbeat, Plan, Settlement
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ def requeue(storage: Storage, name: str, *, by: str, clock: Clock) -> Settlement
     for _ in range(_TRIES):
         for record in journal.read_new():
             history.apply(record)
-        known = [settlement for settlement in history.settled.values() if settlement.name == name]
+        given_up = [each.settlement for each in history.entries if isinstance(each, Settled)]
+        known = [each for each in given_up if each.name == name and each.key in history.settled]
         if not known:
-            names = ", ".join(sorted({settlement.name for settlement in history.settled.values()})) or "none"
+            names = ", ".join(sorted({settled for settled, _ in history.settled})) or "none"
             raise SettingsError(f"{name!r} was not given up, so there is nothing to requeue; given up: {names}")
         if history.open is not None:
             raise StorageError(f"plan {history.open.plan} is open: requeue {name!r} when it has ended")

@@ -1,34 +1,30 @@
 """The one thread that touches shared storage: the daemon's loop hands it a request, it answers by message.
 
-So storage that hangs blocks this thread and nothing else. It carries out what it is told and decides nothing: what it
-pins and lets go is what the request says is wanted. Whatever goes wrong is part of the answer.
+So storage that hangs blocks this thread and nothing else. It carries out what it is told and decides nothing. It speaks
+with the journal and the members; what lies in folders is the keeper's. Whatever goes wrong is part of the answer.
 """
 
 import contextlib
-import shutil
-import stat
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from sidecar.agreement import snapshots
 from sidecar.agreement.journal import Journal, check_run, open_run
 from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
-from sidecar.checkpoints.catalog import Catalog, Found, Look
-from sidecar.checkpoints.pin import clean, pins_bytes, unpin
-from sidecar.checkpoints.watch import Watch
+from sidecar.checkpoints.catalog import Look
 from sidecar.clock import Clock
-from sidecar.daemon.pinner import Pinner
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.retention import Tidying
-from sidecar.errors import IncompleteError, RecordError, SidecarError, StorageError, VanishedError
-from sidecar.history import Closed, Key
-from sidecar.records import Heartbeat, Outcome, Plan, Settlement
+from sidecar.errors import SidecarError, StorageError
+from sidecar.history import Closed, History
+from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
+from sidecar.snapshot import Snapshot
 
-_ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
-_STATES: Final = "states.json"  # what a worker found: small, and kept for ever
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 
 
@@ -45,6 +41,7 @@ class Visit:
     look: bool
     is_wanted: Callable[[Key], bool]  # called from the courier's thread; it only looks things up
     tidying: Tidying
+    snapshot: Snapshot | None = None  # to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,7 @@ class Answer:
 
     request: Request
     run: str | None = None  # of `Open`; None: there is no checkpoint directory yet
+    history: History | None = None  # of `Open`: what the journal said until a snapshot was taken; its records follow
     entries: tuple[Plan | Outcome, ...] = ()
     more: bool = False  # the journal goes on
     reading: Reading | None = None
@@ -91,25 +89,16 @@ class Courier:
     """Owns storage: agreement and checkpoints on one side, two queues on the other."""
 
     storage: Storage
-    root: Path  # the run's state directory
-    catalog: Catalog
-    watch: Watch | None  # None: this node does not look at checkpoints
+    keeper: Keeper
     clock: Clock
     post: Callable[[Answer], None]
-    pin_max_bytes: int | None = None
+    new_id: Callable[[], str] = lambda: secrets.token_hex(16)
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _journal: Journal | None = None
     _members: Members | None = None
     _thread: threading.Thread | None = None
-    _pins_changed: bool = True
-    # Pins in the last look: a node that just came may want them, so they go in the next.
-    _unwanted: set[Key] = field(default_factory=set)
     _read: list[Plan | Outcome] = field(default_factory=list)  # not yet part of an answer
     _success: Closed | None = None  # the newest, until its view is there
-    _pinner: Pinner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._pinner = Pinner(self._pins)
 
     def start(self) -> None:
         """Begin to carry."""
@@ -125,8 +114,7 @@ class Courier:
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
-        if self.watch is not None:
-            self.watch.stop()
+        self.keeper.close()
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -150,7 +138,7 @@ class Courier:
 
     def _carry_out(self, request: Request) -> Answer:
         if isinstance(request, Open):
-            return Answer(request, run=self._open())
+            return self._open(request)
         if isinstance(request, Visit):
             return self._visit(request)
         if isinstance(request, Listen):
@@ -158,16 +146,14 @@ class Courier:
             return Answer(request)
         return self._create(request)
 
-    def _open(self) -> str | None:
-        """The run's id. A state directory inside a checkpoint directory that is not there yet must not create that."""
-        if not self.root.is_dir():
-            with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
-                if self.catalog.look().missing:
-                    return None
-        run = open_run(self.storage, self.clock.wall())
+    def _open(self, request: Open) -> Answer:
+        """Join. A state directory inside a checkpoint directory that is not there yet must not create that."""
+        if self.keeper.has_no_place():
+            return Answer(request)
+        run = open_run(self.storage, self.clock.wall(), new_id=self.new_id)
         self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
-        clean(self._pins, older_than_seconds=_ABANDONED_SECONDS, clock=self.clock)
-        return run
+        self.keeper.clean()
+        return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal))
 
     def _visit(self, visit: Visit) -> Answer:
         """Say that this node lives and hear of the others first; whatever fails after that does not hide it."""
@@ -177,9 +163,11 @@ class Courier:
         self._members.write(visit.heartbeat)
         more = self._read_on() == _RECORDS_PER_ANSWER
         self._write_view()
+        if visit.snapshot is not None:
+            snapshots.write(self.storage, visit.snapshot)
         answer = Answer(visit, more=more, reading=self._members.read_all())
         try:
-            answer = replace(answer, saves_bytes=self._tidy(visit.tidying))
+            answer = replace(answer, saves_bytes=self.keeper.tidy(visit.tidying))
             return self._look(visit, answer) if visit.look else answer
         except SidecarError as error:
             return replace(answer, error=error)
@@ -220,86 +208,13 @@ class Courier:
                 self._success = None
 
     def _look(self, visit: Visit, answer: Answer) -> Answer:
-        """Pin what is wanted, let go what is not; adds what is found now and what was lost on the way."""
-        if self.watch is not None:
-            self.watch.ensure()
-        look = self.catalog.look()
+        """Add what the keeper finds and what it lost on the way."""
         leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
-        found: list[Found] = []
-        lost, waiting = list(look.corrupt), list(look.waiting)
-        for each in look.found:
-            checkpoint = each.checkpoint
-            wanted, pinned = visit.is_wanted(checkpoint.key), checkpoint.pin is not None
-            try:
-                if wanted and not pinned and self._has_room(each):
-                    held_now = self._pinner.pin(each)
-                    found.append(held_now or each)
-                    self._pins_changed |= held_now is not None
-                elif pinned and not wanted and (leaving or checkpoint.key in self._unwanted):
-                    unpin(checkpoint, self._pins)
-                    found.append(replace(each, checkpoint=replace(checkpoint, pin=None)))
-                    self._pins_changed = True
-                else:
-                    found.append(each)
-            except VanishedError as error:
-                lost.append(Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "vanished", str(error)))
-            except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
-                waiting.append((checkpoint.name, str(error)))
-        held = {each.checkpoint.key for each in found if each.checkpoint.pin is not None}
-        self._unwanted = {key for key in held if not visit.is_wanted(key)}
+        sight = self.keeper.look(visit.is_wanted, leaving=leaving)
         return replace(
             answer,
-            look=replace(look, found=tuple(found), waiting=tuple(waiting)),
-            given_up=tuple(lost),
-            pins_bytes=self._measure_pins(),
-            watch_problem=self.watch.problem if self.watch is not None else None,
+            look=sight.look,
+            given_up=sight.given_up,
+            pins_bytes=sight.pins_bytes,
+            watch_problem=sight.watch_problem,
         )
-
-    def _has_room(self, found: Found) -> bool:
-        """Whether one more pin stays within the user's bound; the first is held in any case, or nothing would go on."""
-        if self.pin_max_bytes is None:
-            return True
-        held = pins_bytes(self._pins)
-        return held == 0 or held + sum(file.size for file in found.files) <= self.pin_max_bytes
-
-    def _tidy(self, tidying: Tidying) -> dict[str, int]:
-        """Remove what failed plans left, and what is no longer kept; returns the bytes of what is to be measured.
-
-        Metric states stay for ever. What cannot be removed stays, too: nothing waits for it.
-        """
-        for folder in tidying.drop:
-            shutil.rmtree(self._inside(folder), ignore_errors=True)
-        for folder in tidying.thin:
-            for path in self._inside(folder).glob("worker-*/*"):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                elif path.name != _STATES:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
-        return {folder: _bytes_below(self._inside(folder)) for folder in tidying.measure}
-
-    def _measure_pins(self) -> int | None:
-        if not self._pins_changed:
-            return None
-        self._pins_changed = False
-        return pins_bytes(self._pins)
-
-    @property
-    def _pins(self) -> Path:
-        return self.root / "pins"
-
-    def _inside(self, folder: str) -> Path:
-        """A folder of the state directory; a record that points out of it is refused."""
-        path = (self.root / folder).resolve()
-        if not path.is_relative_to(self.root.resolve()):
-            raise RecordError(f"{folder!r} leaves the state directory")
-        return path
-
-
-def _bytes_below(folder: Path) -> int:
-    size = 0
-    for path in folder.glob("worker-*/**/*"):
-        with contextlib.suppress(FileNotFoundError):  # another node tidies, too
-            found = path.stat(follow_symlinks=False)
-            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
-    return size

@@ -25,12 +25,14 @@ from sidecar.group.process import Exited
 from sidecar.history import Closed, History
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
+from sidecar.snapshot import Snapshot, take
 from sidecar.status import Status
 
 _EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
+_FOLD_PLANS: Final = 200  # a start reads no more plans than these, some 0.1 s; a snapshot of 20,000 takes as long
 _FAREWELL_BEATS: Final = 2  # after the time to drain, for storage to take what is left to say
 
 
@@ -104,6 +106,7 @@ class Daemon:
     _leaving: int | None = None  # the exit code, once the last heartbeat is written
     _leave_by: float = float("inf")  # whether it is written or not
     _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
+    _folded: int = 0  # plans in the newest snapshot, as far as this node knows
     _wake_at: float = float("inf")  # when the policy wants to be asked again
     _ticked_at: float = field(init=False)
 
@@ -175,7 +178,7 @@ class Daemon:
         self._asked = None
         request = answer.request
         if isinstance(request, Open) and answer.error is None:
-            self._opened(answer.run, now)
+            self._opened(answer, now)
         for record in answer.entries:
             self._follow(record, now)
         if isinstance(request, Visit) and answer.reading is not None:
@@ -189,12 +192,16 @@ class Daemon:
             self.log.info("storage_recovered")
             self._problem = None
 
-    def _opened(self, run: str | None, now: float) -> None:
+    def _opened(self, answer: Answer, now: float) -> None:
         """The run is known; or its place is not there yet, and is looked for again."""
-        self.world.run = run
-        self._note_missing(missing=run is None)
-        if run is None:
+        self.world.run = answer.run
+        self._note_missing(missing=answer.run is None)
+        if answer.run is None:
             self._next_visit = now + self.timing.sweep
+        if answer.history is not None:
+            self.world.resume(answer.history)
+            self.retention.resume(answer.history)
+            self._folded = answer.history.through
 
     def _note_missing(self, *, missing: bool) -> None:
         if missing and not self.world.missing:
@@ -276,14 +283,14 @@ class Daemon:
         if part is not None and self.crew is not None and not (succeeded and part.started):
             self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
         if succeeded:
-            self.retention.succeeded(closed)
+            self.retention.succeeded(self.world.history)
             self._warn_of_best()
         elif self.world.caught_up:
             self.retention.failed(closed.plan, now)
 
     def _warn_of_best(self) -> None:
         """Say once that `best_metric` names what nobody measures: nothing would be kept as the best, without a word."""
-        complaint = self.retention.best.complaint()
+        complaint = self.retention.best.complaint(self.world.history)
         if complaint != self._best_complaint and self.world.caught_up:
             self._best_complaint = complaint
             if complaint is not None:
@@ -379,7 +386,16 @@ class Daemon:
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        return Visit(self._told, look or last, self.world.wanted(now), self.retention.due(now))
+        return Visit(self._told, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
+
+    def _snapshot(self, now: float) -> Snapshot | None:
+        """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""
+        history = self.world.history
+        due = self.world.caught_up and history.open is None and history.through >= self._folded + _FOLD_PLANS
+        if not due or self.world.run is None or not self.world.publishes(now):
+            return None
+        self._folded = history.through
+        return take(history, self.world.run)
 
     def _record(self, now: float) -> Request | None:
         """The record that this daemon should write now, if any."""

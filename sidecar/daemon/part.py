@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sidecar.daemon.retention import plan_folder
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
 from sidecar.group.process import Exited
@@ -61,7 +60,7 @@ class Part:
     @property
     def folder(self) -> str:
         """Where the ranks of this plan save, relative to the run's state directory."""
-        return plan_folder(self.plan)
+        return self.plan.folder
 
     def start(self, path: str, now: float) -> None:
         """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""

@@ -1,6 +1,6 @@
 """Holds checkpoints without holding up the rest: a link is made at once, a copy of 500 GB goes on beside it.
 
-Owned by the courier. One checkpoint is pinned at a time, so that copies do not take the storage away from training.
+Owned by the keeper. One checkpoint is pinned at a time, so that copies do not take the storage away from training.
 """
 
 import threading
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.checkpoints.catalog import Found
-from sidecar.checkpoints.pin import pin
-from sidecar.history import Key
+from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.clock import Clock
+from sidecar.records import Checkpoint, Key
 
 
 @dataclass(slots=True)
@@ -51,6 +52,18 @@ class Pinner:
         if work.error is not None:
             raise work.error
         return work.pinned
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """Let it go; raises what `checkpoints.pin.unpin` raises."""
+        unpin(checkpoint, self.pins)
+
+    def bytes(self) -> int:
+        """What all pins hold together."""
+        return pins_bytes(self.pins)
+
+    def clean(self, older_than_seconds: float, clock: Clock) -> None:
+        """Remove what was left half pinned and nobody touched for so long."""
+        clean(self.pins, older_than_seconds=older_than_seconds, clock=clock)
 
     def _begin(self, found: Found) -> _Work:
         def run() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.daemon.best import Best
-from sidecar.history import Closed
+from sidecar.daemon.best import BestBy
+from sidecar.history import History
 from sidecar.records import Plan
 
 _LOOKED_BACK: Final = 20  # evaluations before the kept ones that a restarted daemon thins, if there is anything to
@@ -37,10 +37,11 @@ class Retention:
     """
 
     keep: int
-    best: Best = field(default_factory=Best)
+    best: BestBy = field(default_factory=BestBy)
     max_bytes: int | None = None
     _newest: tuple[str, ...] = ()  # oldest first
     _best: str | None = None
+    _too_large: str | None = None  # was the best, and could not stay
     _leaving: tuple[str, ...] = ()
     _failed: dict[str, float] = field(default_factory=dict)  # folder: when its plan failed
     _measured: tuple[str, ...] = ()
@@ -51,18 +52,25 @@ class Retention:
         """Disk used by what is kept, as far as it was measured."""
         return sum(self._sizes.get(folder, 0) for folder in self._kept)
 
-    def succeeded(self, closed: Closed) -> None:
-        """Its saves are the newest now, and maybe the best."""
-        folder, before = plan_folder(closed.plan), self._kept
-        if closed.outcome.result is not None and self.best.improves(closed.outcome.result):
-            self._best = folder
-        self._newest = (*self._newest, folder)[-self.keep :]
+    def resume(self, history: History) -> None:
+        """Go on from what the journal says, without having followed it."""
+        self._newest = tuple(history.folders[-self.keep :])
+        self._best = self.best.folder(history)
+        before = history.folders[: -self.keep][-_LOOKED_BACK:]
+        self._leaving = tuple(folder for folder in before if folder != self._best)
+
+    def succeeded(self, history: History) -> None:
+        """The saves of the last evaluation are the newest now, and maybe the best."""
+        before = self._kept
+        best = self.best.folder(history)
+        self._best = None if best == self._too_large else best
+        self._newest = (*self._newest, history.folders[-1])[-self.keep :]
         gone = tuple(each for each in before if each not in self._kept)
         self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
 
     def failed(self, plan: Plan, now: float) -> None:
         """Nobody will ask for its saves."""
-        self._failed[plan_folder(plan)] = now
+        self._failed[plan.folder] = now
 
     def due(self, now: float) -> Tidying:
         """What to do now; said again until it is `done`, since storage may fail."""
@@ -78,7 +86,8 @@ class Retention:
             self._failed.pop(folder, None)
         self._leaving = tuple(folder for folder in self._leaving if folder not in tidying.thin)
         self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
-        self._best = None if self._best in tidying.thin else self._best
+        if self._best in tidying.thin:
+            self._best, self._too_large = None, self._best
         if tidying.measure:
             self._measured, self._sizes = tidying.measure, sizes
 
@@ -99,9 +108,3 @@ class Retention:
                 left -= self._sizes[folder]
                 found.append(folder)
         return found
-
-
-def plan_folder(plan: Plan) -> str:
-    """Where the ranks of a plan save, relative to the run's state directory."""
-    assert plan.checkpoint is not None
-    return f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}"

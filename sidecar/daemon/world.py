@@ -11,10 +11,11 @@ from typing import Final
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.catalog import Found, Look
 from sidecar.group.member import group_id
-from sidecar.history import Entry, History, Key
+from sidecar.history import Entry, History
 from sidecar.policy import View, pending, proposer
-from sidecar.records import Checkpoint, Heartbeat, Member, NodeState, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
+from sidecar.snapshot import RECENT
 from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
@@ -43,7 +44,7 @@ class World:
     identity: Identity
     lease: float
     start_new: bool  # checkpoints that were there before the first start do not count
-    history: History = field(default_factory=History)
+    history: History = field(default_factory=lambda: History(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digest of the numeric profile
@@ -75,6 +76,12 @@ class World:
         self._freshness = Freshness(self.identity.node, self.lease)
 
     # -- told ------------------------------------------------------------------------------------------------------
+
+    def resume(self, history: History) -> None:
+        """Go on from a snapshot of the journal."""
+        self.history = history
+        newest = history.newest
+        self._group = tuple(member.worker for member in newest.plan.members or ()) if newest is not None else ()
 
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
@@ -260,7 +267,7 @@ class World:
             role=self.identity.role.role,
             role_source=self.identity.role.source,
             state=self.state,
-            publisher=proposer(_ready_workers(fresh)) == self.identity.node,
+            publisher=self._first_of(fresh),
             unready=unready,
             journal_read=self.caught_up,
             pending=len(waiting),
@@ -274,6 +281,13 @@ class World:
             pins_bytes=self.pins_bytes,
             saves_bytes=self.saves_bytes,
         )
+
+    def publishes(self, now: float) -> bool:
+        """Whether this node shows the results: it proposes, too."""
+        return self._first_of(self._freshness.fresh_heartbeats(now))
+
+    def _first_of(self, fresh: list[Heartbeat]) -> bool:
+        return proposer(_ready_workers(fresh)) == self.identity.node
 
     @property
     def _only_new(self) -> bool:

@@ -1,8 +1,7 @@
 """Prometheus families: what the journal holds and what this node is doing, as one snapshot.
 
 The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last, and
-/proc. The journal is folded into running totals, each entry once, so an update costs the same after ten entries or ten
-thousand. They appear when the journal was read to its end: a restart must not look like a counter that was reset.
+/proc. Totals appear when the journal was read to its end: a restart must not look like a counter that was reset.
 Imports nothing of the daemon.
 """
 
@@ -17,9 +16,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from sidecar.history import History
-from sidecar.observers.totals import Totals, number_of
 from sidecar.records import NodeState, Result
 from sidecar.status import Status
+from sidecar.totals import Totals, number_of
 from sidecar.version import __version__
 
 _ONE = ("run",)
@@ -112,9 +111,6 @@ class Exporter(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry, *, process_metrics: bool = True) -> None:
-        self._history: History | None = None
-        self._folded = 0
-        self._totals = Totals()
         self._snapshot: tuple[Metric, ...] = (_build_info(),)
         self._shown: Status | None = None
         registry.register(self)
@@ -123,13 +119,12 @@ class Exporter(Collector):
 
     def update(self, status: Status, history: History) -> None:
         """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
-        self._follow(history)
         samples, durations = _Samples(status.run), list[Metric]()
         if status.journal_read:
             if status.publisher:
-                _export_evaluations(samples, history, self._totals)
-            _export_totals(samples, self._totals)
-            durations.append(_durations(status.run, self._totals))
+                _export_evaluations(samples, history)
+            _export_totals(samples, history.totals)
+            durations.append(_durations(status.run, history.totals))
         _export_status(samples, status)
         self._snapshot = (*samples.families.values(), *durations, _build_info())
         self._shown = status
@@ -145,13 +140,6 @@ class Exporter(Collector):
         for name in _FAMILIES:
             yield _family(name)
         yield HistogramMetricFamily(_DURATION, _DURATION_HELP)
-
-    def _follow(self, history: History) -> None:
-        if history is not self._history or len(history.entries) < self._folded:
-            self._history, self._folded, self._totals = history, 0, Totals()
-        for entry in history.entries[self._folded :]:
-            self._totals.add(entry)
-        self._folded = len(history.entries)
 
 
 _Family = GaugeMetricFamily | CounterMetricFamily
@@ -182,12 +170,12 @@ class _Samples:
             family.add_metric((self._run, *labels), value)
 
 
-def _export_evaluations(samples: _Samples, history: History, totals: Totals) -> None:
+def _export_evaluations(samples: _Samples, history: History) -> None:
     newest = history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
     for eval_set, (checkpoint, result) in history.latest.items():
-        _export_eval_set(samples, eval_set, result, totals)
+        _export_eval_set(samples, eval_set, result, history.totals)
         samples.add("sidecar_eval_set_checkpoint_step", checkpoint.step, eval_set)
     samples.add("sidecar_eval_checkpoint_step", newest.plan.checkpoint.step)
     samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(newest.outcome.completed_at))

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidecar.clock import timestamp
-from sidecar.history import Closed, Entry, History, Key, Settled
-from sidecar.records import Checkpoint, Plan, Value
+from sidecar.history import Closed, Entry, History, Settled
+from sidecar.records import Checkpoint, Key, Plan, Value
 from sidecar.status import Status
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sidecar.daemon.best import Best
-from sidecar.records import Result, Value
+from sidecar.daemon.best import BestBy
+from sidecar.history import History
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
 
 def value(number, goal="max"):
@@ -14,9 +15,26 @@ def result(task="t", **sets):
     return Result("g", 1, {}, sets, {}, "v", task, {}, ())
 
 
+class Follower:
+    """Follows a journal of successes and tells which of them was the best when it came."""
+
+    def __init__(self, metric=None):
+        self.by, self.history = BestBy(metric), History()
+
+    def improves(self, result):
+        """Whether the best evaluation is this one now."""
+        number = self.history.through + 1
+        checkpoint = Checkpoint(f"ckpt-{number}", "d" * 64, number, "tf")
+        members = (Member(0, "n", "w", "h:1"),)
+        plan = Plan(number, "r", "n", checkpoint, 1, members, (), result.task, "n1", "now")
+        self.history.apply(plan)
+        self.history.apply(Outcome(number, "r", "o", "succeeded", "n1", "now", result=result))
+        return self.by.folder(self.history) == plan.folder
+
+
 def test_the_first_metric_with_a_direction_decides():
     """Of the first eval set that has one, as the task lists them."""
-    best = Best()
+    best = Follower()
     few = {"rows": value(9, "none")}
     assert best.improves(result(few=few, test={"accuracy": value(0.5), "loss": value(1.0, "min")}))
     assert not best.improves(result(few=few, test={"accuracy": value(0.4), "loss": value(0.1, "min")}))
@@ -25,10 +43,10 @@ def test_the_first_metric_with_a_direction_decides():
 
 def test_a_smaller_loss_is_better():
     """Each metric knows its direction; the first of equal ones stays the best."""
-    best = Best()
+    best = Follower()
     assert best.improves(result(test={"accuracy": value(0.5)}))
     assert not best.improves(result(test={"accuracy": value(0.5)}))
-    best = Best("test/loss")
+    best = Follower("test/loss")
     given = [3.0, 2.0, 2.0, 2.5, float("nan"), 1.0]
     found = [best.improves(result(test={"accuracy": value(0.5), "loss": value(each, "min")})) for each in given]
     assert found == [True, True, False, False, False, True]
@@ -36,7 +54,7 @@ def test_a_smaller_loss_is_better():
 
 def test_an_evaluation_without_that_metric_does_not_compete():
     """A set that is evaluated now and then is not replaced by another meanwhile."""
-    best = Best()
+    best = Follower()
     assert best.improves(result(big={"accuracy": value(0.5)}, small={"accuracy": value(0.9)}))
     assert not best.improves(result(small={"accuracy": value(0.99)}))
     assert best.improves(result(big={"accuracy": value(0.6)}, small={"accuracy": value(0.1)}))
@@ -44,7 +62,7 @@ def test_an_evaluation_without_that_metric_does_not_compete():
 
 def test_another_task_may_measure_something_else():
     """What has another name or goal starts anew; what is called the same competes, as it does in the gauges."""
-    best = Best()
+    best = Follower()
     assert best.improves(result(test={"accuracy": value(0.9)}))
     assert not best.improves(result("changed", test={"accuracy": value(0.8)}))
     assert best.improves(result("other", test={"f1": value(0.1)}))
@@ -56,7 +74,7 @@ def test_another_task_may_measure_something_else():
 )
 def test_nothing_is_best_where_nothing_has_a_direction(sets):
     """Then the newest are kept, and no other."""
-    assert not Best().improves(result(**sets))
+    assert not Follower().improves(result(**sets))
 
 
 def test_a_metric_that_nobody_measures_is_told():
@@ -81,7 +99,7 @@ MEASURED = result(test={"acc/top5": value(0.5), "rows": value(3, "none")})
 
 def complaint(metric, *results):
     """What is wrong after these results, if anything."""
-    best = Best(metric)
+    follower = Follower(metric)
     for each in results:
-        best.improves(each)
-    return best.complaint()
+        follower.improves(each)
+    return follower.by.complaint(follower.history)

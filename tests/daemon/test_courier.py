@@ -80,16 +80,16 @@ def test_what_is_not_wanted_is_let_go_in_the_second_look(courier):
 
 def test_what_changes_while_it_is_pinned_is_incomplete(courier, monkeypatch):
     """Not found, not lost: somebody is writing it."""
-    look = courier.catalog.look
+    look = courier.keeper.catalog.look
 
     def look_before_it_changes():
         seen = look()
-        save(courier.root.parents[1], 5)
-        path = courier.root.parents[1] / "ckpt-5.data-00000-of-00001"
+        save(courier.keeper.root.parents[1], 5)
+        path = courier.keeper.root.parents[1] / "ckpt-5.data-00000-of-00001"
         path.write_bytes(b"longer than before")
         return seen
 
-    monkeypatch.setattr(courier.catalog, "look", look_before_it_changes)
+    monkeypatch.setattr(courier.keeper.catalog, "look", look_before_it_changes)
     answer = visit(courier)
     assert (answer.look.found, answer.given_up, answer.error) == ((), (), None)
     assert [name for name, _ in answer.look.waiting] == ["ckpt-5"]
@@ -134,7 +134,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(courier, monkeypat
     def fail():
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(courier.catalog, "look", fail)
+    monkeypatch.setattr(courier.keeper.catalog, "look", fail)
     answer = visit(courier)
     assert answer.error.retryable
     assert [each.node for each in answer.reading.heartbeats] == ["n1"]
@@ -155,7 +155,7 @@ def test_a_long_journal_is_read_in_pieces(courier, monkeypatch):
 
 def test_tidying_never_leaves_the_state_directory(courier):
     """Folders come out of records, which are not trusted."""
-    outside = courier.root.parent / "precious"
+    outside = courier.keeper.root.parent / "precious"
     outside.mkdir()
     answer = visit(courier, tidying=Tidying(drop=("../precious",)))
     assert isinstance(answer.error, RecordError)
@@ -164,7 +164,7 @@ def test_tidying_never_leaves_the_state_directory(courier):
 
 def test_what_cannot_be_removed_holds_nothing_up(courier, monkeypatch):
     """Weights that another user owns stay; the daemon goes on."""
-    folder = courier.root / "evaluations/x/plan-1/worker-0-of-1"
+    folder = courier.keeper.root / "evaluations/x/plan-1/worker-0-of-1"
     folder.mkdir(parents=True)
     (folder / "weights.npz").write_bytes(b"w")
 
@@ -177,11 +177,11 @@ def test_what_cannot_be_removed_holds_nothing_up(courier, monkeypatch):
 
 def test_states_stay_when_weights_and_predictions_go(courier):
     """Whatever a worker saved beside them, and whoever's it is; what stays is measured by folder."""
-    outside = courier.root / "outside"
+    outside = courier.keeper.root / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"p")
     for number in (1, 2):
-        folder = courier.root / f"evaluations/x/plan-{number}/worker-0-of-1"
+        folder = courier.keeper.root / f"evaluations/x/plan-{number}/worker-0-of-1"
         (folder / "predictions" / "test").mkdir(parents=True)
         (folder / "predictions" / "test" / "y.npy").write_bytes(b"y" * 10)
         (folder / "weights.index").write_bytes(b"w" * 5)
@@ -191,7 +191,9 @@ def test_states_stay_when_weights_and_predictions_go(courier):
     tidying = Tidying(thin=("evaluations/x/plan-1",), measure=("evaluations/x/plan-2", "evaluations/x/plan-1"))
     answer = visit(courier, tidying=tidying)
     assert answer.saves_bytes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
-    assert [path.name for path in (courier.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()] == ["states.json"]
+    assert [path.name for path in (courier.keeper.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()] == [
+        "states.json"
+    ]
     assert (outside / "precious").exists()
 
 

@@ -6,7 +6,8 @@ import queue
 import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import RUN_PATH
+from sidecar.agreement.journal import RUN_PATH, outcome_path, plan_path
+from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
 from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
 from sidecar.group.messages import Evaluate, Join, Phase, Progress
@@ -166,7 +167,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
     def fail():
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
@@ -187,7 +188,7 @@ def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(node.courier.catalog, "look", fail)
+    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -241,7 +242,7 @@ def test_what_failed_workers_left_is_removed_once_they_write_no_more(evaluating)
 
 def test_a_best_metric_that_nobody_measures_is_told_once(node):
     """Nothing would be kept as the best, and nobody would know why."""
-    node.daemon.retention.best.metric = "test/f1"
+    node.daemon.retention.best = BestBy("test/f1")
     for step in (1, 2):
         save(node.checkpoint_dir, step)
         pass_time(5, node)
@@ -284,6 +285,28 @@ def turns(node, seconds):
         node.clock.seconds = min(end, node.next_turn)
         count += 1
     return count
+
+
+def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
+    """It knows what is settled, best and newest, and reads no plan that was closed before."""
+    monkeypatch.setattr("sidecar.daemon.loop._FOLD_PLANS", 3)
+    for step in range(1, 6):
+        save(node.checkpoint_dir, step, keep=range(1, step))
+        pass_time(5, node)
+    again = restarted(node, "i2")
+    read, asked = again.storage.storage.read, []
+    monkeypatch.setattr(again.storage.storage, "read", lambda path: (asked.append(path), read(path))[1])
+    again.settle()
+    assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
+    assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
+    assert again.world.history.succeeded == node.history.succeeded
+    assert again.world.history.newest == node.history.newest
+    assert again.status.pending == 0
+    measured = [visit.tidying.measure for visit in again.of(Visit) if visit.tidying.measure]
+    assert [folder.split("/")[-1] for folder in measured[-1]] == ["plan-4", "plan-5"]  # what is kept
+    save(node.checkpoint_dir, 6, keep=range(1, 6))
+    pass_time(30, again)
+    assert outcomes(again.history) == [("succeeded", f"ckpt-{step}") for step in range(1, 7)]
 
 
 def test_an_idle_daemon_turns_at_most_once_a_second_and_for_its_beats(node):
@@ -330,7 +353,7 @@ def test_the_couriers_thread_carries_and_ends(node):
     """What is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
-    courier = Courier(node.courier.storage, node.courier.root, node.courier.catalog, None, node.clock, answers.put)
+    courier = Courier(node.courier.storage, node.courier.keeper, node.clock, answers.put)
     courier.start()
     node.settle()
     courier.submit(node.carried[0])

@@ -1,6 +1,6 @@
-"""The journal's entries added up: how many checkpoints came to which end, what is best so far, how long phases took.
+"""The journal added up: how many checkpoints came to which end, what is best so far, how long phases took.
 
-Each entry is added once, so that a step of the fold costs the same after ten entries or ten thousand. Pure.
+Each record is added once, so that adding costs the same after ten of them or ten thousand. Pure.
 """
 
 import math
@@ -9,8 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.history import Closed, Entry, Key
-from sidecar.records import KINDS, PHASES, Value
+from sidecar.records import KINDS, PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value
 
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
 """Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
@@ -25,6 +24,7 @@ class Best:
     goal: str
     number: float
     step: int | None
+    folder: str  # where its workers saved, relative to the run's state directory
 
 
 @dataclass(slots=True)
@@ -61,20 +61,17 @@ class Totals:
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
     nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
 
-    def add(self, entry: Entry) -> None:
-        """Add the next entry. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
-        if not isinstance(entry, Closed):
-            self.checkpoints.get(entry.settlement.verdict, set()).add(entry.settlement.key)
-        elif entry.outcome.status == "succeeded":
-            self._succeeded(entry)
-        else:
-            kind = entry.outcome.kind if entry.outcome.kind in KINDS else "unknown"  # the label's values stay bounded
-            self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
+    def settled(self, settlement: Settlement) -> None:
+        """Add a settlement. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
+        self.checkpoints.get(settlement.verdict, set()).add(settlement.key)
 
-    def _succeeded(self, closed: Closed) -> None:
-        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        if checkpoint is None or result is None:
-            return
+    def failed(self, outcome: Outcome) -> None:
+        """Add a plan that failed."""
+        kind = outcome.kind if outcome.kind in KINDS else "unknown"  # the label's values stay bounded
+        self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
+
+    def succeeded(self, plan: Plan, checkpoint: Checkpoint, result: Result) -> None:
+        """Add an evaluation."""
         self.checkpoints["evaluated"].add(checkpoint.key)
         for eval_set in result.examples:
             self.changes[eval_set] = self.changes.get(eval_set, 0) + (eval_set in result.changed)
@@ -84,12 +81,12 @@ class Totals:
                 self.durations[phase].add(seconds)
         for eval_set, values in result.metrics.items():
             for name, value in values.items():
-                self._compare((eval_set, name), value, checkpoint.step)
+                self._compare((eval_set, name), value, checkpoint, plan)
 
-    def _compare(self, metric: tuple[str, str], value: Value, step: int | None) -> None:
+    def _compare(self, metric: tuple[str, str], value: Value, checkpoint: Checkpoint, plan: Plan) -> None:
         best = self.best.get(metric)
         if improves(value, (best.goal, best.number) if best is not None else None):
-            self.best[metric] = Best(value.goal, number_of(value), step)
+            self.best[metric] = Best(value.goal, number_of(value), checkpoint.step, plan.folder)
 
 
 def has_direction(value: Value) -> bool:

@@ -1,0 +1,46 @@
+"""The snapshot of a run's journal in shared storage: read at the start, written now and then.
+
+It is a view, and nothing rests on it: without it the journal is read from its beginning.
+"""
+
+from typing import Final
+
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.storage import Storage
+from sidecar.errors import RecordError
+from sidecar.history import History
+from sidecar.records import dumps, loads
+from sidecar.snapshot import Snapshot, restore
+
+PATH: Final = "snapshot.json"
+
+
+def resume(storage: Storage, journal: Journal) -> History | None:
+    """The history up to the snapshot, from where the journal is then read on; None if there is none to be believed.
+
+    Raises `StorageError` if storage does not answer.
+    """
+    data = storage.read(PATH)
+    if data is None:
+        return None
+    try:
+        snapshot = loads(Snapshot, data)
+        history = restore(snapshot)
+        if snapshot.run != journal.run:
+            return None
+        known = journal.resume(snapshot.through, snapshot.plan_nonce, snapshot.outcome_nonce)
+    except RecordError:  # torn by a crash, or of another version: the journal has it all
+        return None
+    return history if known else None
+
+
+def write(storage: Storage, snapshot: Snapshot) -> None:
+    """Put it where daemons look that start; raises `StorageError` if storage does not answer.
+
+    One that is too long to be a record is not written: starts then read on from the one before.
+    """
+    try:
+        data = dumps(snapshot)
+        storage.replace(PATH, data)
+    except RecordError:
+        return

@@ -1,0 +1,117 @@
+"""Looks at the checkpoints, holds what is wanted, lets go what is not, and tidies what workers saved.
+
+Called from the courier's thread. It decides nothing of its own: what is wanted is said by the daemon.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.checkpoints.catalog import Catalog, Found, Look
+from sidecar.checkpoints.watch import Watch
+from sidecar.clock import Clock
+from sidecar.daemon.pinner import Pinner
+from sidecar.daemon.retention import Tidying
+from sidecar.daemon.saves import Saves
+from sidecar.errors import IncompleteError, StorageError, VanishedError
+from sidecar.records import Key, Settlement
+
+_ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look brought. `pins_bytes`: None if it is as before."""
+
+    look: Look
+    given_up: tuple[Settlement, ...]
+    pins_bytes: int | None
+    watch_problem: str | None
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The folders of one run: checkpoints, their pins, and what workers saved of their evaluations."""
+
+    root: Path  # the run's state directory
+    catalog: Catalog
+    watch: Watch | None  # None: this node does not look at checkpoints
+    pinner: Pinner
+    saves: Saves
+    clock: Clock
+    pin_max_bytes: int | None = None
+    _pins_changed: bool = True
+    # Pins in the last look: a node that just came may want them, so they go in the next.
+    _unwanted: set[Key] = field(default_factory=set)
+
+    def has_no_place(self) -> bool:
+        """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
+        if not self.root.is_dir():
+            with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
+                return self.catalog.look().missing
+        return False
+
+    def clean(self) -> None:
+        """Remove what daemons that died left half pinned."""
+        self.pinner.clean(_ABANDONED_SECONDS, self.clock)
+
+    def tidy(self, tidying: Tidying) -> Mapping[str, int]:
+        """Remove what is no longer kept; returns the bytes of what is to be measured."""
+        return self.saves.tidy(tidying)
+
+    def look(self, is_wanted: Callable[[Key], bool], *, leaving: bool) -> Sight:
+        """Pin what is wanted, let go what is not; tells what is found now and what was lost on the way.
+
+        `leaving`: this is the last look. Raises `StorageError` if a folder cannot be read or a pin not be written.
+        """
+        if self.watch is not None:
+            self.watch.ensure()
+        look = self.catalog.look()
+        found: list[Found] = []
+        lost, waiting = list(look.corrupt), list(look.waiting)
+        for each in look.found:
+            checkpoint = each.checkpoint
+            wanted, pinned = is_wanted(checkpoint.key), checkpoint.pin is not None
+            try:
+                if wanted and not pinned and self._has_room(each):
+                    held_now = self.pinner.pin(each)
+                    found.append(held_now or each)
+                    self._pins_changed |= held_now is not None
+                elif pinned and not wanted and (leaving or checkpoint.key in self._unwanted):
+                    self.pinner.unpin(checkpoint)
+                    found.append(replace(each, checkpoint=replace(checkpoint, pin=None)))
+                    self._pins_changed = True
+                else:
+                    found.append(each)
+            except VanishedError as error:
+                lost.append(Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "vanished", str(error)))
+            except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
+                waiting.append((checkpoint.name, str(error)))
+        held = {each.checkpoint.key for each in found if each.checkpoint.pin is not None}
+        self._unwanted = {key for key in held if not is_wanted(key)}
+        return Sight(
+            replace(look, found=tuple(found), waiting=tuple(waiting)),
+            tuple(lost),
+            self._measure_pins(),
+            self.watch.problem if self.watch is not None else None,
+        )
+
+    def close(self) -> None:
+        """Look no more."""
+        if self.watch is not None:
+            self.watch.stop()
+
+    def _has_room(self, found: Found) -> bool:
+        """Whether one more pin stays within the user's bound; the first is held in any case, or nothing would go on."""
+        if self.pin_max_bytes is None:
+            return True
+        held = self.pinner.bytes()
+        return held == 0 or held + sum(file.size for file in found.files) <= self.pin_max_bytes
+
+    def _measure_pins(self) -> int | None:
+        if not self._pins_changed:
+            return None
+        self._pins_changed = False
+        return self.pinner.bytes()
