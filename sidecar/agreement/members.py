@@ -17,7 +17,7 @@ from sidecar.records import Heartbeat, dumps, loads
 
 FOLDER: Final = "members"
 
-READS_PER_SECOND: Final = 14.0
+READS_PER_SECOND: Final = 12.0
 """With what else it does, a node among 64 then asks less than 20 things of storage in a second."""
 
 _READS_AT_ONCE_SECONDS: Final = 2.0
