@@ -7,7 +7,7 @@ when, on this node's own clock, and says who is alive. No two machines' clocks a
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -17,6 +17,16 @@ from sidecar.records import Heartbeat, dumps, loads
 
 FOLDER: Final = "members"
 
+READS_PER_SECOND: Final = 12.0
+"""With what else it does, a node among 64 then asks less than 20 things of storage in a second."""
+
+_READS_AT_ONCE_SECONDS: Final = 2.0
+"""So many seconds' worth of reads may be made at once: a beat's."""
+
+_SILENT_SECONDS: Final = 600.0
+_RARELY_SECONDS: Final = 30.0
+"""Who has been silent for that long is read so often: old names of nodes must not take turns from those that live."""
+
 _BEATS_OF_PREDECESSOR: Final = 3
 """So many beats of the incarnation found at the start prove it alive: it left one, and may have died writing one."""
 
@@ -24,6 +34,7 @@ _BEATS_OF_RIVAL: Final = 5
 """More than the above, so that who came later is gone before the earlier one asks which of the two should go."""
 
 
+@lru_cache(maxsize=4096)
 def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
     """Sort key that counts as people do: worker-2 before worker-10. Different names have different keys."""
     parts = re.split(r"([0-9]+)", node)  # text and digits alternate, so equal places hold equal types
@@ -41,15 +52,34 @@ class Reading:
 
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
-    complete: bool = True  # every member was looked for, not just some
+    complete: bool = True  # every member has been looked for by now, if not in this look
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a member's file, to choose which are read next."""
+
+    changed_at: float  # or when its name was first seen
+    read_at: float = float("-inf")
+    beat: tuple[str, int] | None = None  # incarnation and beat
 
 
 class Members:
-    """The heartbeat files of one run, of which this daemon writes one."""
+    """The heartbeat files of one run, of which this daemon writes one.
 
-    def __init__(self, storage: Storage, run: str) -> None:
+    Others' are read in turn, at most `reads_per_second` of them: with few nodes all at every look, with many each as
+    often as that allows. So what a node asks of storage does not grow with their number; the lease does, since it
+    follows the gaps between changes that are seen.
+    """
+
+    def __init__(self, storage: Storage, run: str, reads_per_second: float = READS_PER_SECOND) -> None:
         self.storage = storage
         self.run = run
+        self._reads_per_second = reads_per_second
+        self._saved_reads = reads_per_second  # of the time that went by without any
+        self._looked_at: float | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._own: str | None = None
         self._written = False
         self._predecessor: str | None = None  # the incarnation found under this node's name at the start
         self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
@@ -60,14 +90,51 @@ class Members:
         Raises `NodeNameTakenError` if another live daemon writes there too and this one came later, `StorageError` if
         storage does not answer.
         """
+        self._own = heartbeat.node
         self._check_name(heartbeat)
         self.storage.replace(member_path(heartbeat.node), dumps(heartbeat))
         self._written = True
 
+    def look(self, now: float) -> Reading:
+        """Read the files of other members whose turn it is; raises `StorageError` if storage does not answer.
+
+        Those never read come first, then those that were read longest ago. Who has long been silent is read rarely.
+        """
+        for node in self._names():
+            self._seen.setdefault(node, _Seen(now))
+        reading = self.read(self._whose_turn(now))
+        for heartbeat in reading.heartbeats:
+            seen, beat = self._seen[heartbeat.node], (heartbeat.incarnation, heartbeat.beat)
+            if seen.beat != beat:
+                seen.beat, seen.changed_at = beat, now
+            seen.read_at = now
+        for node in reading.unread:
+            self._seen[node].read_at = now
+        others = (seen for node, seen in self._seen.items() if node != self._own)
+        return replace(reading, complete=all(seen.read_at > float("-inf") for seen in others))
+
+    def _whose_turn(self, now: float) -> list[str]:
+        since = now - self._looked_at if self._looked_at is not None else float("inf")
+        self._looked_at = now
+        budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
+        budget = min(budget, _READS_AT_ONCE_SECONDS * self._reads_per_second)
+
+        def is_due(seen: _Seen) -> bool:
+            silent = seen.read_at - seen.changed_at > _SILENT_SECONDS
+            return now - seen.read_at >= (_RARELY_SECONDS if silent else 0.0)
+
+        due = [node for node, seen in self._seen.items() if node != self._own and is_due(seen)]
+        chosen = sorted(due, key=lambda node: self._seen[node].read_at)[: int(budget)]
+        self._saved_reads = budget - len(chosen)
+        return chosen
+
+    def _names(self) -> list[str]:
+        names = self.storage.names(FOLDER)
+        return sorted((unquote(name[:-5]) for name in names if name.endswith(".json")), key=natural_order)
+
     def read_all(self) -> Reading:
         """Read the files of all members; raises `StorageError` if storage does not answer."""
-        names = (name.removesuffix(".json") for name in self.storage.names(FOLDER) if name.endswith(".json"))
-        return replace(self.read(unquote(name) for name in names), complete=True)
+        return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> Reading:
         """Read these members' files. An absent, torn or foreign one is reported and does not stop the others.
@@ -154,8 +221,7 @@ class Freshness:
     def observe(self, reading: Reading, now: float) -> list[str]:
         """Note what a look at the others found at `now`; returns who showed a sign of life."""
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
-        nodes = found.keys() | reading.unread.keys() | (self._watches.keys() if reading.complete else set())
-        nodes -= {self.node}
+        nodes = (found.keys() | reading.unread.keys()) - {self.node}
         alive = [node for node in sorted(nodes, key=natural_order) if self._observe(node, found.get(node), now)]
         if reading.complete:
             self._looked_at_all = now
@@ -224,6 +290,9 @@ class Freshness:
 
     def _observe(self, node: str, found: Heartbeat | None, now: float) -> bool:
         watch = self._watches.get(node)
+        if watch is not None and self.gone_since(node) is not None and found in (None, watch.heartbeat):
+            watch.looked_at = now  # as gone as before, however long nobody looked
+            return False
         if watch is None or now - watch.looked_at >= self.lease_of(node):
             self._watches[node] = self._begin(watch, found, now)
             return self._watches[node].changed

@@ -165,7 +165,7 @@ class Courier:
         self._write_view()
         if visit.snapshot is not None:
             snapshots.write(self.storage, visit.snapshot)
-        answer = Answer(visit, more=more, reading=self._members.read_all())
+        answer = Answer(visit, more=more, reading=self._members.look(self.clock.now()))
         try:
             answer = replace(answer, saves_bytes=self.keeper.tidy(visit.tidying))
             return self._look(visit, answer) if visit.look else answer

@@ -70,6 +70,9 @@ class World:
     _changed_at: float = 0.0
     _failed_at: dict[Key, float] = field(default_factory=dict)
     _active_at: float = 0.0
+    _looks: int = 0
+    _chosen: list[Checkpoint] = field(default_factory=list)
+    _chosen_in: tuple[int, int, bool, str | None] | None = None
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class World:
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         new = [found for found in look.found if found.checkpoint.key not in self.found]
+        here = {found.checkpoint.key for found in look.found}
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -122,9 +126,11 @@ class World:
             self._unwanted = {found.checkpoint.key for found in new} if self._only_new else set()
         else:
             self._appeared |= {found.checkpoint.key: wall for found in new}
+            self._appeared = {key: seconds for key, seconds in self._appeared.items() if key in here}
         if not look.missing:  # a directory that is gone may come back, with all that was in it
             self._miss(look, given_up)
         self.found = {found.checkpoint.key: found for found in look.found}
+        self._looks += 1
         incomplete = frozenset(name for name, _ in look.waiting) | {name for name, _ in self._missed}
         if incomplete != self._incomplete:
             self._incomplete, self._incomplete_since = incomplete, now
@@ -174,7 +180,7 @@ class World:
             if not self._available:
                 self._gathering_since = now
             self._available, self._changed_at = available, now
-        undone = bool(pending(self.history, self._checkpoints(), self.task) or self._given_up)
+        undone = bool(self._pending() or self._given_up)
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -185,7 +191,7 @@ class World:
             task=self.task,
             history=self.history,
             members=members,
-            found=self._checkpoints(),
+            found=self._relevant(),
             given_up=list(self._given_up.values()),
             unwanted=frozenset(self._unwanted or ()),
             lost=self.lost(now),
@@ -258,7 +264,7 @@ class World:
         for each in fresh:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
-        waiting = pending(self.history, self._checkpoints(), self.task)
+        waiting = self._pending()
         return Status(
             run=self.identity.run,
             node=self.identity.node,
@@ -294,8 +300,20 @@ class World:
         """Whether what the first look finds does not count."""
         return self.start_new and self.history.through == 0
 
-    def _checkpoints(self) -> list[Checkpoint]:
-        return [found.checkpoint for found in self.found.values()]
+    def _pending(self) -> list[Checkpoint]:
+        """Complete checkpoints that need an evaluation, in order of discovery."""
+        return pending(self.history, self._relevant(), self.task)
+
+    def _relevant(self) -> list[Checkpoint]:
+        """Those that need an evaluation or are pinned: the rest is looked through only when something has changed."""
+        history = self.history
+        state = self._looks, history.through, history.open is None, self.task
+        if self._chosen_in != state:
+            there = [found.checkpoint for found in self.found.values()]
+            needed = {each.key for each in pending(history, there, self.task)}
+            self._chosen = [each for each in there if each.pin is not None or each.key in needed]
+            self._chosen_in = state
+        return self._chosen
 
     def _lost_among(self, members: tuple[Member, ...], now: float) -> dict[str, str]:
         others = [each for each in members if each.node != self.identity.node]

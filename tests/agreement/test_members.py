@@ -1,5 +1,6 @@
 import os
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -361,3 +362,95 @@ def test_a_restart_is_no_gap(freshness, new_heartbeat):
         view.observe(look(new_heartbeat("a", beat=beat, incarnation=life)), float(now))
     assert view.lease_of("a") == LEASE
     assert view.lease_of("never seen") == LEASE
+
+
+# -- many nodes ------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Storage that counts what it is asked."""
+
+    def __init__(self, storage):
+        self.storage, self.asked = storage, []
+
+    def __getattr__(self, method):
+        def call(*arguments):
+            self.asked.append((method, arguments[0]))
+            return getattr(self.storage, method)(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def crowd(storage, new_heartbeat):
+    """64 nodes that have beaten, and the one that looks."""
+    for number in range(64):
+        Members(storage, "run-a").write(new_heartbeat(f"worker-{number}"))
+    counted = Counted(storage)
+    return Members(counted, "run-a"), counted
+
+
+def test_of_many_nodes_each_is_read_in_its_turn(crowd, new_heartbeat):
+    """24 at a look every 2 s; in the third all have been read, and the lease of nobody runs out unseen."""
+    members, counted = crowd
+    members.write(new_heartbeat("worker-0"))
+    found, complete = [], []
+    for look in range(9):
+        counted.asked.clear()
+        reading = members.look(2.0 * look)
+        found.append([each.node for each in reading.heartbeats])
+        complete.append(reading.complete)
+        assert len(counted.asked) <= 1 + 24
+    assert complete == [False, False, True, *[True] * 6]
+    for node in (f"worker-{number}" for number in range(1, 64)):
+        looks = [look for look, nodes in enumerate(found) if node in nodes]
+        assert max(b - a for a, b in pairwise([-1, *looks, 9])) <= 3
+
+
+def test_looks_in_quick_succession_read_little(crowd):
+    """An evaluation causes several visits in a second; what they may read is what the time since then allows."""
+    members, counted = crowd
+    members.look(0.0)
+    counted.asked.clear()
+    for look in range(1, 11):
+        members.look(look / 10)
+    assert len([each for each in counted.asked if each[0] == "read"]) == 12
+
+
+def test_few_nodes_are_all_read_at_every_look(storage, new_heartbeat):
+    """Two others, as often as ten times in a second for a while."""
+    for node in ("a", "b"):
+        Members(storage, "run-a").write(new_heartbeat(node))
+    members = Members(storage, "run-a")
+    assert [len(members.look(10 + look / 10).heartbeats) for look in range(20)] == [2] * 20
+
+
+def test_who_has_long_been_silent_is_read_rarely(storage, new_heartbeat):
+    """Names of nodes that were there once do not take turns from those that live; one that comes back is seen."""
+    for node in ("gone", "here"):
+        Members(storage, "run-a").write(new_heartbeat(node))
+    members, found = Members(storage, "run-a"), []
+    for look in range(400):
+        Members(storage, "run-a").write(new_heartbeat("here", beat=look))
+        found.append([each.node for each in members.look(2.0 * look).heartbeats])
+    assert all("here" in nodes for nodes in found)
+    assert all("gone" in nodes for nodes in found[:300])
+    assert sum("gone" in nodes for nodes in found[305:]) == 6
+    Members(storage, "run-a").write(new_heartbeat("gone", beat=9))
+    found = [[each.node for each in members.look(800 + 2.0 * look).heartbeats] for look in range(20)]
+    assert sum("gone" in nodes for nodes in found) > 2
+
+
+def test_who_is_gone_stays_gone_however_rarely_it_is_looked_at(new_heartbeat):
+    """Else a node that left months ago would hold up the proposer for a lease after each look."""
+    freshness = Freshness("me", 10.0)
+    freshness.wrote(new_heartbeat("me"), 0.0)
+    for at in (0.0, 5.0, 11.0):
+        freshness.observe(Reading((new_heartbeat("gone"),)), at)
+    for at in (41.0, 71.0):
+        freshness.wrote(new_heartbeat("me", beat=int(at)), at)
+        freshness.observe(Reading((new_heartbeat("gone"),)), at)
+        assert freshness.gone_since("gone") == 0.0
+        assert freshness.ready_to_propose(at)
+    freshness.observe(Reading((new_heartbeat("gone", beat=7),)), 101.0)
+    assert freshness.gone_since("gone") is None

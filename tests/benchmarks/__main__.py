@@ -29,6 +29,7 @@ TOPICS = (
     "trainer",
     "counts",
     "footprint",
+    "long_run",
 )
 PREFACE = """# What was measured
 

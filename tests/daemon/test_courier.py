@@ -137,7 +137,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(courier, monkeypat
     monkeypatch.setattr(courier.keeper.catalog, "look", fail)
     answer = visit(courier)
     assert answer.error.retryable
-    assert [each.node for each in answer.reading.heartbeats] == ["n1"]
+    assert answer.reading.complete
 
 
 def test_a_long_journal_is_read_in_pieces(courier, monkeypatch):

@@ -1,6 +1,7 @@
 """Several nodes, nodes that come and go, and the end of a run: as histories."""
 
 import os
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -480,3 +481,32 @@ def test_a_run_that_ends_while_storage_fails_ends_all_the_same(new_node):
     pass_time(30, node)
     assert node.exited == 0
     assert "left_unheard" in node.log.names()
+
+
+def test_64_nodes_ask_little_of_storage(tmp_path, clock):
+    """Less than 20 things per node and second, also while they evaluate a checkpoint."""
+    nodes = [Node(tmp_path, clock, f"worker-{number}") for number in range(64)]
+    asked = Counter()
+    for node in nodes:
+        node.courier.storage = Counting(node.storage, node.node, asked)
+    save(nodes[0].checkpoint_dir, 1)
+    pass_time(12, *nodes)
+    asked.clear()
+    save(nodes[0].checkpoint_dir, 2, keep=[1])
+    pass_time(10, *nodes)
+    assert len(nodes[0].history.succeeded) == 2
+    assert max(asked.values()) < 20 * 10
+
+
+class Counting:
+    """Storage that counts what a node asks of it."""
+
+    def __init__(self, storage, node, asked):
+        self._storage, self._node, self._asked = storage, node, asked
+
+    def __getattr__(self, method):
+        def call(*arguments):
+            self._asked[self._node] += 1
+            return getattr(self._storage, method)(*arguments)
+
+        return call
