@@ -26,7 +26,7 @@ from sidecar.roles import RoleDecision
 from sidecar.status import Status
 
 TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
-BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0)
+BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0, halt=10)
 SIGKILL = -9
 
 

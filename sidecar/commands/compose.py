@@ -177,6 +177,7 @@ def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post
             first_batch=settings.first_batch_timeout_seconds,
             stall=settings.stall_seconds,
             stall_factor=settings.stall_factor,
+            halt=settings.lease_seconds,
         ),
         name,
         advertised_host(settings, environ),

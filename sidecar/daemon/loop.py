@@ -20,8 +20,8 @@ from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import World
 from sidecar.errors import SidecarError
-from sidecar.group.messages import Evaluate, Failed, Report
-from sidecar.group.process import Exited
+from sidecar.group.messages import Evaluate, Failed
+from sidecar.group.process import Event
 from sidecar.history import Closed, History
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
@@ -45,7 +45,7 @@ class Terminate:
     signal: str
 
 
-Message = Answer | tuple[str, Report | Exited] | Woke | Terminate
+Message = Answer | tuple[str, Event] | Woke | Terminate
 
 
 class Carrier(Protocol):

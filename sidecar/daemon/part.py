@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sidecar.daemon.retention import plan_folder
 from sidecar.group.member import Workers, group_id
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
-from sidecar.group.process import Exited
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined
+from sidecar.group.process import Event, Exited
 from sidecar.policy import Fail
 from sidecar.records import SECONDARY, Member, Plan, Result
 
@@ -83,7 +83,7 @@ class Part:
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
             self.workers.evaluate(replace(self.evaluate, path=path, save_to=str(folder)), member.worker, now)
 
-    def observe(self, worker: str, report: Report | Exited, now: float) -> None:
+    def observe(self, worker: str, report: Event, now: float) -> None:
         """Learn what an own worker reports."""
         rank = next((member.rank for member in self.own if member.worker == worker), None)
         if rank is None:
