@@ -11,7 +11,7 @@ from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
-from sidecar.daemon.loop import Daemon, Terminate, Timing, Woke
+from sidecar.daemon.loop import Daemon, Heard, Terminate, Timing, Woke
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import Identity, World
@@ -283,6 +283,10 @@ class Node:
     def wake(self) -> None:
         """A file event arrives."""
         self.daemon.observe(Woke())
+
+    def hear(self) -> None:
+        """A file event arrives from the journal."""
+        self.daemon.observe(Heard())
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from sidecar.agreement.storage import PosixStorage
+from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
+from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
@@ -22,7 +23,7 @@ from sidecar.config import Settings
 from sidecar.daemon.best import Best
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
-from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.loop import Daemon, Heard, Message, Terminate, Timing, Woke
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import Identity, World
@@ -120,7 +121,7 @@ def make_daemon(
         PosixStorage(settings.run_dir),
         settings.run_dir,
         make_catalog(settings, clock),
-        Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
+        _watch(settings, inbox) if evaluates else None,
         clock,
         inbox.put,
         pin_max_bytes=settings.pin_max_bytes,
@@ -140,6 +141,14 @@ def make_daemon(
         showing,
         Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
+
+
+def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
+    """Of the checkpoints, and of the journal: a plan is seen at once where file events of other nodes arrive."""
+    journal = [
+        Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY) for folder in JOURNAL_FOLDERS
+    ]
+    return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal)
 
 
 def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:

@@ -38,6 +38,10 @@ class Woke:
     """Something changed in the checkpoint directory: look again."""
 
 
+class Heard:
+    """Somebody wrote into the journal, perhaps: read on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terminate:
     """SIGTERM or SIGINT: drain; the second one means at once."""
@@ -45,7 +49,7 @@ class Terminate:
     signal: str
 
 
-Message = Answer | tuple[str, Event] | Woke | Terminate
+Message = Answer | tuple[str, Event] | Woke | Heard | Terminate
 
 
 class Carrier(Protocol):
@@ -103,6 +107,7 @@ class Daemon:
     _drain_by: float | None = None
     _leaving: int | None = None  # the exit code, once the last heartbeat is written
     _leave_by: float = float("inf")  # whether it is written or not
+    _heard: bool = False  # of a record that may be there
     _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
     _wake_at: float = float("inf")  # when the policy wants to be asked again
     _ticked_at: float = field(init=False)
@@ -137,6 +142,8 @@ class Daemon:
             self._answered(message, now)
         elif isinstance(message, Woke):
             self._woken = True
+        elif isinstance(message, Heard):
+            self._heard = True
         elif isinstance(message, Terminate):
             self._terminate(message, now)
         elif self.crew is not None:
@@ -360,6 +367,9 @@ class Daemon:
         look = now >= self._look_due()
         if look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told:
             return self._visit(heartbeat, now, look=look)
+        if self._heard and self.world.caught_up:
+            self._heard = False
+            return Listen()
         return self._record(now) if self.world.caught_up and self.crew is not None else None
 
     def _is_absent(self, now: float) -> bool:
@@ -376,6 +386,7 @@ class Daemon:
         self._beat += 1
         self._told = replace(heartbeat, beat=self._beat)
         self._next_visit = now + self.timing.beat
+        self._heard = False  # a visit reads on, too
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked

@@ -480,3 +480,21 @@ def test_a_run_that_ends_while_storage_fails_ends_all_the_same(new_node):
     pass_time(30, node)
     assert node.exited == 0
     assert "left_unheard" in node.log.names()
+
+
+def test_an_event_in_the_journal_is_read_at_once(new_node):
+    """Nobody waits for the next beat: where file events arrive, a plan is seen when it is made."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    pass_time(20, first, second)
+    save(first.checkpoint_dir, 5)
+    first.silent = second.silent = {"Evaluate"}
+    first.wake()
+    while first.history.open is None:
+        pass_time(0.1, first, step=0.1)
+    assert second.world.history.open is None
+    second.hear()
+    second.settle()
+    assert second.world.history.open is not None
+    before = len(second.carried)
+    second.settle()
+    assert len(second.carried) == before, "it is heard once"
