@@ -310,6 +310,7 @@ def _rules(settings: Settings) -> Rules:
         join=settings.join_timeout_seconds,
         patience=settings.proposal_patience_seconds,
         plan_cap=settings.plan_cap_seconds,
+        collective=settings.collective_timeout_seconds,
         visibility=settings.visibility_seconds,
         stop_after_step=settings.stop_after_step,
         stop_idle=settings.stop_idle_seconds,
