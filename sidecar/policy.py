@@ -28,6 +28,7 @@ class Rules:
     join: float = 120.0
     patience: float = 10.0
     plan_cap: float = 86400.0
+    collective: float = 6.0
     stop_after_step: int | None = None
     stop_idle: float | None = None
     wait: bool = True
@@ -52,6 +53,7 @@ class View:
     looked: bool = False  # the first look at journal and directory is done
     incomplete_since: float | None = None  # since when the same things in the directory are no complete checkpoints
     opened_at: float = 0.0  # when the open plan was first seen
+    stuck_since: float | None = None  # since when every rank of the open plan waits for the others
     undone_since: float | None = None  # since when there was work and no plan
     gathering_since: float = 0.0  # when the first worker that could be listed appeared
     changed_at: float = 0.0  # when the set of workers that could be listed last changed
@@ -136,6 +138,11 @@ def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     for member in members:
         if why := view.lost.get(member.node):
             return Fail("member_lost", why, member.node, member.rank)
+    if view.stuck_since is not None and now >= view.stuck_since + rules.collective:
+        # Nobody can tell whose link is broken. The next attempt goes without one of them: so some group will succeed.
+        last = members[-1]
+        waited = f"every rank waited for the others for {rules.collective:g} s (collective_timeout_seconds)"
+        return Fail("stalled", f"{waited}: they do not reach each other", last.node, last.rank)
     if now >= view.opened_at + rules.plan_cap:
         return Fail("deadline", f"the plan was open for {rules.plan_cap:.0f} s, the most allowed (plan_cap_seconds)")
     return Wait(view.opened_at + rules.plan_cap, "a plan is open")

@@ -12,7 +12,7 @@ from sidecar.checkpoints.formats.sstable import MAGIC
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.loop import Daemon, Terminate, Timing, Woke
+from sidecar.daemon.loop import Daemon, Heard, Terminate, Timing, Woke
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
@@ -29,7 +29,7 @@ from sidecar.roles import RoleDecision
 from sidecar.status import Status
 
 TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
-BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0)
+BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0, halt=10)
 SIGKILL = -9
 
 
@@ -288,6 +288,10 @@ class Node:
     def wake(self) -> None:
         """A file event arrives."""
         self.daemon.observe(Woke())
+
+    def hear(self) -> None:
+        """A file event arrives from the journal."""
+        self.daemon.observe(Heard())
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -397,6 +397,7 @@ OPEN = fold(plan(1, A, ("n1.i.1", "n2.i.1")))
         ({"incarnation": "later"}, "restarted", "n1", 0),
         ({"lost": {"n2": "n2 left"}}, "member_lost", "n2", 1),
         ({"opened_at": NOW - 86400}, "deadline", None, None),
+        ({"stuck_since": NOW - 6}, "stalled", "n2", 1),
         ({"lost": {"n2": "n2 left"}, "draining": True}, "member_lost", "n2", 1),
         ({"lost": {"n2": "n2 left"}, "ready_to_propose": False, "members": []}, "member_lost", "n2", 1),
         ({"node": "n3", "lost": {"n2": "n2 left"}}, "member_lost", "n2", 1),
@@ -413,6 +414,7 @@ def test_a_plan_that_cannot_succeed_is_closed(changes, kind, where, rank):
 def test_a_plan_that_may_succeed_is_left_alone():
     """Until its cap."""
     assert decided(history=OPEN, opened_at=NOW) == Wait(NOW + 86400, "a plan is open")
+    assert isinstance(decided(history=OPEN, opened_at=NOW, stuck_since=NOW - 5.9), Wait)
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

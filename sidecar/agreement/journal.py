@@ -18,6 +18,7 @@ from sidecar.history import Closed, History
 from sidecar.records import SCHEMA, Outcome, Plan, dumps, loads
 
 RUN_PATH: Final = "run.json"
+FOLDERS: Final = ("plans", "outcomes")
 
 _TRIES: Final = 3
 """How often a name whose fate is unknown is created again; without a pause, since the daemon asks again later."""

@@ -19,8 +19,8 @@ from sidecar.clock import SystemClock
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
 from sidecar.group.member import Workers
-from sidecar.group.messages import Check, Checked, Failed, Ready, Report
-from sidecar.group.process import Exited, Post
+from sidecar.group.messages import Check, Checked, Failed, Ready
+from sidecar.group.process import Event, Exited, Post
 from sidecar.http import dialled
 from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
 
@@ -147,7 +147,7 @@ def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_pa
     """Import the task in a worker process, as the daemon does at its start."""
     if settings.task is None:
         return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
-    inbox: queue.SimpleQueue[tuple[str, Report | Exited]] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
     clock = SystemClock()
     workers = make_workers(lambda *report: inbox.put(report))
     version = ""

@@ -14,7 +14,8 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from sidecar.agreement.storage import PosixStorage
+from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
+from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
@@ -23,7 +24,7 @@ from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.loop import Daemon, Message, Terminate, Timing, Woke
+from sidecar.daemon.loop import Daemon, Heard, Message, Terminate, Timing, Woke
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
@@ -122,7 +123,7 @@ def make_daemon(
     keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock),
-        Watch(settings.checkpoint_dir, lambda: inbox.put(Woke())) if evaluates else None,
+        _watch(settings, inbox) if evaluates else None,
         Pinner(settings.run_dir / "pins"),
         Saves(settings.run_dir),
         clock,
@@ -144,6 +145,14 @@ def make_daemon(
         showing,
         Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
+
+
+def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
+    """Of the checkpoints, and of the journal: a plan is seen at once where file events of other nodes arrive."""
+    journal = [
+        Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY) for folder in JOURNAL_FOLDERS
+    ]
+    return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal)
 
 
 def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
@@ -181,6 +190,7 @@ def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post
             first_batch=settings.first_batch_timeout_seconds,
             stall=settings.stall_seconds,
             stall_factor=settings.stall_factor,
+            halt=settings.lease_seconds,
         ),
         name,
         advertised_host(settings, environ),
@@ -304,6 +314,7 @@ def _rules(settings: Settings) -> Rules:
         join=settings.join_timeout_seconds,
         patience=settings.proposal_patience_seconds,
         plan_cap=settings.plan_cap_seconds,
+        collective=settings.collective_timeout_seconds,
         visibility=settings.visibility_seconds,
         stop_after_step=settings.stop_after_step,
         stop_idle=settings.stop_idle_seconds,

@@ -13,7 +13,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
-from sidecar.group.process import Exited
+from sidecar.group.process import Event, Exited
 from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
 from sidecar.status import WorkerStatus
 
@@ -21,7 +21,7 @@ _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is re
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
 _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
 
-Inbox = queue.SimpleQueue[tuple[str, Report | Exited]]
+Inbox = queue.SimpleQueue[tuple[str, Event]]
 
 
 @dataclass(frozen=True, slots=True)

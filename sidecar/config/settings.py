@@ -144,6 +144,9 @@ class Settings(BaseSettings):
     first_batch_timeout_seconds: Seconds = 900.0  # tracing, compiling and filling an input pipeline
     stall_seconds: Seconds = 60.0  # never called stalled sooner, however fast the batches are
     stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)] = 5.0
+    # All ranks have their few KB ready: milliseconds, or seconds over a link that loses packets. It is counted from the
+    # second beat after the last one came, so a lost link is noticed within a lease.
+    collective_timeout_seconds: Seconds = 6.0
     plan_cap_seconds: Seconds = 86400.0  # a day: whatever still runs then is not coming back
     drain_seconds: Seconds = 25.0  # inside the 30 s that Kubernetes grants
     proposal_patience_seconds: Seconds = 10.0  # one lease: the node before had its chance

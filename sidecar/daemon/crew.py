@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sidecar.errors import SidecarError, StorageError, TaskError
 from sidecar.group.member import Overrun, Worker, Workers
-from sidecar.group.messages import Check, Checked, Done, Failed, Join, Joined, Ready, Report
-from sidecar.group.process import Exited
+from sidecar.group.messages import Check, Checked, Done, Failed, Join, Joined, Ready
+from sidecar.group.process import Event, Exited
 
 _MAX_DOUBLINGS: Final = 16
 
@@ -51,7 +51,7 @@ class Crew:
             self.workers.release(now - self.release_idle)
         return overruns
 
-    def observe(self, name: str, report: Report | Exited, now: float, *, evaluating: bool) -> None:
+    def observe(self, name: str, report: Event, now: float, *, evaluating: bool) -> None:
         """Learn from a worker's report, and tell what is worth a line. `evaluating`: this node has a part in a plan."""
         worker = self.workers.find(name)
         if worker is None:
@@ -75,6 +75,7 @@ class Crew:
         """This process itself was stopped for so long: the silence of its workers meanwhile says nothing."""
         for worker in self.workers.all():
             worker.heard += seconds
+            worker.halted = None if worker.halted is None else worker.halted + seconds
 
     def dismiss(self, names: Iterable[str]) -> None:
         """Kill those of these workers that are here: what they were there for is over."""
@@ -135,7 +136,7 @@ class Crew:
             self.log.warning("task_changed", task=self.join.task, digest=task[:12], before=(self.task or "")[:12])
             self.task = task
 
-    def _probed(self, probe: Worker, report: Report | Exited, now: float) -> None:
+    def _probed(self, probe: Worker, report: Event, now: float) -> None:
         """The task is tried in a process of its own: the user hears of a mistake now, not at the first checkpoint."""
         if isinstance(report, Ready):
             probe.process.send(Check(self.join.task, self.join.framework, self.join.search_path))

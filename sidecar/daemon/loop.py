@@ -20,8 +20,8 @@ from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import World
 from sidecar.errors import SidecarError
-from sidecar.group.messages import Evaluate, Failed, Report
-from sidecar.group.process import Exited
+from sidecar.group.messages import Evaluate, Failed
+from sidecar.group.process import Event
 from sidecar.history import Closed, History
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
@@ -40,6 +40,10 @@ class Woke:
     """Something changed in the checkpoint directory: look again."""
 
 
+class Heard:
+    """Somebody wrote into the journal, perhaps: read on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terminate:
     """SIGTERM or SIGINT: drain; the second one means at once."""
@@ -47,7 +51,7 @@ class Terminate:
     signal: str
 
 
-Message = Answer | tuple[str, Report | Exited] | Woke | Terminate
+Message = Answer | tuple[str, Event] | Woke | Heard | Terminate
 
 
 class Carrier(Protocol):
@@ -105,6 +109,7 @@ class Daemon:
     _drain_by: float | None = None
     _leaving: int | None = None  # the exit code, once the last heartbeat is written
     _leave_by: float = float("inf")  # whether it is written or not
+    _heard: bool = False  # of a record that may be there
     _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
     _folded: int = 0  # plans in the newest snapshot, as far as this node knows
     _wake_at: float = float("inf")  # when the policy wants to be asked again
@@ -140,6 +145,8 @@ class Daemon:
             self._answered(message, now)
         elif isinstance(message, Woke):
             self._woken = True
+        elif isinstance(message, Heard):
+            self._heard = True
         elif isinstance(message, Terminate):
             self._terminate(message, now)
         elif self.crew is not None:
@@ -367,6 +374,9 @@ class Daemon:
         look = now >= self._look_due()
         if look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told:
             return self._visit(heartbeat, now, look=look)
+        if self._heard and self.world.caught_up:
+            self._heard = False
+            return Listen()
         return self._record(now) if self.world.caught_up and self.crew is not None else None
 
     def _is_absent(self, now: float) -> bool:
@@ -382,11 +392,14 @@ class Daemon:
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
         self._beat += 1
         self._told = replace(heartbeat, beat=self._beat)
+        doing = self._part.doing() if self._part is not None else None  # not in `_told`: it makes no beat of its own
         self._next_visit = now + self.timing.beat
+        self._heard = False  # a visit reads on, too
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        return Visit(self._told, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
+        written = replace(self._told, doing=doing)
+        return Visit(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.group.member import Workers, group_id
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
-from sidecar.group.process import Exited
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined
+from sidecar.group.process import Event, Exited
 from sidecar.policy import Fail
-from sidecar.records import SECONDARY, Member, Plan, Result
+from sidecar.records import SECONDARY, Doing, Member, Plan, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,11 @@ class Part:
         """Where the ranks of this plan save, relative to the run's state directory."""
         return self.plan.folder
 
+    def doing(self) -> tuple[Doing, ...]:
+        """What the own workers are doing, for people."""
+        found = (self.workers.find(member.worker) for member in self.own)
+        return tuple(Doing(each.worker, each.phase, each.batches, each.total_batches) for each in found if each)
+
     def start(self, path: str, now: float) -> None:
         """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""
         self.started = True
@@ -82,7 +87,7 @@ class Part:
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
             self.workers.evaluate(replace(self.evaluate, path=path, save_to=str(folder)), member.worker, now)
 
-    def observe(self, worker: str, report: Report | Exited, now: float) -> None:
+    def observe(self, worker: str, report: Event, now: float) -> None:
         """Learn what an own worker reports."""
         rank = next((member.rank for member in self.own if member.worker == worker), None)
         if rank is None:
@@ -91,7 +96,7 @@ class Part:
             message = f"the worker process could not end plan {report.plan}: {report.message}"
             self.fail("worker_died", message, rank, now)
         elif isinstance(report, Failed):
-            self.fail(report.kind, report.message, rank, now)
+            self.fail(report.kind, report.message, rank, now, lost=report.lost)
         elif isinstance(report, Exited):
             self.fail("worker_died", str(report), rank, now)
         elif isinstance(report, Joined):
@@ -103,16 +108,23 @@ class Part:
             self.done_at = now
             self._succeed(report, now)
 
-    def fail(self, kind: str, message: str, rank: int | None, now: float) -> None:
-        """Note a failure; the first that is no mere consequence of another stands."""
+    def fail(self, kind: str, message: str, rank: int | None, now: float, *, lost: int | None = None) -> None:
+        """Note a failure of an own rank; the first that is no mere consequence of another stands.
+
+        If nobody finds a better reason, the rank that was lost to it is to blame, so that the next attempt goes without
+        its node: each side of a broken link would blame the other, and one side is enough.
+        """
         secondary = kind in SECONDARY
         known = self.ending
         if known is not None and (known.result is not None or secondary or known.at <= now):
             return
-        at = now + self.second_thought if secondary else now
-        self.ending = Ending(
-            at, fail=Fail(kind, message, None if secondary else self.node, None if secondary else rank)
-        )
+        if not secondary:
+            self.ending = Ending(now, fail=Fail(kind, message, self.node, rank))
+            return
+        others = [member for member in self.plan.members or () if member.node != self.node]
+        blamed = next((member for member in others if member.rank == lost), others[-1] if others else None)
+        fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
+        self.ending = Ending(now + self.second_thought, fail=fail)
 
     def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
         """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""

@@ -19,6 +19,7 @@ from sidecar.snapshot import RECENT
 from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
+_TOGETHER: Final = ("hello", "reduce")  # phases in which a rank waits for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class World:
     _looks: int = 0
     _chosen: list[Checkpoint] = field(default_factory=list)
     _chosen_in: tuple[int, int, bool, str | None] | None = None
+    _waiting: tuple[str, ...] = ()  # the phases of all ranks of the open plan, if each is one in which it waits
+    _waiting_since: float = 0.0
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
 
     def __post_init__(self) -> None:
@@ -113,6 +116,8 @@ class World:
         """The own heartbeat was written, those of others were read."""
         self._freshness.wrote(own, now)
         self._freshness.observe(others, now)
+        if (waiting := self._all_waiting()) != self._waiting:
+            self._waiting, self._waiting_since = waiting, now
 
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
@@ -201,6 +206,7 @@ class World:
             looked=self.caught_up and self.looked,
             incomplete_since=self._incomplete_since if self._incomplete else None,
             opened_at=self.opened_at,
+            stuck_since=self._waiting_since if self._waiting else None,
             undone_since=self._undone_since,
             gathering_since=self._gathering_since,
             changed_at=self._changed_at,
@@ -314,6 +320,23 @@ class World:
             self._chosen = [each for each in there if each.pin is not None or each.key in needed]
             self._chosen_in = state
         return self._chosen
+
+    def _all_waiting(self) -> tuple[str, ...]:
+        """The phase of every rank of the open plan; empty unless all of them wait for the others, as their nodes say.
+
+        As long as one of them works the others wait for it, and its own daemon judges it.
+        """
+        plan = self.history.open
+        phases = []
+        for member in plan.members or () if plan is not None else ():
+            told = self._freshness.heartbeat(member.node)
+            in_it = told is not None and plan is not None and told.plan == plan.plan and told.outcome < plan.plan
+            doing = (told.doing or ()) if told is not None and in_it else ()
+            phase = next((each.phase for each in doing if each.worker == member.worker), None)
+            if phase not in _TOGETHER:
+                return ()
+            phases.append(phase)
+        return tuple(phases)
 
     def _lost_among(self, members: tuple[Member, ...], now: float) -> dict[str, str]:
         others = [each for each in members if each.node != self.identity.node]

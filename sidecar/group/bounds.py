@@ -12,6 +12,7 @@ class Bounds:
     first_batch: float
     stall: float
     stall_factor: float  # a stall is also this many times the slowest batch
+    halt: float  # stopped by a signal, whatever it was doing
 
 
 @dataclass(frozen=True, slots=True)

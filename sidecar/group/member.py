@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sidecar.group.bounds import Bounds, Overrun, limit
+from sidecar.group.bounds import Bounds, Limit, Overrun, limit
 from sidecar.group.environment import worker_environment
-from sidecar.group.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready, Report
+from sidecar.group.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.ports import Port, Ports
-from sidecar.group.process import Exited, Post, Process, start
+from sidecar.group.process import Event, Exited, Halted, Post, Process, start
 from sidecar.records import Member, Slot
 from sidecar.status import WorkerStatus
 
@@ -70,11 +70,30 @@ class Worker:
     total_batches: int | None = None
     heard: float = 0.0  # its last sign of life
     slowest: float = 0.0  # longest time between two of them while it worked on batches
+    halted: float | None = None  # since when it is stopped by a signal
     killed: bool = False
 
     def enter(self, phase: str, now: float) -> None:
         """It does something else now."""
         self.phase, self.since, self.heard, self.batches = phase, now, now, 0
+
+    def advance(self, progress: Progress, now: float) -> None:
+        """It did batches since it was heard last."""
+        if progress.batches > 1:  # the first one may have traced and compiled
+            self.slowest = max(self.slowest, now - self.heard)
+        self.batches, self.total_batches = progress.batches, progress.total
+
+    def overrun(self, bounds: Bounds, now: float) -> Overrun | None:
+        """The bound that it has passed, if any."""
+        if self.killed:
+            return None
+        seconds, bound = now - self.heard, limit(bounds, self.phase, batches=self.batches, slowest=self.slowest)
+        if self.halted is not None:
+            seconds, bound = now - self.halted, Limit(bounds.halt, "stalled", "was stopped by a signal (SIGSTOP?)")
+        if bound is None or seconds <= bound.seconds:
+            return None
+        message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
+        return Overrun(self.worker, bound.kind, message)
 
 
 @dataclass(slots=True)
@@ -183,15 +202,16 @@ class Workers:
             active.enter("restore", now)
         active.process.send(command)
 
-    def observe(self, worker: str, report: Report | Exited, now: float) -> None:
+    def observe(self, worker: str, report: Event, now: float) -> None:
         """Learn from a report. A worker that exited gives its slot and its port back."""
         found = self.find(worker)
         if found is None:
             return
+        if isinstance(report, Halted):  # no sign of life, even if it goes on
+            found.halted = now if report.halted else None
+            return
         if isinstance(report, Progress):
-            if report.batches > 1:  # the first one may have traced and compiled
-                found.slowest = max(found.slowest, now - found.heard)
-            found.batches, found.total_batches = report.batches, report.total
+            found.advance(report, now)
         found.heard = now
         if isinstance(report, Ready):
             found.ready = True
@@ -211,14 +231,7 @@ class Workers:
 
     def overruns(self, now: float) -> list[Overrun]:
         """Workers that passed a bound. They are told once, since whoever asks kills them."""
-        found = []
-        for each in self.all():
-            bound = limit(self.bounds, each.phase, batches=each.batches, slowest=each.slowest)
-            silent = now - each.heard
-            if not each.killed and bound is not None and silent > bound.seconds:
-                message = f"{bound.doing} for {silent:.0f} s, more than the {bound.seconds:.0f} s allowed"
-                found.append(Overrun(each.worker, bound.kind, message))
-        return found
+        return [overrun for each in self.all() if (overrun := each.overrun(self.bounds, now)) is not None]
 
     def kill(self, worker: Worker) -> None:
         """SIGKILL it and everything that it started; its end is told by `Exited`."""

@@ -122,6 +122,7 @@ class Failed:
     rank: int | None = None
     phase: str | None = None
     details: dict[str, str] = field(default_factory=dict)
+    lost: int | None = None  # the rank that could not be reached, where that is known
 
 
 Command = Check | Join | Evaluate

@@ -19,6 +19,7 @@ from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, deco
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
 _LOG_TAIL_BYTES: Final = 4000
+_HALTS: Final = os.WSTOPPED | os.WCONTINUED
 _DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
 
 
@@ -34,8 +35,18 @@ class Exited:
         return f"the worker process {how}" + (f"; its log ends: {self.tail}" if self.tail else "")
 
 
-Post = Callable[[str, Report | Exited], None]
-"""Where a worker's reports go: (worker id, report). Called from threads."""
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """A worker process was stopped by a signal, as SIGSTOP does, or (not `halted`) goes on after that."""
+
+    halted: bool
+
+
+Event = Report | Exited | Halted
+"""What becomes known of a worker process: what it reports, and what the kernel tells of it."""
+
+Post = Callable[[str, Event], None]
+"""Where a worker's events go: (worker id, event). Called from threads."""
 
 
 class Process(Protocol):
@@ -106,7 +117,10 @@ class WorkerProcess:
                 self._post(self._worker, message)
 
     def _wait(self) -> None:
-        os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        while self._is_halted_or_goes_on():
+            # Taken: else it would be told again. It may be the other one by now.
+            if taken := os.waitid(os.P_PID, self._popen.pid, _HALTS | os.WNOHANG):
+                self._post(self._worker, Halted(taken.si_code == os.CLD_STOPPED))
         with self._reaping:
             _kill_group(self._popen.pid)  # what it started, while its number still is its own
             status = self._popen.wait()
@@ -115,6 +129,11 @@ class WorkerProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._popen.stdin.close()
         self._post(self._worker, Exited(status, _tail(self._log)))
+
+    def _is_halted_or_goes_on(self) -> bool:
+        """Wait for what happens to the process next; false: it ended, and is not reaped yet."""
+        found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | _HALTS | os.WNOWAIT)
+        return found is not None and found.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED)
 
 
 def start(

@@ -34,11 +34,11 @@ _KIND_BY_PHASE: Final = {
 
 
 class EvaluationError(Exception):
-    """A failure whose cause this code understands; `kind` is one of `records.KINDS`."""
+    """A failure whose cause this code understands; `kind` is one of `records.KINDS`, `lost` a rank that is gone."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, *, lost: int | None = None) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.lost = kind, lost
 
 
 def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int | None) -> Failed:
@@ -51,7 +51,8 @@ def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int |
         kind, message = "out_of_memory", f"out of memory: {error}"
     else:
         kind, message = _KIND_BY_PHASE.get(phase, "worker_died"), _user_traceback(error)
-    return Failed(kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase)
+    lost = error.lost if isinstance(error, EvaluationError) else None
+    return Failed(kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase, lost=lost)
 
 
 def _user_traceback(error: BaseException) -> str:

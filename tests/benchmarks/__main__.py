@@ -13,6 +13,8 @@ import time
 import traceback
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # what tests use, too: a link, a disk
+
 import machine
 from table import Table
 
@@ -27,6 +29,7 @@ TOPICS = (
     "restore_bytes",
     "memory",
     "trainer",
+    "recovery",
     "counts",
     "footprint",
     "long_run",

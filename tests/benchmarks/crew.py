@@ -16,7 +16,7 @@ from sidecar.group.ports import Ports
 from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Member
 
-_PATIENT = Bounds(join=120, restore=120, first_batch=120, stall=120, stall_factor=5)
+_PATIENT = Bounds(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def wait_until(condition, what, seconds=PATIENCE_SECONDS, pause=0.05, sleep=time
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
+            raise TimeoutError(f"waited {seconds:.0f} s for {what() if callable(what) else what}")
         sleep(pause)
     return found
 
@@ -116,13 +116,13 @@ class Child(Program):
 class Daemon(Program):
     """`sidecar run` with default settings but the log's format, the port and what `settings` says."""
 
-    def __init__(self, checkpoint_dir, task, *options, node="worker-0", cores=None, env=None, **settings):
+    def __init__(self, checkpoint_dir, task, *options, node="worker-0", before=(), cores=None, env=None, **settings):
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
         folder = checkpoint_dir.parent / f"{checkpoint_dir.name}-{node}"
         self.run_dir = checkpoint_dir / ".sidecar" / checkpoint_dir.name
         self._address = settings.get("http")
         told = {"http": "127.0.0.1:0", "log_format": "json", "worker_logs": folder / "logs", **settings}
-        words = [Path(sys.executable).with_name("sidecar"), "run", "--checkpoint-dir", checkpoint_dir]
+        words = [*before, Path(sys.executable).with_name("sidecar"), "run", "--checkpoint-dir", checkpoint_dir]
         words += ["--task", f"{TASKS / task}:task", "--node", node, "--role", "worker", "--host", "127.0.0.1", *options]
         variables = {f"SIDECAR_{name.upper()}": str(value) for name, value in told.items()}
         super().__init__(words, folder, name="daemon", cores=cores, env=environ(**variables, **(env or {})))

@@ -169,3 +169,33 @@ def test_light():
         "assert not {'numpy', 'tensorflow', 'keras', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_temporary_names_of_the_journal_wake_nobody(root, woken):
+    """A record is written under one, fsynced, and linked to its own: one wake-up is enough."""
+    watch = Watch(root, woken.set, unless=".tmp-")
+    watch.start()
+    try:
+        (root / ".tmp-1").write_text("x")
+        assert not woken.wait(0.5)
+        (root / "000000000001.json").hardlink_to(root / ".tmp-1")
+        assert woken.wait(BOUND_SECONDS)
+    finally:
+        watch.stop()
+
+
+def test_watches_beside_begin_and_end_with_it(root, woken):
+    """Their folders may come later; that they are not there yet is no problem to tell of."""
+    heard = threading.Event()
+    plans = root.parent / "plans"
+    both = Watch(root, woken.set, beside=[Watch(plans, heard.set)])
+    both.start()
+    assert both.problem is None
+    plans.mkdir()
+    both.ensure()
+    (plans / "1").touch()
+    assert heard.wait(BOUND_SECONDS)
+    assert not woken.is_set()
+    threads = threading.active_count()
+    both.stop()
+    wait_for(lambda: threading.active_count() <= threads - 4)

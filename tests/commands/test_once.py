@@ -77,7 +77,7 @@ def evaluate(monkeypatch):
         inbox = queue.SimpleQueue()
         launch = Launch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
         workers = Workers(
-            *(launch, Bounds(120, 120, 120, 120, 5), "n", "h", FakePorts(), print),
+            *(launch, Bounds(120, 120, 120, 120, 5, 10), "n", "h", FakePorts(), print),
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         join = Join("", (), 0, "t", "x", "/", 1)

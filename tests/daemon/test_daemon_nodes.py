@@ -10,7 +10,7 @@ from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted,
 from sidecar.agreement.members import member_path
 from sidecar.daemon.courier import CreatePlan, Listen, Visit
 from sidecar.errors import StorageError
-from sidecar.group.messages import Evaluate, Join
+from sidecar.group.messages import Evaluate, Join, Phase
 from sidecar.records import Heartbeat, dumps, loads
 
 
@@ -123,6 +123,42 @@ def test_a_node_that_is_killed_is_lost_after_its_lease(new_node):
     assert outcomes(first.history) == [("failed", "member_lost"), ("succeeded", "ckpt-5")]
     assert first.history.entries[0].outcome.node == "worker-2"
     assert second.exited is None
+
+
+def waits(node, phase):
+    """The node's active worker waits for the others."""
+    node.report(node.active, Phase(phase, node.history.through))
+    node.settle()
+
+
+@pytest.mark.parametrize("phases", [("hello", "hello"), ("reduce", "reduce"), ("reduce", "hello")])
+def test_ranks_that_all_wait_for_each_other_are_noticed(new_node, phases):
+    """Their link is gone, no daemon's is: the plan fails, and the next one goes without one of them."""
+    first, second = two_evaluating(new_node)
+    for node, phase in zip((first, second), phases, strict=True):
+        waits(node, phase)
+    pass_time(12, first, second)
+    (lost,) = first.history.entries
+    assert (lost.outcome.kind, lost.outcome.node) == ("stalled", "worker-2")
+    assert "every rank waited for the others for 6 s" in lost.outcome.message
+    first.silent = second.silent = set()
+    pass_time(30, first, second)
+    assert outcomes(first.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
+    assert first.history.newest.outcome.result.workers == 1
+
+
+def test_ranks_that_wait_for_one_that_works_wait_as_long_as_it_takes(new_node):
+    """Only its own daemon can judge that; and who comes to the next collective was not waiting in the last."""
+    first, second = two_evaluating(new_node)
+    waits(first, "reduce")
+    pass_time(300, first, second)
+    assert first.history.open is not None
+    for _ in range(10):
+        waits(second, "hello")
+        pass_time(3, first, second)
+        waits(second, "evaluate")
+        pass_time(3, first, second)
+    assert first.history.open is not None
 
 
 def test_a_node_without_a_heartbeat_is_lost_to_one_that_never_saw_it(new_node):
@@ -510,3 +546,21 @@ class Counting:
             return getattr(self._storage, method)(*arguments)
 
         return call
+
+
+def test_an_event_in_the_journal_is_read_at_once(new_node):
+    """Nobody waits for the next beat: where file events arrive, a plan is seen when it is made."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    pass_time(20, first, second)
+    save(first.checkpoint_dir, 5)
+    first.silent = second.silent = {"Evaluate"}
+    first.wake()
+    while first.history.open is None:
+        pass_time(0.1, first, step=0.1)
+    assert second.world.history.open is None
+    second.hear()
+    second.settle()
+    assert second.world.history.open is not None
+    before = len(second.carried)
+    second.settle()
+    assert len(second.carried) == before, "it is heard once"

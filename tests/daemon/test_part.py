@@ -6,7 +6,7 @@ from fakes import done, failed
 
 from sidecar.daemon.part import Part
 from sidecar.group.member import group_id
-from sidecar.group.messages import Evaluate, Join, Joined, Ready
+from sidecar.group.messages import Evaluate, Failed, Join, Joined, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Member, Plan
 
@@ -141,9 +141,17 @@ def test_who_lost_a_peer_is_believed_only_if_nobody_knows_better():
     part = new_part()
     part.observe("n2.i.1", failed("member_lost"), 5.0)
     part.observe("n2.i.2", failed("member_lost"), 6.0)
-    assert (part.ending.at, part.ending.fail.node, part.ending.fail.rank) == (7.0, None, None)  # they did not cause it
+    assert (part.ending.at, part.ending.fail.node, part.ending.fail.rank) == (7.0, "n1", 0)  # they did not cause it
     part.observe("n2.i.2", failed("out_of_memory"), 6.5)
     assert (part.ending.at, part.ending.fail.kind) == (6.5, "out_of_memory")
+
+
+def test_the_rank_that_could_not_be_reached_is_to_blame():
+    """TensorFlow names it, mostly; else it is some rank of another node, and none if there is no other node."""
+    named, unnamed = new_part("n1", **{"n1.i.1": Worker()}), new_part("n1", **{"n1.i.1": Worker()})
+    named.observe("n1.i.1", Failed("member_lost", "rank 1 is gone", lost=1), 5.0)
+    unnamed.observe("n1.i.1", failed("member_lost"), 5.0)
+    assert [(each.ending.fail.node, each.ending.fail.rank) for each in (named, unnamed)] == [("n2", 1), ("n2", 2)]
 
 
 def test_a_result_proves_that_no_peer_was_lost():

@@ -15,7 +15,7 @@ from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Member
 
 TASKS = Path(__file__).parents[1] / "tasks"
-PATIENT = Bounds(join=120, restore=120, first_batch=120, stall=120, stall_factor=5)
+PATIENT = Bounds(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
 
 
 class Crew:

@@ -7,10 +7,10 @@ import pytest
 from sidecar.errors import SettingsError
 from sidecar.group.member import Bounds, Launch, Workers, group_id
 from sidecar.group.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.group.process import Exited
+from sidecar.group.process import Exited, Halted
 from sidecar.records import Checkpoint, Member, Slot
 
-BOUNDS = Bounds(join=120, restore=1800, first_batch=900, stall=60, stall_factor=5)
+BOUNDS = Bounds(join=120, restore=1800, first_batch=900, stall=60, stall_factor=5, halt=10)
 
 
 class FakeProcess:
@@ -230,6 +230,24 @@ def test_every_batch_is_a_sign_of_life(node):
     for second in range(0, 5000, 50):
         assert workers.overruns(float(second)) == []
         workers.observe("n.1.1", Progress(7, 1, None), float(second))
+
+
+@pytest.mark.parametrize("phase", ["hello", "reduce", "evaluate"])
+def test_a_halted_worker_is_given_up_whatever_it_was_doing(node, phase):
+    """It says nothing of itself, also where a rank waits for others; whoever continues it in time loses nothing."""
+    workers = node()
+    worker = grouped(workers)
+    workers.observe("n.1.1", Phase(phase, 7), 0.0)
+    workers.observe("n.1.1", Halted(halted=True), 1.0)
+    workers.observe("n.1.1", Halted(halted=False), 5.0)
+    assert workers.overruns(12.0) == []
+    workers.observe("n.1.1", Halted(halted=True), 20.0)
+    assert workers.overruns(30.0) == []
+    (overrun,) = workers.overruns(30.5)
+    assert (overrun.worker, overrun.kind) == ("n.1.1", "stalled")
+    assert overrun.message == "was stopped by a signal (SIGSTOP?) for 10 s, more than the 10 s allowed"
+    workers.kill(worker)
+    assert workers.overruns(1e9) == []
 
 
 def test_killing_groups(node):

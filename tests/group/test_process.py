@@ -1,6 +1,8 @@
 """Starting and ending worker processes, without a framework where none is needed."""
 
+import os
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ import pytest
 
 from sidecar.errors import SettingsError, StorageError
 from sidecar.group.messages import Failed, Ready
-from sidecar.group.process import Exited, query, start
+from sidecar.group.process import Exited, Halted, query, start
 
 PARENT = """
 import os, queue, sys
@@ -192,3 +194,17 @@ def test_query():
     assert query(["false"], seconds=10) is None
     assert query(["/no/program"], seconds=10) is None
     assert query(["sleep", "600"], seconds=0.05) is None
+
+
+def test_a_halt_is_told_and_its_end(launched, tmp_path):
+    """SIGSTOP makes a process silent, not dead: the kernel tells of it, as often as it happens, and of what follows."""
+    process, inbox = launched(speaking(tmp_path, "time.sleep(600)"))
+    for _ in range(2):
+        os.kill(process.pid, signal.SIGSTOP)
+        assert inbox.get(timeout=30) == Halted(halted=True)
+        os.kill(process.pid, signal.SIGCONT)
+        assert inbox.get(timeout=30) == Halted(halted=False)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert inbox.get(timeout=30) == Halted(halted=True)
+    process.kill()
+    assert inbox.get(timeout=30).status == -signal.SIGKILL

@@ -356,5 +356,8 @@ def test_who_was_lost_is_named():
     members = (Member(0, "node-a", "w0", "10.0.0.1:21000"), Member(1, "node-b", "w1", "10.0.0.2:21000"))
     collective._join = Join("g", members, 0, "t", "tensorflow", ".", 2)
     text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
-    assert collective._who_is_lost(text).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
-    assert collective._who_is_lost("Deadline").startswith("another rank could not be reached")
+    lost = collective._who_is_lost(text)
+    assert (lost.kind, lost.lost) == ("member_lost", 1)
+    assert str(lost).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
+    assert collective._who_is_lost("Deadline").lost is None
+    assert str(collective._who_is_lost("Deadline")).startswith("another rank could not be reached")

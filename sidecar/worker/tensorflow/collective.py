@@ -61,15 +61,19 @@ class MirroredCollective:
         try:
             total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
         except tf.errors.OpError as error:
-            raise EvaluationError("member_lost", self._who_is_lost(error.message)) from error
+            raise self._who_is_lost(error.message) from error
         return total
 
-    def _who_is_lost(self, message: str) -> str:
-        """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself."""
-        ranks = {int(rank) for rank in _TASK.findall(message)} - {self._join.rank}
-        members = [self._join.members[rank] for rank in sorted(ranks) if rank < len(self._join.members)]
+    def _who_is_lost(self, message: str) -> EvaluationError:
+        """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself.
+
+        Where it names several, those before the last one passed on what they heard of that.
+        """
+        named = [rank for rank in map(int, _TASK.findall(message)) if rank != self._join.rank]
+        members = [self._join.members[rank] for rank in dict.fromkeys(named) if rank < len(self._join.members)]
+        rank = members[-1].rank if members else None
         who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
         lost = f"{who} could not be reached in a sum over the ranks of the group"
-        if self._join.collectives != "nccl":
-            return lost
-        return f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"
+        if self._join.collectives == "nccl":
+            lost = f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"
+        return EvaluationError("member_lost", lost, lost=rank)

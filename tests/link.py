@@ -24,6 +24,7 @@ class Link:
 
     def __init__(self):
         self.delay = 0.0
+        self.parted = False  # packets are lost
         self.namespaces = tuple(f"sidecar-bench-{os.getpid()}-{end}" for end in "ab")
         self._ends = []
         self._closed = threading.Event()
@@ -62,7 +63,9 @@ class Link:
         while not self._closed.is_set():
             pause = max(0.0, min(_GLANCE_SECONDS, underway[0][0] - time.monotonic())) if underway else _GLANCE_SECONDS
             for end in select.select(self._ends, [], [], pause)[0]:
-                underway.append((time.monotonic() + self.delay, other[end], os.read(end, _MAX_PACKET)))
+                packet = os.read(end, _MAX_PACKET)
+                if not self.parted:
+                    underway.append((time.monotonic() + self.delay, other[end], packet))
             while underway and underway[0][0] <= time.monotonic():
                 _, end, packet = underway.popleft()
                 os.write(end, packet)

@@ -1,0 +1,198 @@
+"""Several daemons of one run on this machine, and evaluations that are held up while something happens to them."""
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from sidecar.agreement.journal import read_history
+from sidecar.agreement.storage import PosixStorage
+from sidecar.observers.report import rows
+
+BRISK = {
+    "SIDECAR_STANDBY": "true",
+    "SIDECAR_CACHE_BYTES": "0",  # else the data, and with them the gate, would be passed once only
+    "SIDECAR_BEAT_SECONDS": "0.5",
+    "SIDECAR_LEASE_SECONDS": "4",
+    "SIDECAR_PROPOSAL_PATIENCE_SECONDS": "4",
+    "SIDECAR_STALL_SECONDS": "6",
+    "SIDECAR_DRAIN_SECONDS": "3",
+    "SIDECAR_SETTLE_SECONDS": "1",
+}
+"""Shorter bounds than the usual ones, still longer than what a busy machine of two cores does to a process."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A member of the open plan, and its worker process."""
+
+    rank: int
+    node: str
+    pid: int
+
+
+class Cluster:
+    """The daemons, by node; what they evaluate and what they say."""
+
+    def __init__(self, sidecar, writer, until, folder):
+        self._sidecar, self._writer, self._until = sidecar, writer, until
+        self.folder = folder / "ckpts"
+        self.gate = folder / "gate"
+        self.gate.mkdir()
+        self.run_dir = self.folder / ".sidecar" / "ckpts"
+        self.daemons = {}
+        self._saved = []
+        self._read = {}  # by node: how many lines of its log belong to what happened before
+
+    # -- daemons -----------------------------------------------------------------------------------------------------
+
+    def start(self, node, *options, before=(), host="127.0.0.1", **environ):
+        """A daemon under a name that is free."""
+        daemon = self._sidecar.run(
+            self.folder,
+            *("--node", node, "--role", "worker", "--host", host, *options),
+            task="gated.py",
+            before=before,
+            **BRISK | {"GATE": str(self.gate)} | environ,
+        )
+        self.daemons[node] = daemon
+        self._read[node] = 0
+        return daemon
+
+    def living(self):
+        """The daemons that run."""
+        return {node: daemon for node, daemon in self.daemons.items() if daemon.process.poll() is None}
+
+    def is_whole(self):
+        """Wait until all know each other and nobody waits for a worker process."""
+        living = self.living()
+        count = len(living)
+
+        def look():
+            for daemon in living.values():
+                status = daemon.status()
+                standing = {each["worker"] for each in status.get("workers", []) if each["state"] == "standby"}
+                busy = [each for each in status.get("workers", []) if each["state"] not in ("standby", "idle")]
+                if not status.get("ready") or status["members"].get("ready") != count or busy or not standing:
+                    return False
+            return True
+
+        self._until(look, lambda: f"{count} nodes with workers; they said:\n{self.words()}")
+
+    # -- evaluations -------------------------------------------------------------------------------------------------
+
+    def hold(self, place, pid=None):
+        """Nobody passes this place, or this process does not."""
+        self._bar(place, pid).touch()
+
+    def release(self, place, pid=None):
+        """Go on."""
+        self._bar(place, pid).unlink()
+
+    def free(self):
+        """All gates are open, and nobody was ever there."""
+        shutil.rmtree(self.gate)
+        self.gate.mkdir()
+
+    def save(self):
+        """One more checkpoint; what Keras finds in it."""
+        self._saved += self._writer.save(self.folder, 10 * len(self._saved) + 10)
+        return self._saved[-1]
+
+    @property
+    def saved(self):
+        """Every checkpoint so far."""
+        return list(self._saved)
+
+    def held(self, *, workers=None):
+        """A checkpoint in the middle of its evaluation: what Keras finds in it, and the ranks, all waiting.
+
+        All nodes take part in it, since there is nothing that they have to recover from any more.
+        """
+        self.is_whole()
+        self.free()
+        self.hold("evaluate")
+        for node, daemon in self.living().items():
+            self._read[node] = len(daemon.log())
+        saved = self.save()
+        return saved, self.waiting("evaluate", saved, workers=workers)
+
+    def waiting(self, place, saved, *, workers=None):
+        """The ranks, once all of them wait at a place in the evaluation of a checkpoint."""
+
+        def look():
+            plan = read_history(PosixStorage(self.run_dir)).open
+            if plan is None or plan.checkpoint.name != saved["name"]:
+                return None
+            pids = {
+                each["worker"]: each["pid"]
+                for daemon in self.living().values()
+                for each in daemon.status().get("workers", [])
+            }
+            ranks = [Rank(each.rank, each.node, pids.get(each.worker, 0)) for each in plan.members]
+            there = all((self.gate / f"at-{place}-{each.pid}").exists() for each in ranks)
+            return ranks if there and workers in (None, len(ranks)) else None
+
+        return self._until(look, lambda: f"all ranks in {place} of {saved['name']}; they said:\n{self.words()}")
+
+    def evaluated(self, saved):
+        """The rows of a checkpoint, once it succeeded."""
+        found = self._until(
+            lambda: self.rows(saved)[-1:] and self.rows(saved)[-1]["status"] == "succeeded" and self.rows(saved),
+            lambda: f"the evaluation of {saved['name']}; they said:\n{self.words()}",
+        )
+        *lost, done = found
+        assert [row["status"] for row in lost] == ["failed"] * len(lost)
+        assert done["examples"] == {"test": saved["examples"]}
+        assert done["metrics"]["test"]["accuracy"]["value"] == saved["correct"] / saved["examples"]
+        assert done["metrics"]["test"]["loss"]["value"] == pytest.approx(saved["loss"], rel=1e-6)
+        return found
+
+    def rows(self, saved=None):
+        """The rows of `sidecar history`, of one checkpoint or all."""
+        found = rows(read_history(PosixStorage(self.run_dir)))
+        return [row for row in found if saved is None or row["checkpoint"] == saved["name"]]
+
+    # -- what is left over, what was said ----------------------------------------------------------------------------
+
+    def nothing_is_left_over(self):
+        """Wait until every process that a daemon of this run ever started is one of which a living daemon knows."""
+        self._until(lambda: not self._strays(), lambda: f"processes to end: {self._strays()}", 20)
+
+    def story(self, node):
+        """Lines that a daemon said since the evaluation was held."""
+        daemon = self.daemons[node]
+        assert "Traceback" not in daemon.err
+        return daemon.log()[self._read[node] :]
+
+    def words(self):
+        """What every daemon said last."""
+        return "\n".join(f"{node}: {daemon.err[-1500:]}" for node, daemon in self.daemons.items())
+
+    def _strays(self):
+        living = self.living().values()
+        daemons = {daemon.pid for daemon in living}
+        sessions = {each["pid"] for daemon in living for each in daemon.status().get("workers", [])}
+        strays = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                ours = process.environ().get("GATE") == str(self.gate)
+                known = process.pid in daemons or os.getsid(process.pid) in sessions
+                if ours and not known and process.status() != psutil.STATUS_ZOMBIE:
+                    strays[process.pid] = process.cmdline()[-6:]
+        return strays
+
+    def _bar(self, place, pid):
+        return self.gate / (f"hold-{place}" if pid is None else f"hold-{place}-{pid}")
+
+
+def outcome(cluster, plan):
+    """The record of how a plan ended."""
+    return next(
+        each.outcome
+        for each in read_history(PosixStorage(cluster.run_dir)).entries
+        if each.plan.plan == plan and hasattr(each, "outcome")
+    )

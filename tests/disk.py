@@ -1,0 +1,62 @@
+"""A small disk of its own that can be made to hang, to fill up and to refuse writing: a file, mounted. Needs root."""
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+MEGABYTES = 64
+
+
+class Disk:
+    """An ext4 filesystem at `path`; `with` mounts it and ends it."""
+
+    def __init__(self, folder):
+        self.path = Path(folder)
+        self._image = self.path.with_suffix(".img")
+
+    def __enter__(self):
+        self.path.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(MEGABYTES << 20)
+        _run("mkfs.ext4", "-q", "-m", "0", self._image)
+        _run("mount", "-o", "loop", self._image, self.path)
+        return self
+
+    def __exit__(self, *_):
+        _run("umount", "--lazy", self.path)  # a process may be about to leave it
+
+    @contextlib.contextmanager
+    def frozen(self):
+        """Whoever writes waits until this ends; reading goes on."""
+        _run("fsfreeze", "--freeze", self.path)
+        try:
+            yield
+        finally:
+            _run("fsfreeze", "--unfreeze", self.path)
+
+    @contextlib.contextmanager
+    def read_only(self):
+        """Nobody can write; open files are no reason against it."""
+        _run("mount", "-o", "remount,ro", self.path)
+        try:
+            yield
+        finally:
+            _run("mount", "-o", "remount,rw", self.path)
+
+    @contextlib.contextmanager
+    def full(self):
+        """Not a byte is left."""
+        ballast = self.path / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"\0" * size)
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+
+def _run(*words):
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
