@@ -7,7 +7,7 @@ when, on this node's own clock, and says who is alive. No two machines' clocks a
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -24,6 +24,7 @@ _BEATS_OF_RIVAL: Final = 5
 """More than the above, so that who came later is gone before the earlier one asks which of the two should go."""
 
 
+@lru_cache(maxsize=4096)
 def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
     """Sort key that counts as people do: worker-2 before worker-10. Different names have different keys."""
     parts = re.split(r"([0-9]+)", node)  # text and digits alternate, so equal places hold equal types
