@@ -269,7 +269,8 @@ def dumps(record: Any) -> bytes:
 
 def _fields_of(record: Any) -> dict[str, Any]:
     """The fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
-    return {name: getattr(record, name) for name, _, _ in _fields(type(record))}
+    kind: type = type(record)
+    return {name: getattr(record, name) for name, _, _ in _fields(kind)}
 
 
 def loads(cls: type[R], data: bytes) -> R:
