@@ -7,7 +7,7 @@ harmless, since creating the plan's number in shared storage decides; so nothing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from sidecar.history import History, blamed
 from sidecar.records import KINDS, Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
@@ -100,6 +100,10 @@ class Stop:
 
 
 Action = Propose | Fail | Wait | Stop
+
+
+_OF_ONE_NODE: Final = frozenset({"group", "corrupt", "vanished"})
+"""Classes of failures after which others may do better without the node that failed."""
 
 
 def decide(view: View, rules: Rules, now: float) -> Action:
@@ -200,11 +204,11 @@ def _exhausted(failures: Sequence[Outcome], rules: Rules) -> tuple[Verdict, str]
     """Whether a checkpoint failed for good, by the class of its failures; and how to say so."""
     last = failures[-1]
     reason = f"{last.kind}: {last.message}"
-    if blamed(failures, "vanished"):
-        return "vanished", reason
-    witnesses = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == "corrupt"}
-    if len(witnesses) > 1 or blamed(failures, "corrupt") >= rules.max_attempts:
-        return "corrupt", reason
+    # This node finds it complete, and holds it, so one other node that does not may have a bad disk or a stale mount.
+    for verdict in ("vanished", "corrupt"):
+        witnesses = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == verdict}
+        if len(witnesses) > 1 or blamed(failures, verdict) >= rules.max_attempts:
+            return verdict, reason
     if blamed(failures, "checkpoint") >= rules.max_attempts or blamed(failures, "group") >= rules.max_losses:
         return "failed", f"{reason} ({len(failures)} attempts)"
     return None
@@ -296,9 +300,9 @@ def _largest_alike(view: View) -> list[Heartbeat]:
 
 
 def _without_losers(nodes: list[Heartbeat], view: View, rules: Rules, checkpoint: Checkpoint) -> list[Heartbeat]:
-    """Without the nodes that lost this checkpoint's plans, while enough others are there."""
+    """Without the nodes that lost this checkpoint's plans or could not read it, while enough others are there."""
     failures = (each for outcomes in view.history.failures.get(checkpoint.key, {}).values() for each in outcomes)
-    losers = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == "group"}
+    losers = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") in _OF_ONE_NODE}
     others = [each for each in nodes if each.node not in losers]
     workers = sum(bool(slot.worker or slot.standby) for each in others for slot in each.slots)
     return others if workers >= rules.min_workers else nodes

@@ -5,6 +5,7 @@ strict JSON (no NaN); reading ignores unknown fields, checks the known ones and 
 """
 
 import dataclasses
+import functools
 import json
 import sys
 import types
@@ -288,8 +289,14 @@ R = TypeVar("R")
 
 def dumps(record: Any) -> bytes:
     """Strict JSON of a record, one line."""
-    text = json.dumps(dataclasses.asdict(record), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(record, default=_fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
+
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
+    kind: type = type(record)
+    return {name: getattr(record, name) for name, _, _ in _fields(kind)}
 
 
 def loads(cls: type[R], data: bytes) -> R:
@@ -347,11 +354,20 @@ def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
 def _convert_record(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
-    hints = typing.get_type_hints(cls)
     known = {}
-    for item in dataclasses.fields(cls):
-        if item.name in value:
-            known[item.name] = _convert(hints[item.name], value[item.name], f"{where}.{item.name}")
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise RecordError(f"{where}.{item.name}: missing")
+    for name, kind, required in _fields(cls):
+        if name in value:
+            known[name] = _convert(kind, value[name], f"{where}.{name}")
+        elif required:
+            raise RecordError(f"{where}.{name}: missing")
     return cls(**known)
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Name and type of each field of a record, and whether it must be there: resolving costs more than reading."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        (item.name, hints[item.name], item.default is item.default_factory is dataclasses.MISSING)
+        for item in dataclasses.fields(cls)
+    )

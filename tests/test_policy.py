@@ -275,14 +275,14 @@ def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
         (["stalled"] * 10, "failed"),
         (["task_error"] * 2 + ["stalled"] * 9, None),
         (["an unknown kind"] * 10, "failed"),
-        (["vanished"], "vanished"),
-        (["stalled", "vanished"], "vanished"),
+        (["vanished"] * 2, None),
+        (["stalled", *["vanished"] * 3], "vanished"),
         (["corrupt"] * 2, None),
         (["corrupt"] * 3, "corrupt"),
     ],
 )
 def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdict):
-    """Three times if it is the checkpoint or the task, ten if it is the machines, once if it is gone."""
+    """Three times if it is the checkpoint, its files or the task, ten if it is the machines."""
     action = decided(history=failures(*kinds), now=NOW + 1000)
     if verdict is None:
         assert action.checkpoint == A
@@ -293,10 +293,21 @@ def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdi
         assert settlement.task == ("t" if verdict == "failed" else None)
 
 
-def test_two_nodes_that_find_a_checkpoint_corrupt_are_believed():
-    """One may have a bad cable; the second makes it certain."""
-    action = decided(history=failures("corrupt", "corrupt", nodes=("n1", "n2")))
-    assert action.settles[0].verdict == "corrupt"
+@pytest.mark.parametrize("kind", ["corrupt", "vanished"])
+def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
+    """One may have a bad cable or a stale mount; the second makes it certain."""
+    action = decided(history=failures(kind, kind, nodes=("n1", "n2")))
+    assert action.settles[0].verdict == kind
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "vanished"])
+def test_one_node_that_cannot_read_a_checkpoint_is_left_out(kind):
+    """The proposer holds it: whoever does not see it must not end it for all, nor fail the next plan as well."""
+    action = decided(
+        history=failures(kind, nodes=("n2",)), members=[node("n1"), node("n2"), node("n3")], now=NOW + 1000
+    )
+    assert action.checkpoint == A
+    assert [member.node for member in action.members] == ["n1", "n3"]
 
 
 def test_a_final_failure_holds_for_that_task_only():

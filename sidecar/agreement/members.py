@@ -41,6 +41,7 @@ def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), node
 
 
+@lru_cache(maxsize=4096)
 def member_path(node: str) -> str:
     """Where a node's heartbeat stands; any name makes a safe file name."""
     return f"{FOLDER}/{quote(node, safe='-_.+=,@:', errors='surrogatepass')}.json"
