@@ -238,8 +238,24 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Doing:
+    """What a worker of the open plan was doing when its node beat: shown to people, nothing is decided on it.
+
+    `batches` of `total` are done; null while nobody knows how many there are.
+    """
+
+    worker: str
+    phase: str
+    batches: int = 0
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a node says about itself. `beat` counts up; a change of anything is a sign of life."""
+    """What a node says about itself. `beat` counts up; a change of anything is a sign of life.
+
+    `doing` is of the plan `plan`. It rides along with beats and makes none; null: no part in it, or an older version.
+    """
 
     run: str
     node: str
@@ -254,6 +270,7 @@ class Heartbeat:
     outcome: int
     slots: tuple[Slot, ...]
     profile: str | None = None  # digest of the numeric profile, once a worker knows it
+    doing: tuple[Doing, ...] | None = None
     schema: int = SCHEMA
 
 

@@ -6,7 +6,7 @@ import queue
 import secrets
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -142,7 +142,9 @@ def make_daemon(
     )
 
 
-def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
+def make_catalog(
+    settings: Settings, clock: Clock | None = None, *, looked: Callable[[], None] = lambda: None
+) -> Catalog:
     """What lies in the checkpoint directory."""
     return Catalog(
         settings.checkpoint_dir,
@@ -152,6 +154,7 @@ def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
         step_key=settings.step_key,
         step_pattern=settings.step_pattern,
         clock=clock or SystemClock(),
+        looked=looked,
     )
 
 

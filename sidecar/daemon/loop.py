@@ -375,11 +375,13 @@ class Daemon:
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
         self._beat += 1
         self._told = replace(heartbeat, beat=self._beat)
+        doing = self._part.doing() if self._part is not None else None  # not in `_told`: it makes no beat of its own
         self._next_visit = now + self.timing.beat
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        return Visit(self._told, look or last, self.world.wanted(now), self.retention.due(now))
+        written = replace(self._told, doing=doing)
+        return Visit(written, look or last, self.world.wanted(now), self.retention.due(now))
 
     def _record(self, now: float) -> Request | None:
         """The record that this daemon should write now, if any."""

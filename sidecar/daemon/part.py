@@ -12,7 +12,7 @@ from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Report
 from sidecar.group.process import Exited
 from sidecar.policy import Fail
-from sidecar.records import SECONDARY, Member, Plan, Result
+from sidecar.records import SECONDARY, Doing, Member, Plan, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,11 @@ class Part:
     def folder(self) -> str:
         """Where the ranks of this plan save, relative to the run's state directory."""
         return plan_folder(self.plan)
+
+    def doing(self) -> tuple[Doing, ...]:
+        """What the own workers are doing, for people."""
+        found = (self.workers.find(member.worker) for member in self.own)
+        return tuple(Doing(each.worker, each.phase, each.batches, each.total_batches) for each in found if each)
 
     def start(self, path: str, now: float) -> None:
         """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""
