@@ -215,13 +215,14 @@ def check(flags: dict[str, Any]) -> None:
     from sidecar.commands.check import findings
     from sidecar.commands.compose import make_catalog, make_workers
 
-    settings = load(flags)
+    settings, patience = _ask(flags)
     console, failed = Console(), 0
     name = f"check.{secrets.token_hex(4)}"
     trials = findings(
         settings,
         os.environ,
-        catalog=make_catalog(settings),
+        catalog=make_catalog(settings, looked=patience.heard),
+        patience=patience,
         make_workers=lambda post: make_workers(settings, os.environ, name, post),
         search_path=str(Path.cwd()),
     )

@@ -6,12 +6,14 @@ No clock but the looker's own is asked. A file that stands there says nothing; s
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from sidecar.agreement.members import Reading, natural_order
 from sidecar.records import Heartbeat
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement asks for
+_GAPS_NEEDED: Final = 2
 
 
 @dataclass(slots=True)
@@ -22,7 +24,8 @@ class Pulse:
     since: float  # its last change, or the first look
     looked_at: float
     changed: bool = False
-    arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=_ARRIVALS_KEPT))  # of changes by beating on
+    # When the file was seen changed by the same daemon, and the number of that beat.
+    arrivals: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_ARRIVALS_KEPT))
 
     @property
     def left(self) -> bool:
@@ -42,10 +45,25 @@ class Pulse:
             return False
         return True if self.changed else None
 
+    def late_seconds(self, beat_seconds: float) -> float | None:
+        """How late its beats are seen, at most, as far as gaps between them tell; None before there are two gaps.
+
+        Somebody who beats every T seconds and is seen after a gap of G was seen at least G - T late, on whatever clock:
+        the first beat within the gap was written T after the one before it. T is `beat_seconds`, or the shortest time
+        a beat took if that is longer. A delay that never changes does not show, and does no harm: the lease is counted
+        from what is seen.
+        """
+        if len(self.gaps) < _GAPS_NEEDED:
+            return None
+        paces = [
+            (later - earlier) / max(1, beat - before) for (earlier, before), (later, beat) in pairwise(self.arrivals)
+        ]
+        return max(0.0, max(self.gaps) - max(beat_seconds, min(paces)))
+
     @property
     def gaps(self) -> list[float]:
         """Seconds between one seen change and the next."""
-        return [later - earlier for earlier, later in zip(self.arrivals, list(self.arrivals)[1:], strict=False)]
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.arrivals)]
 
 
 class Pulses:
@@ -67,7 +85,7 @@ class Pulses:
                 self._of[found.node] = Pulse(found, now, now)
             elif found != known.heartbeat and not _older(found, known.heartbeat):
                 if found.incarnation == known.heartbeat.incarnation:
-                    known.arrivals.append(now)
+                    known.arrivals.append((now, found.beat))
                 else:
                     known.arrivals.clear()
                 known.heartbeat, known.since, known.changed = found, now, True
