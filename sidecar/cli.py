@@ -10,18 +10,24 @@ import os
 import queue
 import secrets
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from sidecar.config import CONFIG, FLAGS, load
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.version import __version__
+
+if TYPE_CHECKING:
+    from sidecar.commands.patience import Patience
+    from sidecar.commands.standing import Onlooker
+    from sidecar.config import Settings
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
@@ -53,7 +59,7 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "stop_idle_seconds": (float, "End after so long without anything to do."),
     "log_format": (str, "console or json. Default: console on a terminal, json elsewhere."),
 }
-_SWITCHES: Final = {"wait": ("--no-wait", "Evaluate what is there and end; do not wait for more.")}
+_SWITCHES: Final = {"wait": ("--no-wait", "Do not wait: `run` evaluates what is there and ends.")}
 
 
 def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -159,38 +165,44 @@ def history(
 ) -> None:
     """Print every evaluation and every settled checkpoint of a run, oldest first."""
     from sidecar.agreement.journal import read_history
-    from sidecar.agreement.storage import PosixStorage
     from sidecar.commands.show import print_history
     from sidecar.observers.report import rows, table
 
-    settings = load(flags)
-    found = read_history(PosixStorage(settings.run_dir))
+    settings, patience, onlooker = _look_on(flags)
+    found = patience.ask(lambda: read_history(onlooker.storage))
     if as_json:
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
-    else:
+    elif found.entries:
         print_history(table(found), rows(found))
+    else:
+        typer.echo(
+            f"run {settings.run}: nothing has been evaluated or settled yet; `sidecar status` shows who is there"
+        )
 
 
 @app.command()
 @_takes_settings
 def status(
     flags: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object; with --watch one per line.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
 ) -> None:
-    """Show who is there and what is going on, from shared storage alone."""
-    from rich.console import Console
+    """Show who is there and what is going on, from shared storage alone.
 
-    from sidecar.agreement.storage import PosixStorage
-    from sidecar.commands.compose import make_catalog
-    from sidecar.commands.operate import as_json as status_as_json
-    from sidecar.commands.operate import lines, standing
+    It looks for a little longer than two heartbeats who still beats; --no-wait leaves that out.
+    """
+    from sidecar.commands.look import print_again, print_once
+    from sidecar.commands.standing import LOOK_BEATS
 
-    settings = load(flags)
-    found = standing(PosixStorage(settings.run_dir), make_catalog(settings))
-    if as_json:
-        typer.echo(json.dumps(status_as_json(settings.run, found), indent=1, allow_nan=False))
-    else:
-        Console().print(*lines(settings.run, found), sep="\n", highlight=False)
+    settings, patience, onlooker = _look_on(flags)
+    if watch:
+        try:
+            print_again(settings.run, onlooker, patience, every_seconds=every, pause=time.sleep, json_lines=as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+    seconds = 0.0 if flags["wait"] is False else LOOK_BEATS * settings.beat_seconds
+    print_once(settings.run, onlooker, patience, seconds=seconds, pause=time.sleep, json_lines=as_json)
 
 
 @app.command()
@@ -203,13 +215,14 @@ def check(flags: dict[str, Any]) -> None:
     from sidecar.commands.check import findings
     from sidecar.commands.compose import make_catalog, make_workers
 
-    settings = load(flags)
+    settings, patience = _ask(flags)
     console, failed = Console(), 0
     name = f"check.{secrets.token_hex(4)}"
     trials = findings(
         settings,
         os.environ,
-        catalog=make_catalog(settings),
+        catalog=make_catalog(settings, looked=patience.heard),
+        patience=patience,
         make_workers=lambda post: make_workers(settings, os.environ, name, post),
         search_path=str(Path.cwd()),
     )
@@ -223,19 +236,41 @@ def check(flags: dict[str, Any]) -> None:
 @app.command()
 @_takes_settings
 def requeue(
-    checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint that was given up, such as ckpt-5.")],
     flags: dict[str, Any],
+    checkpoints: Annotated[
+        list[str] | None, typer.Argument(help="Names of checkpoints that were given up, such as ckpt-5.")
+    ] = None,
+    all_failed: Annotated[bool, typer.Option("--all-failed", help="All that failed for good.")] = False,
+    wait_seconds: Annotated[float, typer.Option(min=0, help="Wait so long for the end of an open plan.")] = 300.0,
 ) -> None:
-    """Let a checkpoint that failed, vanished, was corrupt or skipped be tried again."""
-    from sidecar.agreement.storage import PosixStorage
-    from sidecar.clock import SystemClock
-    from sidecar.commands.operate import requeue as reopen
+    """Let checkpoints that failed, vanished, were corrupt or skipped be tried again; --no-wait waits for nothing."""
+    from sidecar.commands.requeue import Wanted, what_next
+    from sidecar.commands.requeue import requeue as reopen
+    from sidecar.commands.standing import LOOK_BEATS, meet
     from sidecar.roles import node_name
 
-    settings = load(flags)
-    by = node_name(settings, os.environ)
-    reopened = reopen(PosixStorage(settings.run_dir), checkpoint, by=by, clock=SystemClock())
-    typer.echo(f"{reopened.name} will be evaluated again if it is still there ({reopened.reason})")
+    if not checkpoints and not all_failed:
+        raise SettingsError("nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed")
+    settings, patience, onlooker = _look_on(flags)
+    waits = flags["wait"] is not False
+    reopened = patience.ask(
+        lambda: reopen(
+            onlooker.storage,
+            onlooker.catalog,
+            Wanted(checkpoints or (), all_failed=all_failed),
+            by=node_name(settings, os.environ),
+            clock=onlooker.clock,
+            wait_seconds=wait_seconds if waits else 0.0,
+            pause=time.sleep,
+            tell=lambda sentence: typer.echo(sentence, err=True),
+        )
+    )
+    for each in reopened:
+        typer.echo(f"{each.name} is requeued ({each.reason})")
+    if reopened:
+        if waits:
+            patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
+        typer.echo(what_next(patience.ask(onlooker.look)))
 
 
 @app.command()
@@ -250,6 +285,37 @@ def demo(
     from sidecar.demo.run import run as run_demo
 
     raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints))
+
+
+def _ask(flags: dict[str, Any]) -> "tuple[Settings, Patience]":
+    """Read the settings, and who asks storage for them: looking at the directories may hang, too."""
+    from sidecar.commands.patience import Patience
+    from sidecar.config import Settings
+
+    seconds = Settings.model_fields["storage_timeout_seconds"].default
+    settings = Patience(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).ask(lambda: load(flags))
+    return settings, Patience(settings.storage_timeout_seconds, str(settings.run_dir))
+
+
+def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
+    """Who looks at a run from outside."""
+    from sidecar.agreement.storage import PosixStorage
+    from sidecar.clock import SystemClock
+    from sidecar.commands.compose import make_catalog
+    from sidecar.commands.patience import HeardStorage
+    from sidecar.commands.standing import Onlooker, check_place, file_times, runs_in
+
+    settings, patience = _ask(flags)
+    patience.ask(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    onlooker = Onlooker(
+        HeardStorage(PosixStorage(settings.run_dir), patience.heard),
+        make_catalog(settings, looked=patience.heard),
+        SystemClock(),
+        lease_seconds=settings.lease_seconds,
+        written_at=file_times(settings.run_dir),
+        runs=runs_in(settings.state_dir),
+    )
+    return settings, patience, onlooker
 
 
 def main() -> None:

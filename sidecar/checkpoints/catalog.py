@@ -7,7 +7,7 @@ never be is decided here; which checkpoint is wanted is not.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final
@@ -79,6 +79,7 @@ class Catalog:
         step_key: the object-graph path of the variable that holds the step; no other is then looked at.
         step_pattern: regular expression whose first group is the step in a name.
         clock: time.
+        looked: called after each checkpoint and each pin that a look was about, since looks may take long.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Catalog:
         step_key: str | None = None,
         step_pattern: str = STEP_PATTERN,
         clock: Clock,
+        looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
         self._pins = pins.absolute()
@@ -99,6 +101,7 @@ class Catalog:
         self._step_key = step_key
         self._step_pattern = re.compile(step_pattern)
         self._clock = clock
+        self._looked = looked
         self._judged: dict[tuple[str, str], _Judged] = {}
         self._pinned: dict[str, tuple[tuple[int, int, int], Found]] = {}
         # By (name, digest): ordinal and time of discovery. Never forgotten: what flickers must not look new again.
@@ -124,6 +127,7 @@ class Catalog:
         known, self._judged = self._judged, {}
         for format_ in FORMATS.values():
             for candidate in format_.candidates(self._root, listing.files):
+                self._looked()
                 if leaving := [name for name in listing.escaping if name.startswith(f"{candidate.name}.")]:
                     findings.waiting.append((candidate.name, f"{leaving[0]} is a link out of the directory"))
                     continue
@@ -188,6 +192,7 @@ class Catalog:
         except OSError as error:
             raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
         for name in folders:
+            self._looked()
             folder = self._pins / name
             try:
                 stat = folder.stat()

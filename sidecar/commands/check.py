@@ -8,34 +8,31 @@ import json
 import queue
 import secrets
 import socket
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from sidecar.agreement.mounts import MOUNTINFO, mount_of, troubles
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
+from sidecar.commands.finding import Finding
+from sidecar.commands.neighbours import Here, group, visibility, watch
+from sidecar.commands.patience import HeardStorage, Patience
+from sidecar.commands.pulses import Pulses
 from sidecar.config import Settings
-from sidecar.errors import SidecarError
+from sidecar.errors import SettingsError, SidecarError
 from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready
 from sidecar.group.process import Event, Exited, Post
 from sidecar.http import dialled
 from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
+from sidecar.version import __version__
 
 _GLANCE_SECONDS: Final = 0.25
 _ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
 _ANSWER_BYTES: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was tried."""
-
-    what: str
-    ok: bool
-    text: str
 
 
 def findings(
@@ -43,18 +40,23 @@ def findings(
     environ: Mapping[str, str],
     *,
     catalog: Catalog,
+    patience: Patience,
     make_workers: Callable[[Post], Workers],
     search_path: str,
 ) -> Iterator[Finding]:
     """Try everything, one by one; the slow ones last."""
     role = yield from _role(settings, environ)
-    yield from _checkpoints(settings, catalog)
-    yield from _storage(settings)
+    yield from _checkpoints(settings, catalog, patience)
+    yield from _storage(settings, patience)
     yield from _http(settings)
+    pulses = yield from _nodes(settings, environ, patience)
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
         return
-    yield _task(settings, make_workers, search_path)
+    task = yield from _task(settings, make_workers, search_path)
+    if role is not None and task is not None and pulses is not None:
+        here = Here(node_name(settings, environ), __version__, task, settings.replicas, settings.min_workers)
+        yield from group(pulses, here)
 
 
 def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:
@@ -73,13 +75,13 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
     return decision
 
 
-def _checkpoints(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
+def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> Iterator[Finding]:
     watch = Watch(settings.checkpoint_dir, lambda: None)
     watch.start()
     how = "sweeps" if watch.problem else "file events and sweeps"
     watch.stop()
     try:
-        look = catalog.look()
+        look = patience.ask(catalog.look)
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
@@ -94,24 +96,57 @@ def _checkpoints(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete, or not yet: {reason}")
 
 
-def _storage(settings: Settings) -> Iterator[Finding]:
-    """The one primitive that agreement rests on, tried on a name that is removed again."""
+def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
+    """The one primitive that agreement rests on, tried on a name that is removed again; and what it lies on."""
+    inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
+    if inside and not patience.ask(settings.checkpoint_dir.is_dir):
+        yield Finding("state", ok=True, text=f"{settings.run_dir} is not tried: that would create the directory above")
+        return
+    try:
+        kept = patience.ask(lambda: _created_twice(settings))
+        mount = patience.ask(lambda: mount_of(settings.run_dir.resolve(), MOUNTINFO.read_text(errors="replace")))
+    except SidecarError as error:
+        yield Finding("state", ok=False, text=str(error))
+        return
+    except OSError:  # no /proc
+        mount = None
+    where = f"{settings.run_dir}" if mount is None else f"{settings.run_dir} on {mount.filesystem}"
+    if kept != b"first":
+        text = f"{where}: an existing name was overwritten; name a state_dir on a POSIX filesystem"
+        yield Finding("state", ok=False, text=text)
+        return
+    yield Finding("state", ok=True, text=f"{where} is writable, and create-if-absent works")
+    for trouble in troubles(mount, settings.visibility_seconds) if mount is not None else ():
+        yield Finding("state", ok=not trouble.fatal, text=f"{mount.point if mount else ''}: {trouble.text}")
+
+
+def _created_twice(settings: Settings) -> bytes | None:
     storage = PosixStorage(settings.run_dir)
     name = f".check-{secrets.token_hex(8)}"
     try:
         storage.create(name, b"first")
         storage.create(name, b"second")
-        kept = storage.read(name)
-    except SidecarError as error:
-        yield Finding("state", ok=False, text=str(error))
-        return
+        return storage.read(name)
     finally:
         (settings.run_dir / name).unlink(missing_ok=True)
-    if kept != b"first":
-        text = f"{settings.run_dir}: an existing name was overwritten; name a state_dir on a POSIX filesystem"
-        yield Finding("state", ok=False, text=text)
-        return
-    yield Finding("state", ok=True, text=f"{settings.run_dir} is writable, and create-if-absent works")
+
+
+def _nodes(
+    settings: Settings, environ: Mapping[str, str], patience: Patience
+) -> Generator[Finding, None, Pulses | None]:
+    """Who else beats, and how late that is seen; None if that cannot be found out."""
+    storage = HeardStorage(PosixStorage(settings.run_dir), patience.heard)
+    beat, lease = settings.beat_seconds, settings.lease_seconds
+    try:
+        node = node_name(settings, environ)
+        pulses = patience.ask(lambda: watch(storage, SystemClock(), beat, time.sleep))
+    except SettingsError:
+        return None  # told above
+    except SidecarError as error:
+        yield Finding("nodes", ok=False, text=str(error))
+        return None
+    yield from visibility(pulses, node, beat_seconds=beat, lease_seconds=lease)
+    return pulses
 
 
 def _http(settings: Settings) -> Iterator[Finding]:
@@ -143,10 +178,13 @@ def _serving(settings: Settings) -> str | None:
         connection.close()
 
 
-def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_path: str) -> Finding:
-    """Import the task in a worker process, as the daemon does at its start."""
+def _task(
+    settings: Settings, make_workers: Callable[[Post], Workers], search_path: str
+) -> Generator[Finding, None, str | None]:
+    """Import the task in a worker process, as the daemon does at its start; the digest of its code."""
     if settings.task is None:
-        return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
+        yield Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
+        return None
     inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
     clock = SystemClock()
     workers = make_workers(lambda *report: inbox.put(report))
@@ -155,7 +193,8 @@ def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_pa
         workers.probe(clock.now())
         while True:
             for overrun in workers.overruns(clock.now()):
-                return Finding("task", ok=False, text=f"the worker process {overrun.message}")
+                yield Finding("task", ok=False, text=f"the worker process {overrun.message}")
+                return None
             try:
                 name, report = inbox.get(timeout=_GLANCE_SECONDS)
             except queue.Empty:
@@ -167,12 +206,14 @@ def _task(settings: Settings, make_workers: Callable[[Post], Workers], search_pa
                 worker.process.send(Check(settings.task, settings.framework, search_path))
             elif isinstance(report, Checked):
                 sets = ", ".join(report.eval_sets)
-                return Finding(
-                    "task", ok=True, text=f"{settings.task} evaluates {sets} with {settings.framework} {version}"
-                )
+                text = f"{settings.task} evaluates {sets} with {settings.framework} {version}"
+                yield Finding("task", ok=True, text=text)
+                return report.task
             elif isinstance(report, Failed):
-                return Finding("task", ok=False, text=f"{settings.task}: {report.message}")
+                yield Finding("task", ok=False, text=f"{settings.task}: {report.message}")
+                return None
             elif isinstance(report, Exited):
-                return Finding("task", ok=False, text=f"{settings.task}: {report}")
+                yield Finding("task", ok=False, text=f"{settings.task}: {report}")
+                return None
     finally:
         workers.kill_all()

@@ -6,7 +6,7 @@ import queue
 import secrets
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -155,7 +155,9 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
     return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal)
 
 
-def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
+def make_catalog(
+    settings: Settings, clock: Clock | None = None, *, looked: Callable[[], None] = lambda: None
+) -> Catalog:
     """What lies in the checkpoint directory."""
     return Catalog(
         settings.checkpoint_dir,
@@ -165,6 +167,7 @@ def make_catalog(settings: Settings, clock: Clock | None = None) -> Catalog:
         step_key=settings.step_key,
         step_pattern=settings.step_pattern,
         clock=clock or SystemClock(),
+        looked=looked,
     )
 
 

@@ -70,7 +70,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
     console.print(f"{examples}; {workers}; {seconds}", highlight=False)
     for warning in result.warnings():
-        console.print(Text(f"warning: {_printable(warning)}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
     console.print(f"saved by each worker: {saves}", highlight=False, soft_wrap=True)
 
 
@@ -82,11 +82,11 @@ def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
     for row in sorted(newest.values(), key=lambda row: int(row["plan"]))[-_REASONS_SHOWN:]:
         attempt = "" if row["attempt"] is None else f", attempt {row['attempt']}"
         kind = "" if row["kind"] is None else f": {row['kind']}"
-        title = typer.style(_printable(f"{row['checkpoint']}{attempt}: {row['status']}{kind}"), bold=True)
-        typer.echo(f"\n{title}\n{_printable(row['message'])}")
+        title = typer.style(printable(f"{row['checkpoint']}{attempt}: {row['status']}{kind}"), bold=True)
+        typer.echo(f"\n{title}\n{printable(row['message'])}")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape control characters but tabs and line ends: a message must not steer somebody's terminal."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 

@@ -63,7 +63,7 @@ class Part:
         return self.plan.folder
 
     def doing(self) -> tuple[Doing, ...]:
-        """What the own workers are doing, for people."""
+        """What the own workers are doing."""
         found = (self.workers.find(member.worker) for member in self.own)
         return tuple(Doing(each.worker, each.phase, each.batches, each.total_batches) for each in found if each)
 

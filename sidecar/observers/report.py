@@ -30,6 +30,11 @@ def rows(history: History) -> list[Row]:
     return _rows(history.entries)
 
 
+def recent(history: History) -> list[Row]:
+    """The newest of these rows, newest first; its cost does not grow with the history."""
+    return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
+
+
 def table(history: History) -> "Table":
     """Build the same rows as a table for people, one column per metric."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
@@ -81,9 +86,9 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "publisher": status.publisher,
         "ready": status.unready is None,
         "unready": status.unready,
-        "plan": None if plan is None else _open(plan),
+        "plan": None if plan is None else open_plan(plan),
         "evaluation": _shown(history),
-        "recent": _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1],
+        "recent": recent(history),
         "pending": status.pending,
         "newest_checkpoint": status.newest
         and {"step": status.newest.step, "written_at": timestamp(status.newest.written_at)},
@@ -191,7 +196,8 @@ def _settled_row(settled: Settled) -> Row:
     }
 
 
-def _open(plan: Plan) -> dict[str, Any]:
+def open_plan(plan: Plan) -> dict[str, Any]:
+    """A plan that has no outcome yet, as strict JSON."""
     checkpoint, members = plan.checkpoint, plan.members or ()
     return {
         "plan": plan.plan,

@@ -1,0 +1,245 @@
+"""Shows how a run stands, to programs and to people. Pure but for the clock that `Standing` was made with."""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sidecar.commands.pulses import Pulse
+from sidecar.commands.show import printable
+from sidecar.commands.standing import Standing
+from sidecar.observers.report import open_plan, recent
+from sidecar.records import Heartbeat
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_ROWS_SHOWN: Final = 5  # of the past and of the queue: what a glance takes in
+_MESSAGE_LETTERS: Final = 160  # two lines of a terminal; all of it stands in --json and in `history`
+_DIGEST_LETTERS: Final = 8
+_LONG_AGO_SECONDS: Final = 60.0  # from then on the time of its file says more than how long we looked
+_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def as_json(run: str, found: Standing) -> dict[str, Any]:
+    """Strict JSON of `sidecar status --json`."""
+    history = found.history
+    newest, plan = history.newest, history.open
+    return {
+        "run": run,
+        "run_id": found.run_id,
+        "members": [_member(found, each) for each in found.members],
+        "unread": dict(found.unread),
+        "proposer": found.proposer,
+        "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(found), "phase": found.phase},
+        "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
+        "evaluated": len(history.succeeded),
+        "settled": len(history.settled),
+        "verdicts": found.verdicts,
+        "pending": [each.name for each in found.queue],
+        "queue": [
+            {"checkpoint": each.name, "digest": each.digest, "step": each.step, "failed_attempts": found.attempts(each)}
+            for each in found.queue
+        ],
+        "incomplete": [{"name": name, "reason": reason} for name, reason in found.incomplete],
+        "checkpoint_dir_missing": found.missing,
+        "recent": recent(history),
+    }
+
+
+def _member(found: Standing, pulse: Pulse) -> dict[str, Any]:
+    each = pulse.heartbeat
+    written_at = found.written_at.get(each.node)
+    return {
+        "node": each.node,
+        "role": each.role,
+        "role_source": each.role_source,
+        "state": each.state,
+        "version": each.version,
+        "incarnation": each.incarnation,
+        "task": each.task,
+        "beat": each.beat,
+        "fresh": pulse.fresh(found.lease),
+        "changed": pulse.changed,
+        "silent_seconds": round(pulse.silent_seconds, 3),
+        "file_age_seconds": None if written_at is None else round(max(0.0, found.wall - written_at), 3),
+        "workers": {"active": _active(each), "standby": _standby(each)},
+        "doing": None if each.doing is None else [asdict(doing) for doing in each.doing],
+    }
+
+
+def lines(run: str, found: Standing) -> "Iterator[RenderableType]":
+    """The same for people."""
+    from rich.text import Text  # noqa: PLC0415 - only people need it
+
+    if found.run_id is None:
+        others = f"; the state directory holds other runs: {', '.join(found.other_runs)}" if found.other_runs else ""
+        yield _text(f"run {run}: no daemon was here yet{others}")
+        if found.missing:
+            yield _text("the checkpoint directory does not exist", "yellow")
+        return
+    yield Text(f"run {printable(run)}", style="bold")
+    yield from _members(found)
+    yield ""
+    yield from _plan(found)
+    yield from _queue(found)
+    yield _text(", ".join(f"{verdict} {count}" for verdict, count in found.verdicts.items()))
+    yield from _past(found)
+
+
+def _members(found: Standing) -> "Iterator[RenderableType]":
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # terminals are narrow
+    table.add_column("node", overflow="fold", min_width=8)
+    for name in ("role", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("active", "standby"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last change", min_width=9)
+    table.add_column("doing", overflow="fold")
+    table.add_column("version", overflow="fold")
+    for pulse in found.members:
+        each = pulse.heartbeat
+        counts = ("", "") if each.role == "chief" or pulse.left else (str(_active(each)), str(_standby(each)))
+        cells = (each.node, each.role, each.state, *counts, _seen(found, pulse), _doing(found, each), each.version)
+        table.add_row(*map(_text, cells), style="" if pulse.fresh(found.lease) else "dim")
+    yield table
+    for why in found.unread.values():
+        yield _text(why, "yellow")
+    if not found.members:
+        yield "no daemon has beaten yet"
+    elif found.proposer is not None:
+        yield _text(f"{found.proposer} proposes plans and publishes the numbers")
+    elif not any(each.fresh(found.lease) for each in found.members):
+        yield _text(_nobody(found), "yellow")
+    if len(found.tasks) > 1:
+        told = "; ".join(f"{digest[:_DIGEST_LETTERS]} on {', '.join(nodes)}" for digest, nodes in found.tasks.items())
+        yield _text(f"different code of the task, so not one group: {told}", "yellow")
+
+
+def _nobody(found: Standing) -> str:
+    silent = [each.silent_seconds for each in found.members if not each.left]
+    if not silent:
+        return "every daemon has left"
+    if not max(silent):
+        return "not looked whether anybody is there (--no-wait)"
+    return f"nobody beat in the {max(silent):.1f} s that were looked: the daemons seem to be down"
+
+
+def _plan(found: Standing) -> "Iterator[RenderableType]":
+    plan = found.history.open
+    if plan is None or plan.checkpoint is None:
+        yield "no plan is open"
+        return
+    members = plan.members or ()
+    nodes = ", ".join(dict.fromkeys(member.node for member in members))
+    step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.step})"
+    told = (
+        f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
+    )
+    phase = "phase unknown" if found.phase is None else f"in phase {found.phase}"
+    yield _text(f"{told}; open for {_duration(_open_seconds(found))}, {phase}", "bold")
+
+
+def _queue(found: Standing) -> "Iterator[RenderableType]":
+    plan = found.history.open
+    open_key = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
+    queue = [each for each in found.queue if each.key != open_key]
+    shown = [
+        each.name + ("" if each.step is None else f" (step {each.step})") + _tried(found.attempts(each))
+        for each in queue[:_ROWS_SHOWN]
+    ]
+    more = f" and {len(queue) - _ROWS_SHOWN} more" if len(queue) > _ROWS_SHOWN else ""
+    yield _text(f"waiting {len(queue)}{': ' if queue else ''}{', '.join(shown)}{more}")
+    for name, reason in found.incomplete[:_ROWS_SHOWN]:
+        yield _text(f"not complete, or not yet: {name}: {reason}", "dim")
+    if found.missing:
+        yield _text("the checkpoint directory does not exist", "yellow")
+
+
+def _past(found: Standing) -> "Iterator[RenderableType]":
+    rows = recent(found.history)[:_ROWS_SHOWN]
+    if rows:
+        yield ""
+        yield "ended last, newest first"
+    for row in rows:
+        verdict = "ok" if row["status"] == "succeeded" else row["status"]
+        kind = "" if row["kind"] is None else f" ({row['kind']})"
+        attempt = "" if row["attempt"] in (None, 1) else f", attempt {row['attempt']}"
+        workers = f", {_workers(row['workers'])}" if row["status"] == "succeeded" else ""
+        why = "" if row["message"] is None else f": {_short(row['message'])}"
+        style = "" if row["status"] in ("succeeded", "skipped", "requeued") else "red"
+        at = row["completed_at"][5:16].replace("T", " ")
+        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{kind}{attempt}{workers}{why}", style)
+
+
+def _seen(found: Standing, pulse: Pulse) -> str:
+    if pulse.left:
+        return ""
+    if pulse.changed:
+        return f"{pulse.silent_seconds:.1f} s ago"
+    looked = f"over {pulse.silent_seconds:.1f} s ago" if pulse.silent_seconds else "not looked"
+    written_at = found.written_at.get(pulse.heartbeat.node)
+    if written_at is None or (age := found.wall - written_at) < _LONG_AGO_SECONDS:
+        return looked
+    return f"{looked}, {_duration(age)} by its file"
+
+
+def _doing(found: Standing, each: Heartbeat) -> str:
+    plan = found.history.open
+    if plan is None or each.plan != plan.plan:
+        return ""
+    return ", ".join(
+        doing.phase + (f" {doing.batches}/{doing.total}" if doing.total is not None else "")
+        for doing in each.doing or ()
+        if doing.phase != "idle"
+    )
+
+
+def _open_seconds(found: Standing) -> float:
+    """How long the plan is open, by this node's clock and its proposer's: to be shown, never decided on."""
+    plan = found.history.open
+    assert plan is not None
+    try:
+        since = datetime.fromisoformat(plan.proposed_at).timestamp()
+    except ValueError:
+        return 0.0
+    return round(max(0.0, found.wall - since), 3)
+
+
+def _active(each: Heartbeat) -> int:
+    return sum(slot.worker is not None for slot in each.slots)
+
+
+def _standby(each: Heartbeat) -> int:
+    return sum(slot.standby is not None for slot in each.slots)
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _tried(attempts: int) -> str:
+    return f", failed {attempts} x" if attempts else ""
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say them: 12 s, 3 min, 2 h, 5 d."""
+    return next((f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size), f"{seconds:.0f} s")
+
+
+def _short(message: str) -> str:
+    """What a message comes to in one line: the last one of a traceback says what was raised."""
+    last = next((line for line in reversed(message.splitlines()) if line.strip()), "")
+    return textwrap.shorten(printable(last), _MESSAGE_LETTERS, placeholder=" …")
+
+
+def _text(words: str, style: str = "") -> "Text":
+    """Text that steers nobody's terminal: it holds no markup, and control characters are shown."""
+    from rich.text import Text  # noqa: PLC0415 - only people need it
+
+    return Text(printable(words), style=style)

@@ -1,0 +1,204 @@
+"""How a run stands: read from shared storage alone, so from any node, and when every daemon is down.
+
+`Onlooker` looks, again and again if asked to, and reads each record once; `Standing` is what it saw. Showing it is
+`overview`'s. Nothing is written.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sidecar.agreement import snapshots
+from sidecar.agreement.journal import RUN_PATH, Journal, read_run
+from sidecar.agreement.members import Members, member_path
+from sidecar.agreement.storage import Storage
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.clock import Clock
+from sidecar.commands.pulses import Pulse, Pulses
+from sidecar.errors import SettingsError
+from sidecar.history import History
+from sidecar.policy import pending, proposer
+from sidecar.records import Checkpoint
+
+LOOK_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: who lives has beaten twice by then
+_GLANCE_SECONDS: Final = 0.1  # between two looks at the members, while it is not known who lives
+_PHASES: Final = (
+    "join",
+    "build",
+    "read",
+    "restore",
+    "hello",
+    "evaluate",
+    "save",
+    "reduce",
+    "conclude",
+)  # as they follow
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as its files tell it."""
+
+    run_id: str | None  # None: no daemon was here yet
+    history: History = field(default_factory=History)
+    members: tuple[Pulse, ...] = ()
+    unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat
+    queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
+    incomplete: tuple[tuple[str, str], ...] = ()  # what lies there and is no complete checkpoint, with the reason
+    missing: bool = False  # the checkpoint directory does not exist
+    other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
+    lease: float = 10.0  # seconds after which silence means gone
+    wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
+    written_at: dict[str, float] = field(
+        default_factory=dict
+    )  # node: its file's time by the storage's clock, to be shown
+
+    @property
+    def proposer(self) -> str | None:
+        """The node that proposes and publishes: the first worker that is known to be there."""
+        there = [each.heartbeat for each in self.members if each.fresh(self.lease)]
+        return proposer([each for each in there if each.role == "worker" and each.state == "ready"])
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many checkpoints have come to which end, as it is now: a requeued one has come to none."""
+        ends = Counter(verdict for key, verdict in self.history.settled.items() if key not in self.history.succeeded)
+        others = {verdict: ends[verdict] for verdict in ("failed", "skipped", "vanished", "corrupt")}
+        return {"evaluated": len(self.history.succeeded)} | others
+
+    @property
+    def tasks(self) -> dict[str, list[str]]:
+        """The nodes that run each version of the task, by its digest."""
+        found: dict[str, list[str]] = {}
+        for each in (pulse.heartbeat for pulse in self.members if not pulse.left):
+            if each.task is not None:
+                found.setdefault(each.task, []).append(each.node)
+        return found
+
+    @property
+    def phase(self) -> str | None:
+        """What the open plan is at: the phase of its slowest worker, as heartbeats tell; None if none does."""
+        plan = self.history.open
+        told = [
+            doing.phase
+            for each in self.members
+            if plan is not None and each.heartbeat.plan == plan.plan
+            for doing in each.heartbeat.doing or ()
+        ]
+        slowest = min(told, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES), default=None)
+        return "publish" if slowest == "idle" else slowest  # all have ended
+
+    def attempts(self, checkpoint: Checkpoint) -> int:
+        """How often a checkpoint failed so far, whatever the task."""
+        return sum(map(len, self.history.failures.get(checkpoint.key, {}).values()))
+
+
+class Onlooker:
+    """Looks at a run. Every method may block for as long as storage does; see `patience`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        catalog: Catalog,
+        clock: Clock,
+        *,
+        lease_seconds: float,
+        written_at: Callable[[str], float | None] = lambda _: None,
+        runs: Callable[[], list[str]] = list,
+    ) -> None:
+        self.storage = storage
+        self.written_at = written_at
+        self.runs = runs
+        self.catalog = catalog
+        self.clock = clock
+        self.lease_seconds = lease_seconds
+        self.pulses = Pulses()
+        self._run: str | None = None
+        self._history = History()
+        self._journal: Journal | None = None
+        self._members: Members | None = None
+        self._unread: dict[str, str] = {}
+
+    def look(self) -> Standing:
+        """Read everything that is new; raises `StorageError` if storage does not answer."""
+        look = self.catalog.look()
+        if not self.look_at_members():
+            return Standing(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
+        assert self._journal is not None
+        for record in self._journal.read_new():
+            self._history.apply(record)
+        found = [each.checkpoint for each in look.found]
+        members = tuple(self.pulses)
+        written = {each.heartbeat.node: self.written_at(member_path(each.heartbeat.node)) for each in members}
+        return Standing(
+            run_id=self._run,
+            history=self._history,
+            members=members,
+            unread=self._unread,
+            queue=tuple(pending(self._history, found, self._task())),
+            incomplete=look.waiting,
+            missing=look.missing,
+            lease=self.lease_seconds,
+            wall=self.clock.wall(),
+            written_at={node: seconds for node, seconds in written.items() if seconds is not None},
+        )
+
+    def look_at_members(self) -> bool:
+        """Read the heartbeats; False: there is no run yet."""
+        run = read_run(self.storage)
+        if run != self._run:  # the beginning, or the state directory is another's now
+            self._run, self.pulses, self._history = run, Pulses(), History()
+            self._journal = None if run is None else Journal(self.storage, run)
+            self._members = None if run is None else Members(self.storage, run)
+            if self._journal is not None:
+                self._history = snapshots.resume(self.storage, self._journal) or self._history
+        if self._members is None:
+            return False
+        reading = self._members.read_all()
+        self._unread = reading.unread
+        self.pulses.look(reading, self.clock.now())
+        return True
+
+    def _task(self) -> str | None:
+        """The task by which it is judged what is settled: that of whoever is there, else of whoever was."""
+        told = [pulse for pulse in self.pulses if pulse.heartbeat.task is not None]
+        there = [pulse.heartbeat.task for pulse in told if pulse.fresh(self.lease_seconds)]
+        return next(iter([*there, *(pulse.heartbeat.task for pulse in told)]), None)
+
+
+def meet(onlooker: Onlooker, seconds: float, pause: Callable[[float], None]) -> None:
+    """Look at the members until it is known of each whether it lives, or for so many seconds.
+
+    Raises `StorageError` if storage does not answer.
+    """
+    until = onlooker.clock.now() + seconds
+    while onlooker.look_at_members() and onlooker.pulses.unknown() and onlooker.clock.now() < until:
+        pause(_GLANCE_SECONDS)
+
+
+def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
+    """Raise `SettingsError` if there is neither a checkpoint directory nor a run: most likely a typing error."""
+    if not checkpoint_dir.is_dir() and not run_dir.is_dir():
+        raise SettingsError(
+            f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: "
+            "name the directory that training saves in with --checkpoint-dir"
+        )
+
+
+def runs_in(state_dir: Path) -> Callable[[], list[str]]:
+    """The names of the runs that a state directory holds."""
+    return lambda: sorted(path.parent.name for path in state_dir.glob(f"*/{RUN_PATH}"))
+
+
+def file_times(root: Path) -> Callable[[str], float | None]:
+    """When files below a folder were written, seconds since 1970 by the storage's clock; None: not to be known."""
+
+    def written_at(path: str) -> float | None:
+        try:
+            return (root / path).stat().st_mtime
+        except OSError:
+            return None
+
+    return written_at

@@ -1,0 +1,141 @@
+import pytest
+
+from sidecar.commands.neighbours import Here, group, visibility, watch
+from sidecar.records import Slot
+
+HERE = Here("node-9", "1.0", "t1", 1, 1)
+BEAT = 2.0
+TWO_SLOTS = (Slot("a", "g", "h:1", None, None), Slot("b", "g", "h:1", None, None))
+
+
+@pytest.fixture
+def watched(storage, clock, writers):
+    """What is seen of nodes that beat every 2 s from a moment of their own, `delays` seconds later each time."""
+
+    def look(**nodes):
+        begin = clock.seconds
+        due = {
+            name.replace("_", "-"): [  # when each beat is seen
+                (begin + given.get("start", 0.5) + BEAT * index + delay, index + 2)
+                for index, delay in enumerate(given.get("delays", (0,) * 10))
+            ]
+            for name, given in nodes.items()
+        }
+        for name, given in nodes.items():
+            writers.beat(name.replace("_", "-"), 1, **given.get("beat", {}))
+
+        def pause(seconds):
+            clock.seconds += seconds
+            for node, beats in due.items():
+                while beats and beats[0][0] <= clock.seconds:
+                    writers.beat(node, beats.pop(0)[1], **nodes[node.replace("-", "_")].get("beat", {}))
+
+        return watch(storage, clock, BEAT, pause)
+
+    return look
+
+
+def told(findings):
+    return [(each.ok, each.text) for each in findings]
+
+
+def seen(pulses, lease=10.0):
+    return told(visibility(pulses, HERE.node, beat_seconds=BEAT, lease_seconds=lease))
+
+
+def test_nobody_else_is_there(storage, clock, watched):
+    """Where no daemon was, and where none is left, it does not wait."""
+    assert seen(watch(storage, clock, BEAT, pytest.fail)) == [(True, "no other node beats here")]
+    assert seen(watched(node_0={"beat": {"state": "left"}})) == [(True, "no other node beats here")]
+    assert clock.seconds == 1000.0
+
+
+def test_beats_in_time(watched, clock):
+    """Seen as often as they are written; it takes four beats to say so."""
+    ((ok, text),) = seen(watched(node_0={}))
+    assert ok
+    assert text == "beats of node-0 are seen every 2.0 s, at most 0.0 s late; the lease of 10 s is enough"
+    assert 1008 < clock.seconds < 1009
+
+
+def test_a_late_beat_is_measured_without_comparing_clocks(watched):
+    """The third beat is seen 0.9 s late: the gap before it is longer by that."""
+    ((ok, text),) = seen(watched(node_0={}, node_1={"delays": (0, 0, 0.9, 0)}))
+    assert ok
+    assert "beats of node-0, node-1 are seen every 2.0 s, at most 0.9 s late (node-1)" in text
+
+
+def test_a_lease_under_twice_the_delay_is_refused(watched):
+    """Live nodes would be given up; the remedy names a number."""
+    pulses = watched(node_0={"delays": (0, 1.9, 1.9, 1.9)})
+    ((ok, text),) = seen(pulses, lease=3.0)
+    assert not ok
+    assert "node-0's beats are seen up to 1.9 s late, and a lease of 3 s is less than twice that" in text
+    assert "Set lease_seconds to 6 or more" in text
+    assert seen(pulses, lease=4.0)[0][0]
+
+
+def test_who_does_not_beat_is_told_early(watched, clock):
+    """Nobody changes in two beats: nobody is there."""
+    found = seen(watched(node_0={"start": 1000.0}))
+    assert found[0][0]
+    assert found[0][1].startswith("node-0 did not beat in 4.5 s: down, or not seen here")
+    assert found[1] == (True, "no other node beats here")
+    assert clock.seconds < 1005
+
+
+def test_a_daemon_under_this_name_is_told(watched):
+    """Starting a second one would end it."""
+    found = seen(watched(node_9={}))
+    assert found[0][1].startswith("a daemon beats as node-9: this node's own")
+    assert found[1] == (True, "no other node beats here")
+
+
+def test_the_group_that_would_form(watched):
+    """Workers of the others and of this node, if version and task are equal."""
+    pulses = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
+    assert told(group(pulses, HERE)) == [
+        (True, "node-0, node-1 are there, with the same version and task; with this node a group of 4 worker processes")
+    ]
+
+
+def test_alone_with_too_few(storage, clock):
+    """What min_workers means is told before somebody waits for it."""
+    here = Here("node-9", "1.0", "t1", 2, 3)
+    ((ok, text),) = told(group(watch(storage, clock, BEAT, pytest.fail), here))
+    assert ok
+    assert text.startswith(
+        "this node alone would form a group of 2 worker processes; that is less than min_workers = 3"
+    )
+
+
+def test_who_differs_is_told(watched):
+    """They would not stand in one group."""
+    nodes = {
+        "node_0": {"beat": {"task": "t2" * 30}},
+        "node_1": {"beat": {"version": "0.9"}},
+        "node_2": {"beat": {"task": None}},
+    }
+    found = told(group(watched(**nodes), HERE))
+    assert found[0] == (
+        True,
+        "node-0 runs other code of the task (t2t2t2t2, here t1): it would not be in the same group",
+    )
+    assert found[1] == (True, "node-1 runs version 0.9, this node 1.0: it would not be in the same group")
+    assert found[2] == (True, "node-2 has not tried its task yet: it would not be in the same group")
+    assert "this node alone would form a group of 1 worker process" in found[3][1]
+
+
+def test_a_majority_with_other_code_leaves_this_node_out(watched):
+    """That is a mistake, and the check fails."""
+    other = {"beat": {"task": "t2"}}
+    *_, (ok, text) = told(group(watched(node_0=other, node_1=other), HERE))
+    assert not ok
+    assert "this node would not take part: 2 nodes agree on another version or task, 1 on this one's" in text
+
+
+def test_beats_that_are_seen_together_were_late(watched):
+    """As where a cache is renewed every other beat: the first of two was seen a beat late."""
+    pulses = watched(node_0={"delays": (0, 2.0, 0, 2.0, 0)})
+    ((_, text),) = seen(pulses)
+    assert "seen every 4.0 s, at most 2.0 s late" in text

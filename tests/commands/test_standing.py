@@ -1,0 +1,255 @@
+import json
+
+import pytest
+from fakes import Node as FakeNode
+from fakes import pass_time, save
+
+from sidecar.agreement.storage import PosixStorage
+from sidecar.commands.overview import as_json, lines
+from sidecar.commands.standing import Onlooker, check_place, meet, runs_in
+from sidecar.errors import SettingsError
+from sidecar.records import Doing, Settlement
+
+
+def shown(found, width=100):
+    """What a person sees."""
+    from rich.console import Console, Group
+
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(Group(*lines("mnist", found)))
+    return captured.get()
+
+
+def strict(found):
+    return json.loads(json.dumps(as_json("mnist", found), allow_nan=False))
+
+
+def test_a_run_that_never_was_has_nothing_to_show(onlooker, tmp_path):
+    """Looking creates nothing, not even the state directory."""
+    found = onlooker.look()
+    assert (found.run_id, found.members, found.queue) == (None, (), ())
+    assert not (tmp_path / "state").exists()
+    assert "no daemon was here yet" in shown(found)
+    assert strict(found)["members"] == []
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_of_another_name_is_told(storage, catalog, clock):
+    """Most likely `--run` was mistyped."""
+    onlooker = Onlooker(
+        PosixStorage(storage.root.parent / "statf"),
+        catalog,
+        clock,
+        lease_seconds=10.0,
+        runs=runs_in(storage.root.parent),
+    )
+    assert "no daemon was here yet; the state directory holds other runs: state" in shown(onlooker.look())
+
+
+def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
+    """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
+    ckpts, run_dir = tmp_path / "ckpst", tmp_path / "state" / "ckpst"
+    with pytest.raises(SettingsError, match=r"ckpst' does not exist, and there is no run .* --checkpoint-dir"):
+        check_place(ckpts, run_dir)
+    run_dir.mkdir(parents=True)
+    check_place(ckpts, run_dir)
+
+
+def test_who_beats_is_found_out_by_looking_twice(onlooker, writers, clock):
+    """A change proves life, on the looker's own clock; who does not change is silent for as long as was looked."""
+    writers.beat("node-0", 1)
+    writers.beat("node-1", 1)
+    writers.beat("node-2", 9, state="left")
+    beats = iter(range(2, 100))
+
+    def pause(seconds):
+        clock.seconds += seconds
+        if clock.seconds > 1001.0:
+            writers.beat("node-0", next(beats))
+
+    meet(onlooker, 4.5, pause)
+    found = onlooker.look()
+    assert clock.seconds == pytest.approx(1004.5, abs=0.2)
+    members = {each["node"]: each for each in strict(found)["members"]}
+    assert [members[f"node-{index}"]["fresh"] for index in range(3)] == [True, None, False]
+    assert members["node-1"]["silent_seconds"] == pytest.approx(4.5, abs=0.2)
+    assert members["node-0"]["silent_seconds"] < 0.2
+    assert found.proposer == strict(found)["proposer"] == "node-0"
+    told = shown(found)
+    assert "node-0 proposes plans and publishes" in told
+    assert "over 4.5 s ago" in told or "over 4.6 s ago" in told
+
+
+def test_the_look_ends_once_all_are_known(onlooker, writers, clock):
+    """A person does not wait longer than needed."""
+    writers.beat("node-0", 1)
+    writers.beat("node-1", 3, state="left")
+
+    def pause(seconds):
+        clock.seconds += seconds
+        writers.beat("node-0", 2)
+
+    meet(onlooker, 4.5, pause)
+    assert clock.seconds < 1000.5
+    assert onlooker.look().proposer == "node-0"
+
+
+def test_silence_of_a_lease_means_gone(onlooker, writers, clock):
+    """As with --watch: what changed once may end."""
+    writers.beat("node-0", 1)
+    onlooker.look()
+    writers.beat("node-0", 2)
+    clock.seconds += 2
+    assert onlooker.look().members[0].fresh(10.0)
+    clock.seconds += 10
+    found = onlooker.look()
+    assert found.members[0].fresh(10.0) is False
+    assert found.proposer is None
+    assert "nobody beat in the 10.0 s" in shown(found)
+
+
+def test_a_beat_of_the_past_is_no_sign_of_life(onlooker, writers, clock):
+    """Storage may show an old version of the file once more."""
+    writers.beat("node-0", 5)
+    onlooker.look()
+    writers.beat("node-0", 4)
+    clock.seconds += 2
+    assert not onlooker.look().members[0].changed
+
+
+def test_the_open_plan_tells_its_phase_by_its_slowest_worker(onlooker, writers, clock, checkpoint):
+    """Heartbeats tell what their workers do; those of nodes that have not read the plan say nothing of it."""
+    writers.propose(checkpoint=checkpoint(600), nodes=("node-0", "node-1"))
+    writers.beat("node-0", 2, plan=1, doing=(Doing("node-0.a.1", "evaluate", 12, 103),))
+    writers.beat("node-1", 2, plan=1, doing=(Doing("node-1.a.1", "restore"),))
+    writers.beat("node-2", 2, plan=0, doing=(Doing("node-2.a.1", "join"),))
+    found = onlooker.look()
+    plan = strict(found)["plan"]
+    assert plan["phase"] == "restore"
+    assert (plan["plan"], plan["checkpoint"], plan["attempt"], plan["nodes"]) == (
+        1,
+        "ckpt-600",
+        1,
+        ["node-0", "node-1"],
+    )
+    assert plan["open_seconds"] == pytest.approx(clock.wall() - 1_800_000_990, abs=0.1)
+    told = shown(found)
+    assert "plan 1: ckpt-600 (step 600), attempt 1, 2 workers on node-0, node-1" in told
+    assert "in phase restore" in told
+    assert "evaluate 12/103" in told
+    assert "join" not in told
+
+
+def test_an_older_daemon_does_not_tell_the_phase(onlooker, writers, checkpoint):
+    """The field is optional in both directions."""
+    writers.propose(checkpoint=checkpoint(600))
+    writers.beat("node-0", 2, plan=1)
+    found = onlooker.look()
+    assert strict(found)["plan"]["phase"] is None
+    assert "phase unknown" in shown(found)
+
+
+def test_ends_queue_and_past_are_told(onlooker, writers, place):
+    """Verdicts count checkpoints as they stand; the message of a failure is one line."""
+    for step in (100, 700, 800):
+        save(place, step, keep=(100, 700))
+    waiting = {each.checkpoint.name: each.checkpoint for each in onlooker.catalog.look().found}
+    writers.propose(checkpoint=waiting["ckpt-700"])
+    writers.close("task_error", "Traceback (most recent call last):\n  File x\nKeyError: 'heavy'\n")
+    writers.propose(checkpoint=waiting["ckpt-100"])
+    writers.close()
+    ends = [("a", "failed"), ("b", "skipped"), ("c", "vanished"), ("d", "corrupt"), ("e", "failed")]
+    writers.propose(*(Settlement(name, "f" * 64, None, end, "because") for name, end in ends))
+    writers.propose(Settlement("e", "f" * 64, None, "requeued", "by x"))
+    writers.beat("node-0", 1)
+    found = onlooker.look()
+    told = strict(found)
+    assert told["verdicts"] == {"evaluated": 1, "failed": 1, "skipped": 1, "vanished": 1, "corrupt": 1}
+    assert told["pending"] == ["ckpt-700", "ckpt-800"]
+    assert [each["failed_attempts"] for each in told["queue"]] == [1, 0]
+    assert (told["evaluated"], told["settled"], told["newest"], told["plan"]) == (1, 4, "ckpt-100", None)
+    assert [row["checkpoint"] for row in told["recent"]][-2:] == ["ckpt-100", "ckpt-700"]
+    text = shown(found, 200)
+    assert "waiting 2: ckpt-700 (step 700), failed 1 x, ckpt-800 (step 800)" in text
+    assert "evaluated 1, failed 1, skipped 1, vanished 1, corrupt 1" in text
+    assert "no plan is open" in text
+    assert "e requeued: by x" in text
+
+
+def test_a_failure_is_told_by_its_last_line(onlooker, writers, checkpoint):
+    """That is where a traceback says what was raised; nothing in it steers the terminal."""
+    writers.propose(checkpoint=checkpoint(5))
+    writers.close("task_error", "Traceback (most recent call last):\n  File x\nKeyError: 'hea\x1b[2Jvy [red]'\n")
+    assert r"ckpt-5 failed (task_error): KeyError: 'hea\x1b[2Jvy [red]'" in shown(onlooker.look(), 200)
+
+
+def test_nodes_with_another_task_are_told(onlooker, writers):
+    """They would not stand in one group."""
+    writers.beat("node-0", 1)
+    writers.beat("node-1", 1, task="t2")
+    assert "different code of the task, so not one group: t1 on node-0; t2 on node-1" in shown(onlooker.look())
+
+
+def test_each_record_is_read_once(onlooker, writers, checkpoint, storage):
+    """With --watch a long journal costs its new end only."""
+    for step in range(5):
+        writers.propose(checkpoint=checkpoint(step))
+        writers.close()
+    assert onlooker.look().verdicts["evaluated"] == 5
+    asked = []
+    onlooker._journal.storage = Recording(storage, asked)
+    writers.propose(checkpoint=checkpoint(9))
+    assert onlooker.look().history.open.checkpoint.name == "ckpt-9"
+    assert asked == ["plans/000000000006.json", "outcomes/000000000006.json"]
+
+
+class Recording:
+    """Storage that notes what is read."""
+
+    def __init__(self, storage, asked):
+        self.storage, self.asked = storage, asked
+
+    def read(self, path):
+        """Note it."""
+        self.asked.append(path)
+        return self.storage.read(path)
+
+
+def test_another_run_in_the_same_place_is_looked_at_anew(onlooker, writers, storage, checkpoint):
+    """Somebody deleted the state directory while --watch looked on."""
+    import shutil
+
+    writers.propose(checkpoint=checkpoint(1))
+    assert onlooker.look().history.open is not None
+    shutil.rmtree(storage.root)
+    assert onlooker.look().run_id is None
+
+
+def test_a_torn_heartbeat_is_told(onlooker, writers, storage):
+    """The node is there, and cannot be read."""
+    writers.beat("node-0", 1)
+    storage.replace("members/node-1.json", b"{")
+    found = onlooker.look()
+    assert "node-1" in strict(found)["unread"]["node-1"]
+    assert "node-1" in shown(found)
+
+
+def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
+    """What a worker does rides along with the next beat, and makes none of its own."""
+    node = FakeNode(tmp_path, clock)
+    node.silent = {"Join"}
+    save(node.checkpoint_dir, 1)
+    pass_time(20, node)
+    assert node.history.open is not None
+    onlooker = Onlooker(node.storage.storage, node.courier.keeper.catalog, clock, lease_seconds=10.0)
+    (member,) = onlooker.look().members
+    (doing,) = member.heartbeat.doing
+    assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
+    assert onlooker.look().phase == "join"
+    beats = member.heartbeat.beat
+    node.daemon.crew.workers.find(doing.worker).enter("restore", clock.now())
+    node.settle()
+    assert onlooker.look().members[0].heartbeat.beat == beats
+    pass_time(2, node)
+    assert onlooker.look().phase == "restore"

@@ -1,0 +1,122 @@
+"""What a person asks of a run from outside: any node will do, and no daemon needs to be alive."""
+
+import json
+import os
+import signal
+
+import pytest
+
+SETTINGS, STORAGE, INTERRUPTED = 2, 4, 130
+
+
+@pytest.fixture
+def chief(sidecar, place):
+    """A daemon that starts no process; it has beaten."""
+    daemon = sidecar.run(place, "--role", "chief", "--node", "chief-0")
+    daemon.until((daemon.run_dir / "members" / "chief-0.json").exists, "a heartbeat")
+    return daemon
+
+
+@pytest.mark.parametrize("command", [("status",), ("history",), ("requeue", "ckpt-5")])
+def test_a_mistyped_directory(sidecar, tmp_path, command):
+    """One sentence, and nothing is created."""
+    done = sidecar.command(*command, "--checkpoint-dir", tmp_path / "ckpst")
+    assert done.code == SETTINGS
+    assert f"{tmp_path / 'ckpst'}' does not exist" in done.sentence
+    assert "--checkpoint-dir" in done.sentence
+    assert not (tmp_path / "ckpst").exists()
+
+
+def test_a_directory_without_a_run(sidecar, place):
+    """Training may have just begun: that is no mistake."""
+    done = sidecar.command("status", "--checkpoint-dir", place)
+    assert (done.code, done.out) == (0, "run ckpts: no daemon was here yet\n")
+    assert json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["run_id"] is None
+    assert "nothing has been evaluated" in sidecar.command("history", "--checkpoint-dir", place).out
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("history",), ("requeue", "ckpt-5")])
+def test_storage_that_hangs(sidecar, place, command):
+    """A name that does not open stands for a server that does not answer: a sentence, within the bound."""
+    folder = place / ".sidecar" / "ckpts"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "run.json")
+    program = sidecar.start(*command, "--checkpoint-dir", place, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
+    done = program.wait(30)
+    assert done.code == STORAGE
+    assert f"{folder} has not answered for 1 s (storage_timeout_seconds)" in done.sentence
+
+
+def test_status_tells_the_living_from_the_dead(sidecar, chief, place):
+    """A heartbeat that changes is a daemon; one that was killed is silent, and one that ended has left."""
+
+    def member():
+        (found,) = json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["members"]
+        return found
+
+    alive = member()
+    assert (alive["node"], alive["role"], alive["fresh"], alive["changed"]) == ("chief-0", "chief", True, True)
+    not_looked = sidecar.command("status", "--checkpoint-dir", place, "--json", "--no-wait")
+    assert json.loads(not_looked.out)["members"][0]["fresh"] is None
+    chief.end(signal.SIGKILL)
+    killed = member()
+    assert (killed["fresh"], killed["changed"], killed["state"]) == (None, False, "ready")
+    assert killed["silent_seconds"] > 1.0
+    shown = sidecar.command("status", "--checkpoint-dir", place)
+    assert shown.code == 0
+    assert "the daemons seem to be down" in shown.out
+    successor = sidecar.run(place, "--role", "chief", "--node", "chief-0")
+    successor.until(lambda: member()["fresh"], "a successor that beats")
+    assert successor.end(signal.SIGTERM).code == 0
+    assert (member()["state"], member()["fresh"]) == ("left", False)
+
+
+def test_watch_prints_block_after_block_until_it_is_interrupted(sidecar, chief, place):
+    """Not on a terminal: each look is a new block, or a line of JSON."""
+    assert chief.process.poll() is None
+    words = ("status", "--checkpoint-dir", place, "--watch", "--every", "0.2")
+    blocks, lines = sidecar.start(*words), sidecar.start(*words, "--json")
+    chief.until(lambda: blocks.out.count("run ckpts") >= 3, "three blocks")
+    chief.until(lambda: lines.out.count("\n") >= 3, "three lines")
+    for program in (blocks, lines):
+        done = program.end(signal.SIGINT)
+        assert done.code == INTERRUPTED
+        assert done.err == ""
+    assert json.loads(lines.out.splitlines()[-1])["members"][0]["fresh"]
+
+
+def test_watch_outlives_storage_that_fails(sidecar, chief, place):
+    """It tells so, and goes on when storage is back."""
+    watching = sidecar.start("status", "--checkpoint-dir", place, "--watch", "--every", "0.1")
+    chief.until(lambda: "chief-0" in watching.out, "a block")
+    members = chief.run_dir / "members"
+    members.rename(members.with_name("moved"))
+    members.write_text("")
+    chief.until(lambda: "a file stands where a folder is expected" in watching.err, "the reason")
+    members.unlink()
+    members.with_name("moved").rename(members)
+    blocks = watching.out.count("run ckpts")
+    chief.until(lambda: watching.out.count("run ckpts") > blocks + 1, "another block")
+    assert watching.end(signal.SIGINT).code == INTERRUPTED
+
+
+def test_check_measures_who_beats(sidecar, chief, place):
+    """From a node of another name; without a task it fails, and says what else it found."""
+    assert chief.process.poll() is None
+    done = sidecar.command("check", "--checkpoint-dir", place, "--node", "worker-7", "--role", "worker")
+    assert done.code == SETTINGS
+    told = " ".join(done.out.split())
+    assert "beats of chief-0 are seen every 0.5 s, at most 0." in told
+    assert "the lease of 5 s is enough" in told
+    assert "FAIL task none is set" in told
+    assert f"ok state {place / '.sidecar' / 'ckpts'} on " in told
+
+
+def test_check_of_a_directory_that_is_not_there_creates_nothing(sidecar, tmp_path):
+    """Training may create it later; a typing error must not."""
+    done = sidecar.command("check", "--checkpoint-dir", tmp_path / "ckpts", "--node", "a", "--role", "chief")
+    assert done.code == 0
+    assert "does not exist yet" in done.out
+    assert "no other node beats here" in done.out
+    assert not (tmp_path / "ckpts").exists()
