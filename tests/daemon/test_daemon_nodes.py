@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+from prometheus_client import CollectorRegistry
 
 from sidecar.agreement.members import member_path
 from sidecar.daemon.courier import CreatePlan, Listen, Visit
 from sidecar.errors import StorageError
 from sidecar.group.messages import Evaluate, Join, Phase
+from sidecar.observers.prometheus import Exporter
 from sidecar.records import Heartbeat, dumps, loads
 
 
@@ -220,6 +222,30 @@ def test_a_standby_that_stood_in_a_failed_plan_is_replaced_though_it_never_joine
     assert standby.killed
     assert outcomes(first.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
     assert [member.node for member in first.history.newest.plan.members] == ["worker-2"]  # the other lost it
+
+
+def test_the_next_in_line_publishes_the_same_numbers_within_a_lease(new_node):
+    """Gauges do not end with the node that showed them; they come from the journal, without another evaluation."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    pass_time(30, first, second)
+    before = shown(first)
+    assert before["sidecar_eval_metric"] == 0.75
+    assert "sidecar_eval_metric" not in shown(second)
+    silent_since = second.clock.now()
+    while not second.status.publisher:
+        pass_time(1, second)
+    assert second.clock.now() - silent_since <= 10 + 2  # a lease, and a beat until it is looked at
+    assert shown(second) == before
+    assert len(second.history.entries) == 1
+
+
+def shown(node):
+    """What a scrape of a node finds of the newest evaluation."""
+    registry = CollectorRegistry()
+    Exporter(registry, process_metrics=False).update(node.status, node.world.history)
+    samples = (sample for family in registry.collect() for sample in family.samples)
+    return {sample.name: sample.value for sample in samples if sample.name.startswith("sidecar_eval_")}
 
 
 def test_the_next_in_line_proposes_when_the_proposer_does_not(new_node):
