@@ -127,7 +127,7 @@ def _nobody(found: Standing) -> str:
         return "every daemon has left"
     if not max(silent):
         return "not looked whether anybody is there (--no-wait)"
-    return f"nobody beat in the {max(silent):.1f} s that were looked: the daemons seem to be down"
+    return f"no heartbeat changed for {max(silent):.1f} s: the daemons seem to be down"
 
 
 def _plan(found: Standing) -> "Iterator[RenderableType]":
@@ -186,7 +186,7 @@ def _seen(found: Standing, pulse: Pulse) -> str:
     written_at = found.written_at.get(pulse.heartbeat.node)
     if written_at is None or (age := found.wall - written_at) < _LONG_AGO_SECONDS:
         return looked
-    return f"{looked}, {_duration(age)} by its file"
+    return f"{looked} (file: {_duration(age)} old)"
 
 
 def _doing(found: Standing, each: Heartbeat) -> str:

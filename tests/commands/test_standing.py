@@ -106,7 +106,23 @@ def test_silence_of_a_lease_means_gone(onlooker, writers, clock):
     found = onlooker.look()
     assert found.members[0].fresh(10.0) is False
     assert found.proposer is None
-    assert "nobody beat in the 10.0 s" in shown(found)
+    assert "no heartbeat changed for 10.0 s" in shown(found)
+
+
+def test_a_file_of_long_ago_is_told_as_a_hint(storage, catalog, clock, writers):
+    """By the storage's clock, so nothing is decided on it; a young file says no more than the look."""
+    ages = {"members/node-0.json": 3 * 86400.0, "members/node-1.json": 5.0}
+    onlooker = Onlooker(
+        storage, catalog, clock, lease_seconds=10.0, written_at=lambda path: clock.wall() - ages.get(path, 0.0)
+    )
+    for node in ("node-0", "node-1"):
+        writers.beat(node, 1)
+    onlooker.look()
+    clock.seconds += 3
+    found = onlooker.look()
+    assert [each["file_age_seconds"] for each in strict(found)["members"]] == [3 * 86400.0, 5.0]
+    assert "over 3.0 s ago (file: 3 d old)" in shown(found)
+    assert shown(found).count("file:") == 1
 
 
 def test_a_beat_of_the_past_is_no_sign_of_life(onlooker, writers, clock):

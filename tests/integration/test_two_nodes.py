@@ -1,5 +1,6 @@
 """Two daemons, as on two nodes, share one checkpoint directory: one group spans both, and one outlives the other."""
 
+import json
 import signal
 
 import pytest
@@ -21,9 +22,13 @@ def daemons(sidecar, folder):
     ]
 
 
-def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(daemons, writer, folder):
+def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemons, writer, folder, tasks):
     """Each checkpoint is evaluated once, by both while both live; after one is killed the other goes on alone."""
     first, second = daemons
+
+    def status():
+        return json.loads(sidecar.command("status", "--checkpoint-dir", folder, "--json").out)
+
     first.until(lambda: first.status().get("members", {}).get("ready") == 2, "two nodes that know each other")
     second.until(lambda: second.status().get("members", {}).get("ready") == 2, "two nodes that know each other")
     saved = writer.save(folder, 10)
@@ -31,6 +36,18 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(daemons, writer
     (both,) = second.successes()
     assert both["workers"] == 2
     assert {first.status()["publisher"], second.status()["publisher"]} == {True, False}
+    seen = status()
+    assert [(each["node"], each["fresh"], each["workers"]["active"]) for each in seen["members"]] == [
+        ("worker-0", True, 1),
+        ("worker-1", True, 1),
+    ]
+    assert (seen["proposer"], seen["verdicts"]["evaluated"], seen["pending"]) == ("worker-0", 1, [])
+    check = sidecar.command(
+        "check", "--checkpoint-dir", folder, "--node", "worker-2", "--task", f"{tasks / 'plain.py'}:task"
+    )
+    assert check.code == 0, check.out
+    assert "beats of worker-0, worker-1 are seen every 0.5 s, at most 0." in check.out
+    assert "with this node a group of 3 worker processes" in check.out
     first.end(signal.SIGKILL)
     more = writer.save(folder, 20)
     second.evaluated(*saved, *more)
@@ -40,3 +57,8 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(daemons, writer
     assert second.status()["publisher"]
     names = [row["checkpoint"] for row in second.successes()]
     assert len(names) == len(set(names)) == 2
+    second.end(signal.SIGKILL)
+    down = status()
+    assert [each["fresh"] for each in down["members"]] == [None, None]
+    assert (down["proposer"], down["verdicts"]["evaluated"], down["plan"]) == (None, 2, None)
+    assert [row["checkpoint"] for row in down["recent"] if row["final"]] == [more[0]["name"], saved[0]["name"]]
