@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-gpu lint bench dashboards try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-gpu faults lint bench dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try
 	  $(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt --editable '.[gpu,dev]' && \
 	  $(BIN)/pytest tests/integration/gpu $(ARGS); \
 	else echo '!!! NO GPU HERE, nothing was tried: nvidia-smi finds none'; fi
+
+faults: $(READY)  ## Try what can go wrong with processes, links and disks, and takes longer (5 minutes; root).
+	$(BIN)/pytest tests/integration/faults $(ARGS)
 
 lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/ruff check

@@ -56,7 +56,7 @@ class View:
     stuck_since: float | None = None  # since when every rank of the open plan waits for the others
     undone_since: float | None = None  # since when there was work and no plan
     gathering_since: float = 0.0  # when the first worker that could be listed appeared
-    changed_at: float = 0.0  # when the set of workers that could be listed last changed
+    changed_at: float = 0.0  # when the set of workers that could be listed last grew
     failed_at: dict[Key, float] = field(default_factory=dict)  # when the last failure of a checkpoint was read
     active_at: float = 0.0  # when anything last happened
 

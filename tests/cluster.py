@@ -24,6 +24,9 @@ BRISK = {
 }
 """Shorter bounds than the usual ones, still longer than what a busy machine of two cores does to a process."""
 
+MANY_LINES = 16
+"""More than a daemon may say of one fault: a beginning, two plans, two workers that come, what was lost."""
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -37,11 +40,11 @@ class Rank:
 class Cluster:
     """The daemons, by node; what they evaluate and what they say."""
 
-    def __init__(self, sidecar, writer, until, folder):
+    def __init__(self, sidecar, writer, until, folder, gate):
         self._sidecar, self._writer, self._until = sidecar, writer, until
         self.folder = folder / "ckpts"
-        self.gate = folder / "gate"
-        self.gate.mkdir()
+        self.gate = gate
+        self.folder.mkdir()
         self.run_dir = self.folder / ".sidecar" / "ckpts"
         self.daemons = {}
         self._saved = []
@@ -49,14 +52,13 @@ class Cluster:
 
     # -- daemons -----------------------------------------------------------------------------------------------------
 
-    def start(self, node, *options, before=(), host="127.0.0.1", **environ):
+    def start(self, node, *options, host="127.0.0.1", **more):
         """A daemon under a name that is free."""
         daemon = self._sidecar.run(
             self.folder,
             *("--node", node, "--role", "worker", "--host", host, *options),
             task="gated.py",
-            before=before,
-            **BRISK | {"GATE": str(self.gate)} | environ,
+            **BRISK | {"GATE": str(self.gate)} | more,
         )
         self.daemons[node] = daemon
         self._read[node] = 0
@@ -101,11 +103,6 @@ class Cluster:
         """One more checkpoint; what Keras finds in it."""
         self._saved += self._writer.save(self.folder, 10 * len(self._saved) + 10)
         return self._saved[-1]
-
-    @property
-    def saved(self):
-        """Every checkpoint so far."""
-        return list(self._saved)
 
     def held(self, *, workers=None):
         """A checkpoint in the middle of its evaluation: what Keras finds in it, and the ranks, all waiting.
@@ -156,17 +153,35 @@ class Cluster:
         found = rows(read_history(PosixStorage(self.run_dir)))
         return [row for row in found if saved is None or row["checkpoint"] == saved["name"]]
 
-    # -- what is left over, what was said ----------------------------------------------------------------------------
+    def has_the_bits_of_one_worker(self, sidecar):
+        """Every checkpoint succeeded once, with the numbers of a daemon that is alone with one worker process."""
+        state = self.folder.parent / "alone"
+        environ = {"GATE": str(self.gate / "open"), "SIDECAR_STANDBY": "false"}
+        alone = sidecar.run(self.folder, "--no-wait", "--state-dir", state, task="gated.py", **environ)
+        assert alone.wait().code == 0
+        listed = rows(read_history(PosixStorage(state / "ckpts")))
+        expected = {row["checkpoint"]: _bits(row) for row in listed}
+        found = [row for row in self.rows() if row["status"] == "succeeded"]
+        assert {row["checkpoint"]: _bits(row) for row in found} == expected
+        assert len(found) == len(expected) == len(self._saved)
 
-    def nothing_is_left_over(self):
-        """Wait until every process that a daemon of this run ever started is one of which a living daemon knows."""
-        self._until(lambda: not self._strays(), lambda: f"processes to end: {self._strays()}", 20)
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def recovers(self, saved):
+        """The rows of a checkpoint, once it is evaluated, no process is left over, and the log has told the story."""
+        found = self.evaluated(saved)
+        self._until(lambda: not self._strays(), lambda: f"processes to end: {self._strays()}", 30)
+        lost = [row["plan"] for row in found[:-1]]
+        for node, daemon in self.living().items():
+            lines = self.story(node)
+            assert "Traceback" not in daemon.err
+            assert len(lines) <= MANY_LINES, self.words()
+            assert [line["plan"] for line in lines if line["event"] == "plan_failed"] in (lost, []), self.words()
+        return found
 
     def story(self, node):
-        """Lines that a daemon said since the evaluation was held."""
-        daemon = self.daemons[node]
-        assert "Traceback" not in daemon.err
-        return daemon.log()[self._read[node] :]
+        """Lines that a daemon wrote since the evaluation was held."""
+        return self.daemons[node].log()[self._read[node] :]
 
     def words(self):
         """What every daemon said last."""
@@ -196,3 +211,18 @@ def outcome(cluster, plan):
         for each in read_history(PosixStorage(cluster.run_dir)).entries
         if each.plan.plan == plan and hasattr(each, "outcome")
     )
+
+
+def on(ranks, node):
+    """The process of a node's first rank."""
+    return next(each for each in ranks if each.node == node).pid
+
+
+def failure(found):
+    """The one attempt that failed, before the one that did not."""
+    assert [row["status"] for row in found] == ["failed", "succeeded"], found
+    return found[0]
+
+
+def _bits(row):
+    return {name: each["hex"] for name, each in row["metrics"]["test"].items()}

@@ -3,17 +3,22 @@
 `tc netem` is not in every kernel; this needs root and /dev/net/tun only.
 """
 
+import ctypes
 import fcntl
 import os
 import select
+import socket
 import struct
 import subprocess
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 _TUNSETIFF = 0x400454CA  # linux/if_tun.h, as the two flags
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
 _MAX_PACKET = 65536
 _GLANCE_SECONDS = 0.1  # how soon the thread notices that it shall end
 HOSTS = ("10.77.0.1", "10.77.0.2")
@@ -57,6 +62,15 @@ class Link:
         """The words before a command that runs it at that end."""
         return ("ip", "netns", "exec", self.namespaces[number])
 
+    def reach(self, number):
+        """Connects to an address as seen from that end: a socket stays in the namespace that it was made in."""
+
+        def connect(address):
+            with ThreadPoolExecutor(1) as thread, Path("/run/netns", self.namespaces[number]).open() as namespace:
+                return thread.submit(_connect_within, namespace.fileno(), address).result()
+
+        return connect
+
     def _forward(self):
         underway = deque()  # (due, to, packet)
         other = dict(zip(self._ends, reversed(self._ends), strict=True))
@@ -69,6 +83,14 @@ class Link:
             while underway and underway[0][0] <= time.monotonic():
                 _, end, packet = underway.popleft()
                 os.write(end, packet)
+
+
+def _connect_within(namespace, address):
+    """In a thread of its own, which ends afterwards: only that thread changes its namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+    return socket.create_connection(address, timeout=10)
 
 
 def _ip(*words):

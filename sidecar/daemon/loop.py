@@ -93,6 +93,7 @@ class Daemon:
     exit: SidecarError | int | None = None
     _part: Part | None = None
     _asked: tuple[Request, float] | None = None
+    _answered_at: float = field(init=False)
     _problem: str | None = None  # why storage failed last
     _problem_in_look: bool = False  # only at the checkpoints: agreement works
     _blocked_until: float = float("-inf")
@@ -116,7 +117,7 @@ class Daemon:
     _ticked_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ticked_at = self.clock.now()
+        self._ticked_at = self._answered_at = self.clock.now()
         if self.crew is None:
             self.world.state = "ready"
 
@@ -182,7 +183,7 @@ class Daemon:
 
     def _answered(self, answer: Answer, now: float) -> None:
         asked_at = self._asked[1] if self._asked is not None else now
-        self._asked = None
+        self._asked, self._answered_at = None, now
         request = answer.request
         if isinstance(request, Open) and answer.error is None:
             self._opened(answer, now)
@@ -457,7 +458,7 @@ class Daemon:
 
     def _unready(self, now: float) -> str | None:
         """Why /readyz says no."""
-        waited = now - self._asked[1] if self._asked is not None else 0.0
+        waited = now - self._silent_since(now)
         reasons = {
             f"shared storage has not answered for {waited:.0f} s": waited > self.timing.storage,
             self._problem or "": self._problem is not None,
@@ -469,11 +470,16 @@ class Daemon:
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
+    def _silent_since(self, now: float) -> float:
+        """Since when storage has not said anything, though it is asked: a beat before that at most."""
+        return now if self._asked is None else max(self._answered_at, self._asked[1] - self.timing.beat)
+
     def _next(self, now: float) -> float:
         """When the loop must turn again: soon enough for every bound."""
         idle = now + _IDLE_TICK_SECONDS
         if self._asked is not None:
-            return idle
+            blind = self._silent_since(now) + self.timing.storage + _SHORTEST_SLEEP_SECONDS
+            return min(idle, blind) if blind > now else idle
         if now < self._blocked_until:
             return min(idle, self._blocked_until)
         times = [idle, self._next_visit, self._look_due(), self._wake_at]

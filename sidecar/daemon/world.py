@@ -181,10 +181,11 @@ class World:
         fresh = self._freshness.fresh_heartbeats(now)
         members = _ready_workers(fresh)
         available = frozenset(slot.standby for each in members for slot in each.slots if slot.standby is not None)
-        if available != self._available:
+        if available - self._available:  # who goes is not waited for: nobody comes with it
             if not self._available:
                 self._gathering_since = now
-            self._available, self._changed_at = available, now
+            self._changed_at = now
+        self._available = available
         undone = bool(self._pending() or self._given_up)
         if not undone or self.history.open is not None:
             self._undone_since = None

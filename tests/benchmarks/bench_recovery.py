@@ -201,9 +201,12 @@ class Run:
         return self._saver.ask(folder=str(self.checkpoints), step=self._step)["path"].rpartition("/")[2]
 
     def stand_by(self):
-        """Wait until no process is on its way, and all know that."""
+        """Wait until a group of all is warm, no process is on its way, and all know that."""
         wait_until(self._stands_by, lambda: f"standbys; {self._said()}", pause=0.5)
         time.sleep(ACQUAINTANCE_SECONDS)
+        self._ends_once(self.save())  # if a group is formed for it, that takes standbys, which are replaced
+        wait_until(self._stands_by, lambda: f"standbys; {self._said()}", pause=0.5)
+        time.sleep(1.0)
 
     def suffer(self, fault):
         """Seconds from a fault in the middle of an evaluation until the three happenings of the table."""

@@ -127,6 +127,18 @@ def test_a_node_that_is_killed_is_lost_after_its_lease(new_node):
     assert second.exited is None
 
 
+def test_nobody_settles_for_those_who_went(new_node):
+    """A proposer is killed while it idles: the next one proposes without it once its lease is over, and no later."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    save(first.checkpoint_dir, 5)
+    pass_time(30, first, second)
+    assert first.history.newest.outcome.result.workers == 2
+    save(first.checkpoint_dir, 6, keep=[5])
+    pass_time(12.5, second, step=0.5)
+    assert outcomes(second.history)[-1] == ("succeeded", "ckpt-6")
+    assert second.history.newest.outcome.result.workers == 1
+
+
 def waits(node, phase):
     """The node's active worker waits for the others."""
     node.report(node.active, Phase(phase, node.history.through))

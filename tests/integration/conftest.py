@@ -4,14 +4,17 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
+from cluster import Cluster
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.agreement.journal import read_history
@@ -119,6 +122,7 @@ class Daemon(Program):
     """A running `sidecar run`: its log, its answers, its journal."""
 
     run_dir: Path = field(kw_only=True)
+    reach: Callable = field(kw_only=True, default=socket.create_connection)
 
     def log(self, event=None):
         """Lines of the log, of one event or all."""
@@ -142,8 +146,10 @@ class Daemon(Program):
 
     def get(self, path):
         """Status and body of an answer."""
-        address = self.logged("daemon_started")[0]["http"].removeprefix("http://")
-        with contextlib.closing(http.client.HTTPConnection(address, timeout=10)) as connection:
+        host, port = self.logged("daemon_started")[0]["http"].removeprefix("http://").split(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+            connection.sock = self.reach((host, int(port)))
+            connection.sock.settimeout(10)
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
@@ -216,13 +222,14 @@ class Sidecar:
         self._programs.append(program)
         return program
 
-    def run(self, checkpoint_dir, *options, task=None, before=(), **environ):
-        """Start a daemon."""
+    def run(self, checkpoint_dir, *options, task=None, before=(), reach=socket.create_connection, **environ):
+        """Start a daemon; `reach` connects to addresses of its machine."""
         folder = self._make_folder("daemon")
         words = [*before, SIDECAR, "run", "--checkpoint-dir", checkpoint_dir, *options]
         words += ["--task", f"{TASKS / task}:task"] if task else []
         process = self._spawn(folder, words, environ)
-        daemon = Daemon(folder, process, run_dir=Path(checkpoint_dir, ".sidecar", Path(checkpoint_dir).name))
+        run_dir = Path(checkpoint_dir, ".sidecar", Path(checkpoint_dir).name)
+        daemon = Daemon(folder, process, run_dir=run_dir, reach=reach)
         self._programs.append(daemon)
         return daemon
 
@@ -297,6 +304,17 @@ def writer(tmp_path_factory):
     ):
         yield Writer(process, log)
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def new_cluster(sidecar, writer, tmp_path_factory):
+    """Makes a run whose nodes a test starts as it likes."""
+
+    def make(folder=None):
+        gate = tmp_path_factory.mktemp("gate")  # not on the storage, which a test may break
+        return Cluster(sidecar, writer, wait_until, folder or tmp_path_factory.mktemp("cluster"), gate)
+
+    return make
 
 
 @pytest.fixture(scope="session")
