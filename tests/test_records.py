@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from sidecar.records import (
     KINDS,
     SCHEMA,
     Checkpoint,
+    Doing,
     Heartbeat,
     Member,
     Outcome,
@@ -173,6 +175,15 @@ def test_the_place_of_an_error_is_named_within_a_mapping():
     result = {"group": "g", "workers": 1, "examples": {}, "metrics": {"test": {"loss": value}}}
     with pytest.raises(RecordError, match=r"Result\.metrics\.test\.loss\.lower: expected float"):
         from_json(Result, result)
+
+
+def test_a_heartbeat_of_an_older_version_tells_no_doing():
+    """The field came later; that it is missing is no reason to think that its node is gone."""
+    beat = Heartbeat("r", "n", "i", 1, "worker", "setting", "ready", "1", None, 0, 0, (), doing=(Doing("w", "join"),))
+    assert loads(Heartbeat, dumps(beat)) == beat
+    written = json.loads(dumps(beat))
+    del written["doing"]
+    assert loads(Heartbeat, json.dumps(written).encode()) == replace(beat, doing=None)
 
 
 def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():

@@ -81,11 +81,11 @@ def lines(run: str, found: Standing) -> "Iterator[RenderableType]":
             yield _text("the checkpoint directory does not exist", "yellow")
         return
     yield Text(f"run {printable(run)}", style="bold")
-    yield from _members(found)
-    yield ""
     yield from _plan(found)
     yield from _queue(found)
     yield _text(", ".join(f"{verdict} {count}" for verdict, count in found.verdicts.items()))
+    yield ""
+    yield from _members(found)  # below: a hundred nodes are more than a terminal has lines
     yield from _past(found)
 
 

@@ -17,7 +17,6 @@ from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.history import History, Settled
 from sidecar.records import Key, Plan, Settlement
 
-_TRIES: Final = 20  # other daemons write the journal meanwhile; each try reads on to its end
 # A daemon with a queue proposes a few milliseconds after an outcome: who comes later waits for the next one.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
 _DIGEST_LETTERS: Final = 12
@@ -78,21 +77,32 @@ def requeue(
             told.add(sentence)
             tell(sentence)
 
-    for _ in range(_TRIES):
-        while (plan := reader.read_on()) is not None:
-            _choose(reader.history, wanted, look, tell_once)  # a mistake is told now, not after the wait
-            is_open = f"plan {plan.plan} ({plan.checkpoint.name if plan.checkpoint else 'no checkpoint'}) is open"
-            if clock.now() >= until:
-                raise StorageError(f"{is_open}, and a requeue can only follow its end: try again then")
-            tell_once(f"{is_open}: waiting up to {wait_seconds:.0f} s for its end")
-            pause(_SHORTEST_PAUSE_SECONDS)
+    reader.read_on()
+    _choose(reader.history, wanted, look, tell_once)  # a mistake is told now, not after the wait
+    while True:
+        _wait_for_end(reader, clock, until, pause, tell_once)
+        chosen = _choose(reader.history, wanted, look, tell_once)
         settles = tuple(
             Settlement(each.name, each.digest, each.step, "requeued", f"by {by}; it was {each.verdict}")
-            for each in _choose(reader.history, wanted, look, tell_once)
+            for each in chosen
         )
         if not settles or reader.journal.propose(_plan(reader.history.through + 1, run, settles, by, clock)):
             return settles
-    raise StorageError(f"other daemons were faster {_TRIES} times in a row: try again")
+        if clock.now() >= until:
+            raise StorageError("another daemon wrote the journal at this very moment: try again")
+
+
+def _wait_for_end(reader: _Reader, clock: Clock, until: float, pause: Callable[[float], None], tell: Tell) -> None:
+    """Read on until no plan is open; raises `StorageError` if one still is when the time is over."""
+    asked_at = clock.now()
+    while (plan := reader.read_on()) is not None:
+        now = clock.now()
+        is_open = f"plan {plan.plan} ({plan.checkpoint.name if plan.checkpoint else 'no checkpoint'}) is open"
+        if now >= until:
+            raise StorageError(f"{is_open}, and a requeue can only follow its end: try again then")
+        tell(f"{is_open}: waiting for its end (at most --wait-seconds)")
+        pause(max(_SHORTEST_PAUSE_SECONDS, now - asked_at))  # slow storage is left alone half of the time
+        asked_at = clock.now()
 
 
 def what_next(found: Standing) -> str:

@@ -154,7 +154,7 @@ def test_an_open_plan_is_waited_for(storage, writers, saved, ask, clock):
             writers.close()
 
     written, told = ask("ckpt-5", meanwhile=meanwhile)
-    assert told == ["plan 1 (ckpt-6) is open: waiting up to 300 s for its end"]
+    assert told == ["plan 1 (ckpt-6) is open: waiting for its end (at most --wait-seconds)"]
     assert len(written) == 1
     assert read_history(storage).through == 2
 
@@ -188,6 +188,24 @@ def test_a_plan_that_was_faster_is_waited_for_too(storage, writers, saved, ask, 
     assert len(told) == 2
     assert len(written) == 1
     assert outcomes(read_history(storage))[-1] == ("requeued", "ckpt-5")
+
+
+def test_a_busy_queue_is_outlasted(storage, writers, saved, ask):
+    """However many plans are faster, the wait alone is the bound; each is told once."""
+    steps = range(5, 40)
+    there = saved(*steps)
+    writers.propose(given_up(there["ckpt-5"]), checkpoint=there["ckpt-6"])
+    more = iter(there[f"ckpt-{step}"] for step in range(7, 40))
+
+    def meanwhile():
+        writers.close()
+        if (faster := next(more, None)) is not None:
+            writers.propose(checkpoint=faster)
+
+    written, told = ask("ckpt-5", meanwhile=meanwhile)
+    assert len(written) == 1
+    assert len(told) == len(set(told)) == 34
+    assert read_history(storage).through == 35
 
 
 def test_requeue_where_no_daemon_was(ask):

@@ -118,6 +118,24 @@ def test_failures_are_counted(moody):
     assert daemon.samples("sidecar_checkpoints_failed_total") == {(): len(rows) / ATTEMPTS}
 
 
+def test_what_failed_for_good_is_requeued(moody, sidecar):
+    """While the queue is not empty: the requeue waits for the end of a plan, and the daemon takes all of it up."""
+    daemon = moody.daemon
+    failed = {row["checkpoint"] for row in daemon.history() if row["status"] == "failed"}
+    if not failed:
+        pytest.skip("needs the failures of the tests before")
+    more = [moody.save(), moody.save()]
+    done = sidecar.command("requeue", "--all-failed", "--checkpoint-dir", daemon.run_dir.parents[1])
+    assert done.code == 0, done.err
+    told = done.out.splitlines()
+    assert {line.split(" is requeued (by ")[0] for line in told[:-1]} == failed
+    assert told[-1].startswith(f"{daemon.status()['node']} will take it up")
+    daemon.evaluated(*more, *({"name": name} for name in failed))
+    again = sidecar.command("requeue", min(failed), "--checkpoint-dir", daemon.run_dir.parents[1])
+    assert again.code == 2
+    assert "was evaluated, so there is nothing to requeue; given up: none" in again.sentence
+
+
 def test_it_ends_well(moody):
     """After all that, SIGTERM still drains and ends with 0."""
     daemon = moody.daemon

@@ -2,10 +2,15 @@
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+SIDECAR = Path(sys.executable).with_name("sidecar")
 SETTINGS, STORAGE, INTERRUPTED = 2, 4, 130
 
 
@@ -84,6 +89,28 @@ def test_watch_prints_block_after_block_until_it_is_interrupted(sidecar, chief, 
         assert done.code == INTERRUPTED
         assert done.err == ""
     assert json.loads(lines.out.splitlines()[-1])["members"][0]["fresh"]
+
+
+def test_watch_on_a_terminal_renews_what_it_shows(sidecar, chief, place, tmp_path):
+    """In place: the cursor goes up between two looks. Ctrl-C ends it, and the last look stays."""
+    ours, theirs = pty.openpty()
+    words = ["status", "--checkpoint-dir", str(place), "--watch", "--every", "0.2"]
+    environ = sidecar.environ(tmp_path, TERM="xterm", COLUMNS="80")
+    with subprocess.Popen([SIDECAR, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
+        os.close(theirs)
+        shown = b""
+
+        def looks():
+            nonlocal shown
+            shown += os.read(ours, 65536)
+            return shown.count(b"chief-0") >= 3
+
+        chief.until(looks, "three looks")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == INTERRUPTED
+    os.close(ours)
+    assert shown.count(b"\x1b[1A") >= 2
+    assert b"Traceback" not in shown
 
 
 def test_watch_outlives_storage_that_fails(sidecar, chief, place):

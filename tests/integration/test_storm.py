@@ -1,5 +1,6 @@
 """Checkpoints come faster than they are evaluated, the trainer deletes them, the daemon is killed: nothing is lost."""
 
+import json
 import signal
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ STORM = tuple(range(10, 110, 10))
 APART_SECONDS = 0.5
 MAX_TO_KEEP = 2
 KEEP_SAVES = 2
+PHASES = ("join", "build", "read", "restore", "hello", "evaluate")  # before a result
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,13 @@ class Killed:
     saved: list
     before: list
     interrupted: dict
+    left: dict
     orphans: list
     successor: object
 
 
 @pytest.fixture(scope="module")
-def killed(storm, daemon, run, writer, folder, alive, until):
+def killed(storm, daemon, run, writer, folder, alive, until, sidecar):
     assert storm.saved  # it is over
     saved = writer.save(folder, 200, 210, 220)
     interrupted = daemon.evaluating()
@@ -77,9 +80,10 @@ def killed(storm, daemon, run, writer, folder, alive, until):
     gone = time.monotonic() + 5
     until(lambda: not alive(pids) or time.monotonic() > gone, "five seconds", 6)
     orphans = alive(pids)
+    left = json.loads(sidecar.command("status", "--checkpoint-dir", folder, "--json", "--no-wait").out)
     successor = run()
     successor.evaluated(*saved)
-    return Killed(saved, before, interrupted, orphans, successor)
+    return Killed(saved, before, interrupted, left, orphans, successor)
 
 
 def test_every_checkpoint_of_the_storm_is_evaluated(storm, daemon):
@@ -127,6 +131,18 @@ def test_pins_are_gone_when_the_queue_is_empty(storm, daemon):
         return [int(path.parent.name.removeprefix("plan-")) for path in folders if any(path.glob("weights*"))]
 
     daemon.until(lambda: sorted(with_weights()) == sorted(2 * list(kept)), "old weights to be removed")
+
+
+def test_status_tells_what_a_dead_daemon_left(killed):
+    """From storage alone: the plan that nobody has closed yet, what its workers were at, and what waits behind it."""
+    plan = killed.left["plan"]
+    assert (plan["plan"], plan["checkpoint"]) == (killed.interrupted["plan"], killed.interrupted["checkpoint"])
+    assert plan["phase"] in PHASES
+    assert plan["open_seconds"] > 0
+    (member,) = killed.left["members"]
+    assert [doing["worker"].split(".")[0] for doing in member["doing"]] == [member["node"]] * 2
+    names = [each["name"] for each in killed.saved]
+    assert killed.left["pending"] == names[names.index(plan["checkpoint"]) :]
 
 
 def test_a_killed_daemon_leaves_no_orphans(killed):
