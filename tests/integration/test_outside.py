@@ -53,6 +53,18 @@ def test_storage_that_hangs(sidecar, place, command):
     assert f"{folder} has not answered for 1 s (storage_timeout_seconds)" in done.sentence
 
 
+def test_check_where_storage_hangs(sidecar, place):
+    """The other trials are made all the same."""
+    folder = place / ".sidecar" / "ckpts"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "run.json")
+    words = ("check", "--checkpoint-dir", place, "--node", "a", "--role", "chief")
+    done = sidecar.start(*words, SIDECAR_STORAGE_TIMEOUT_SECONDS="1").wait(30)
+    assert done.code == SETTINGS
+    assert f"FAIL nodes       {folder} has not answered for 1 s" in done.out
+    assert "ok   task        not needed" in done.out
+
+
 def test_status_tells_the_living_from_the_dead(sidecar, chief, place):
     """A heartbeat that changes is a daemon; one that was killed is silent, and one that ended has left."""
 
