@@ -267,9 +267,8 @@ def requeue(
     )
     for each in reopened:
         typer.echo(f"{each.name} is requeued ({each.reason})")
-    if reopened:
-        if waits:
-            patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
+    if reopened and waits:
+        patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
         typer.echo(what_next(patience.ask(onlooker.look)))
 
 

@@ -10,14 +10,14 @@ from sidecar.commands.pulses import Pulse
 from sidecar.commands.show import printable
 from sidecar.commands.standing import Standing
 from sidecar.observers.report import open_plan, recent
-from sidecar.records import Heartbeat
+from sidecar.records import Doing, Heartbeat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
 _ROWS_SHOWN: Final = 5  # of the past and of the queue: what a glance takes in
-_MESSAGE_LETTERS: Final = 160  # two lines of a terminal; all of it stands in --json and in `history`
+_MESSAGE_LETTERS: Final = 110  # one more line of a terminal; all of it stands in --json and in `history`
 _DIGEST_LETTERS: Final = 8
 _LONG_AGO_SECONDS: Final = 60.0  # from then on the time of its file says more than how long we looked
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -166,15 +166,18 @@ def _past(found: Standing) -> "Iterator[RenderableType]":
     if rows:
         yield ""
         yield "ended last, newest first"
+    told = ""
     for row in rows:
         verdict = "ok" if row["status"] == "succeeded" else row["status"]
+        for_good = " for good" if row["status"] == "failed" and row["final"] else ""
         kind = "" if row["kind"] is None else f" ({row['kind']})"
         attempt = "" if row["attempt"] in (None, 1) else f", attempt {row['attempt']}"
         workers = f", {_workers(row['workers'])}" if row["status"] == "succeeded" else ""
         why = "" if row["message"] is None else f": {_short(row['message'])}"
+        told, why = why or told, "" if why == told else why  # attempts that fail alike say so once
         style = "" if row["status"] in ("succeeded", "skipped", "requeued") else "red"
         at = row["completed_at"][5:16].replace("T", " ")
-        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{kind}{attempt}{workers}{why}", style)
+        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{why}", style)
 
 
 def _seen(found: Standing, pulse: Pulse) -> str:
@@ -190,14 +193,22 @@ def _seen(found: Standing, pulse: Pulse) -> str:
 
 
 def _doing(found: Standing, each: Heartbeat) -> str:
+    """Phases of a node's workers in the open plan, each once; batches of those in the same phase added up."""
     plan = found.history.open
     if plan is None or each.plan != plan.plan:
         return ""
-    return ", ".join(
-        doing.phase + (f" {doing.batches}/{doing.total}" if doing.total is not None else "")
-        for doing in each.doing or ()
-        if doing.phase != "idle"
-    )
+    phases: dict[str, list[Doing]] = {}
+    for doing in each.doing or ():
+        if doing.phase != "idle":
+            phases.setdefault(doing.phase, []).append(doing)
+    return ", ".join(f"{phase}{_batches(workers)}" for phase, workers in phases.items())
+
+
+def _batches(workers: list[Doing]) -> str:
+    totals = [each.total for each in workers if each.total is not None]
+    if not totals or len(totals) < len(workers):
+        return ""
+    return f" {sum(each.batches for each in workers)}/{sum(totals)}"
 
 
 def _open_seconds(found: Standing) -> float:

@@ -116,8 +116,8 @@ def what_next(found: Standing) -> str:
     if workers:
         return f"it will be evaluated once a worker is ready: {', '.join(workers)}"
     if there:
-        return "only the chief's daemon is running: it will be evaluated when one of a worker starts"
-    return "no daemon is running: it will be evaluated when one starts"
+        return "only the chief's daemon beats: it will be evaluated when a worker's runs"
+    return "no daemon beats: it will be evaluated when one runs"
 
 
 def _choose(history: History, wanted: Wanted, look: Look, tell: Tell) -> list[Settlement]:

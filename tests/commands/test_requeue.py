@@ -241,13 +241,13 @@ def test_a_daemon_takes_up_what_was_requeued(tmp_path, clock):
 
 def test_what_happens_next_depends_on_who_is_there(onlooker, writers, clock, checkpoint):
     """The first live worker proposes it; without one it waits."""
-    assert what_next(Standing("r")) == "no daemon is running: it will be evaluated when one starts"
+    assert what_next(Standing("r")) == "no daemon beats: it will be evaluated when one runs"
     writers.beat("chief-0", 1, role="chief")
     writers.beat("node-0", 1, state="starting")
     onlooker.look()
     writers.beat("chief-0", 2, role="chief")
     clock.seconds += 1
-    assert what_next(onlooker.look()).startswith("only the chief's daemon is running")
+    assert what_next(onlooker.look()).startswith("only the chief's daemon beats")
     writers.beat("node-0", 2, state="starting")
     assert what_next(onlooker.look()) == "it will be evaluated once a worker is ready: node-0 (starting)"
     writers.beat("node-0", 3)

@@ -200,6 +200,34 @@ def test_a_failure_is_told_by_its_last_line(onlooker, writers, checkpoint):
     assert r"ckpt-5 failed (task_error): KeyError: 'hea\x1b[2Jvy [red]'" in shown(onlooker.look(), 200)
 
 
+def test_attempts_that_fail_alike_say_so_once(onlooker, writers, checkpoint):
+    """The newest tells why, and that it was the last."""
+    for _ in range(2):
+        writers.propose(checkpoint=checkpoint(5))
+        writers.close("task_error", "no")
+    writers.propose(Settlement("ckpt-5", "e" * 64, 5, "failed", "task_error: no", "t1"))
+    text = shown(onlooker.look())
+    assert "ckpt-5 failed for good (task_error): no" in text
+    assert "ckpt-5 failed (task_error)\n" in text
+
+
+def test_workers_of_a_node_in_one_phase_are_added_up(onlooker, writers, checkpoint):
+    """Eight GPUs are one line; who does not know its batches yet hides the sum."""
+    writers.propose(checkpoint=checkpoint(600))
+    doing = [
+        Doing("a", "evaluate", 12, 100),
+        Doing("b", "evaluate", 10, 100),
+        Doing("c", "restore"),
+        Doing("d", "idle"),
+    ]
+    writers.beat("node-0", 1, plan=1, doing=tuple(doing))
+    assert "evaluate 22/200, restore " in shown(onlooker.look())
+    writers.beat("node-0", 2, plan=1, doing=(Doing("a", "read", 12, 100), Doing("b", "read", 9)))
+    text = shown(onlooker.look())
+    assert " read " in text
+    assert "/100" not in text
+
+
 def test_nodes_with_another_task_are_told(onlooker, writers):
     """They would not stand in one group."""
     writers.beat("node-0", 1)
