@@ -18,7 +18,7 @@ BRISK = {
     "SIDECAR_BEAT_SECONDS": "0.5",
     "SIDECAR_LEASE_SECONDS": "4",
     "SIDECAR_PROPOSAL_PATIENCE_SECONDS": "4",
-    "SIDECAR_STALL_SECONDS": "6",
+    "SIDECAR_STALL_SECONDS": "8",
     "SIDECAR_DRAIN_SECONDS": "3",
     "SIDECAR_SETTLE_SECONDS": "1",
 }
@@ -68,6 +68,10 @@ class Cluster:
         """The daemons that run."""
         return {node: daemon for node, daemon in self.daemons.items() if daemon.process.poll() is None}
 
+    def phases(self):
+        """What the worker processes are doing."""
+        return {each["state"] for daemon in self.living().values() for each in daemon.status().get("workers", [])}
+
     def is_whole(self):
         """Wait until all know each other and nobody waits for a worker process."""
         living = self.living()
@@ -100,7 +104,9 @@ class Cluster:
         self.gate.mkdir()
 
     def save(self):
-        """One more checkpoint; what Keras finds in it."""
+        """One more checkpoint, with which a new story begins; what Keras finds in it."""
+        for node, daemon in self.living().items():
+            self._read[node] = len(daemon.log())
         self._saved += self._writer.save(self.folder, 10 * len(self._saved) + 10)
         return self._saved[-1]
 
@@ -112,8 +118,6 @@ class Cluster:
         self.is_whole()
         self.free()
         self.hold("evaluate")
-        for node, daemon in self.living().items():
-            self._read[node] = len(daemon.log())
         saved = self.save()
         return saved, self.waiting("evaluate", saved, workers=workers)
 
@@ -180,7 +184,7 @@ class Cluster:
         return found
 
     def story(self, node):
-        """Lines that a daemon wrote since the evaluation was held."""
+        """Lines that a daemon wrote since the checkpoint was saved."""
         return self.daemons[node].log()[self._read[node] :]
 
     def words(self):

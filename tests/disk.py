@@ -36,7 +36,7 @@ class Disk:
 
     @contextlib.contextmanager
     def read_only(self):
-        """Nobody can write; open files are no reason against it."""
+        """Nobody can write; whoever has a file open for it must close that first."""
         _run("mount", "-o", "remount,ro", self.path)
         try:
             yield

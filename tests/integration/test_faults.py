@@ -79,11 +79,12 @@ def test_the_first_daemon_dies_when_the_sums_are_known(cluster):
     cluster.start(ranks[0].node)
 
 
-def test_a_daemon_is_stopped_for_longer_than_its_lease(cluster):
+def test_a_daemon_is_stopped_for_longer_than_its_lease(cluster, until):
     """The others go on without it. When it wakes it kills what it had, and takes part in the next evaluation."""
     saved, ranks = cluster.held(workers=3)
     sleeper = cluster.daemons["worker-1"]
     sleeper.process.send_signal(signal.SIGSTOP)
+    until(lambda: cluster.rows(saved), "the others to give it up")
     cluster.free()
     cluster.evaluated(saved)
     sleeper.process.send_signal(signal.SIGCONT)

@@ -9,7 +9,7 @@ from importlib.metadata import distribution, packages_distributions
 import pytest
 
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "torch", "numpy"}
-LOOKED_FOR = {"attrs"}  # rich prints its classes where it is there, and does without where it is not
+LOOKED_FOR = {"attrs", "greenlet"}  # rich and structlog care for them where they are, and do without elsewhere
 
 EVERYTHING = """
 import importlib, json, pkgutil, sys

@@ -81,7 +81,10 @@ def test_storage_refuses_in_the_middle_of_an_evaluation(cluster, disk, until, fa
     with getattr(disk, fault)():
         unready(cluster, until, words)
         cluster.free()
-    cluster.recovers(saved)
+        until(lambda: not cluster.phases() & {"evaluate", "save", "reduce"}, "the workers to be refused as well")
+    lost = failure(cluster.recovers(saved))
+    assert lost["kind"] == "storage"
+    assert words in lost["message"]
     for node, daemon in cluster.living().items():
         told = [line["message"] for line in cluster.story(node) if line["event"] == "storage_failed"]
         assert 1 <= len(told) <= 3
