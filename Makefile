@@ -31,7 +31,7 @@ lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (40 minutes; root; ARGS="latency --quick" tries one).
+bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; root; ARGS="latency --quick" tries one).
 	$(BIN)/python tests/benchmarks $(ARGS)
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.

@@ -18,8 +18,8 @@ import verdict
 
 _RUN: Final = '{run="digits"}'
 _CHIEF: Final = '{run="digits",instance="daemon-chief:19108"}'
-_START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
-_PATIENCE_SECONDS: Final = 120.0  # for what should take a few seconds
+START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
+PATIENCE_SECONDS: Final = 120.0  # for what should take a few seconds
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -27,28 +27,28 @@ def main() -> None:
     """Watch, compute, compare."""
     started, count, save_seconds = time.time(), int(os.environ["CHECKPOINTS"]), float(os.environ["SAVE_SECONDS"])
     nodes = " and ".join(verdict.WORKERS)
-    _wait(f"a checkpoint was evaluated on {nodes} together", _group_at_work, _START_SECONDS)
-    _say(f"{nodes} evaluate together after {time.time() - started:.0f} s; waiting for {count} checkpoints")
+    wait(f"a checkpoint was evaluated on {nodes} together", group_at_work, START_SECONDS)
+    say(f"{nodes} evaluate together after {time.time() - started:.0f} s; waiting for {count} checkpoints")
 
-    copies = _Copies(Path("/tmp/e2e"))  # noqa: S108 - a file system of this container's own
-    bound = 3 * count * save_seconds + _PATIENCE_SECONDS
-    _wait(f"{count} checkpoints were saved", lambda: copies.look() >= count, bound)
+    copies = Copies(Path("/tmp/e2e"))  # noqa: S108 - a file system of this container's own
+    bound = 3 * count * save_seconds + PATIENCE_SECONDS
+    wait(f"{count} checkpoints were saved", lambda: copies.look() >= count, bound)
     names = copies.names[:count]
-    _wait(f"{names[-1]} was evaluated", lambda: set(names) <= _evaluated(), _PATIENCE_SECONDS)
-    last = _step(names[-1])
-    _wait(f"Prometheus recorded {names[-1]}", lambda: (last, "loss") in _recorded(started), _PATIENCE_SECONDS)
+    wait(f"{names[-1]} was evaluated", lambda: set(names) <= evaluated(), PATIENCE_SECONDS)
+    last = step(names[-1])
+    wait(f"Prometheus recorded {names[-1]}", lambda: (last, "loss") in _recorded(started), PATIENCE_SECONDS)
 
     evidence = _gather(copies, names, started)
     _show(evidence)
     problems = list(verdict.failures(evidence))
     for problem in problems:
-        _say(f"FAILED: {problem}")
+        say(f"FAILED: {problem}")
     if problems:
         sys.exit(1)
-    _say(f"PASSED in {time.time() - started:.0f} s: {count} checkpoints, each evaluated once, by both workers, right")
+    say(f"PASSED in {time.time() - started:.0f} s: {count} checkpoints, each evaluated once, by both workers, right")
 
 
-class _Copies:
+class Copies:
     """New checkpoints, copied as soon as they are complete: training deletes them after a while."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class _Copies:
         return len(self.names)
 
 
-def _gather(copies: _Copies, names: list[str], started: float) -> verdict.Evidence:
+def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidence:
     import recompute  # noqa: PLC0415 - imports TensorFlow, which takes its time: nothing was being waited for
 
     since = time.time() - started
@@ -81,7 +81,7 @@ def _gather(copies: _Copies, names: list[str], started: float) -> verdict.Eviden
             expected = recompute.measure(copies.folder / name, saves[name])
         except ValueError as error:
             sys.exit(f"FAILED: {error}")
-        checkpoints.append(verdict.Checkpoint(name, _step(name), copies.saved_at[name], expected))
+        checkpoints.append(verdict.Checkpoint(name, step(name), copies.saved_at[name], expected))
     steps = promql.samples(f"sidecar_eval_checkpoint_step{_RUN}", since)
     sizes = verdict.join(steps, promql.samples(f"sidecar_group_size{_RUN}", since), by="instance")
     roles = promql.samples(f"sidecar_node_info{_CHIEF}", since)
@@ -97,13 +97,14 @@ def _gather(copies: _Copies, names: list[str], started: float) -> verdict.Eviden
     )
 
 
-def _group_at_work() -> bool:
+def group_at_work() -> bool:
     """Whether the evaluation that succeeded last was both workers' own."""
     succeeded = [plan for plan in run_files.plans() if plan.status == "succeeded"]
     return bool(succeeded) and sorted(succeeded[-1].nodes) == sorted(verdict.WORKERS)
 
 
-def _evaluated() -> set[str]:
+def evaluated() -> set[str]:
+    """Names of the checkpoints that are evaluated."""
     return {plan.checkpoint for plan in run_files.plans() if plan.status == "succeeded"}
 
 
@@ -113,11 +114,13 @@ def _recorded(started: float) -> verdict.Seen:
     return verdict.join(steps, promql.samples(f"sidecar:eval_metric:latest{_RUN}", since), by=None)
 
 
-def _step(name: str) -> int:
+def step(name: str) -> int:
+    """The step in a checkpoint's name."""
     return int(name.rpartition("-")[2])
 
 
-def _wait(what: str, condition: Callable[[], bool], seconds: float) -> None:
+def wait(what: str, condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until it is so; end with a sentence if that takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -127,7 +130,7 @@ def _wait(what: str, condition: Callable[[], bool], seconds: float) -> None:
 
 def _show(evidence: verdict.Evidence) -> None:
     row = "{:<12} {:<9} {:>20} {:>20}  {}"
-    _say(row.format("checkpoint", "metric", "computed here", "seen in Prometheus", ""))
+    say(row.format("checkpoint", "metric", "computed here", "seen in Prometheus", ""))
     for checkpoint in evidence.checkpoints:
         for metric, expected in checkpoint.expected.items():
             values = evidence.scraped.get((checkpoint.step, metric), set())
@@ -135,10 +138,11 @@ def _show(evidence: verdict.Evidence) -> None:
             word = (
                 "equal" if values == {expected} else "close" if verdict.matches(metric, expected, values) else "WRONG"
             )
-            _say(row.format(checkpoint.name, metric, repr(expected), seen, word))
+            say(row.format(checkpoint.name, metric, repr(expected), seen, word))
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

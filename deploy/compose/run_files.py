@@ -5,7 +5,7 @@ The checkpoints that TensorFlow's `checkpoint` file names, and the plans and out
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ class Plan:
     status: str | None
     kind: str | None
     saves: tuple[Path, ...]  # what its workers saved, one folder each
+    values: Mapping[str, float]  # what they found, by metric
 
 
 def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
@@ -53,6 +54,7 @@ def plans(state: Path = STATE) -> Iterator[Plan]:
             outcome.get("status"),
             outcome.get("kind"),
             tuple(state / folder for folder in result.get("saves", ())),
+            {name: each["value"] for found in result.get("metrics", {}).values() for name, each in found.items()},
         )
 
 

@@ -56,6 +56,18 @@ def failures(evidence: Evidence) -> Iterator[str]:
     yield from _chief_idle(evidence)
 
 
+def suffered(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    """Every reason not to be content with the plans of a checkpoint that something happened to: whoever was left."""
+    yield from _once(checkpoint, plans)
+    for plan in plans:
+        if plan.status != "succeeded":
+            continue
+        for metric, expected in checkpoint.expected.items():
+            value = plan.values.get(metric)
+            if value is None or not matches(metric, expected, {value}):
+                yield f"{metric} of {checkpoint.name} is {expected!r}, but plan {plan.number} found {value!r}"
+
+
 def matches(metric: str, expected: float, seen: set[float]) -> bool:
     """Whether exactly that was seen: counts to the bit, sums of logarithms nearly."""
     tolerance = 0.0 if metric == "accuracy" else LOSS_TOLERANCE
@@ -87,14 +99,18 @@ def _spacing(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def _evaluated_once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    yield from _once(checkpoint, plans)
+    for plan in plans:
+        if plan.status == "succeeded" and sorted(plan.nodes) != sorted(WORKERS):
+            yield f"plan {plan.number} for {checkpoint.name} ran on {_listed(plan.nodes)} and not on {_listed(WORKERS)}"
+
+
+def _once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
     succeeded = [plan for plan in plans if plan.status == "succeeded"]
     if len(succeeded) != 1:
         kinds = ", ".join(plan.kind or "still running" for plan in plans if plan.status != "succeeded")
         tried = f" (other attempts: {kinds})" if kinds else ""
         yield f"{checkpoint.name} was evaluated {len(succeeded)} times and not once{tried}"
-    for plan in succeeded:
-        if sorted(plan.nodes) != sorted(WORKERS):
-            yield f"plan {plan.number} for {checkpoint.name} ran on {_listed(plan.nodes)} and not on {_listed(WORKERS)}"
 
 
 def _arrived(checkpoint: Checkpoint, place: str, seen: Seen) -> Iterator[str]:

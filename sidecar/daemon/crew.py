@@ -39,7 +39,8 @@ class Crew:
             self.log.warning("worker_overran", worker=overrun.worker, kind=overrun.kind, message=overrun.message)
             if (worker := self.workers.find(overrun.worker)) is None:
                 continue
-            if worker.ready and self.workers.is_probe(overrun.worker):  # else it was the framework: storage may be slow
+            # Else it was the framework, as storage may be slow, or somebody stopped it: neither is the task's fault.
+            if worker.ready and worker.halted is None and self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.join.task!r} cannot be checked: the process {overrun.message}")
             self._give_up(worker, now)
         if now >= self._fill_at:

@@ -121,8 +121,9 @@ class Part:
         if not secondary:
             self.ending = Ending(now, fail=Fail(kind, message, self.node, rank))
             return
-        others = [member for member in self.plan.members or () if member.node != self.node]
-        blamed = next((member for member in others if member.rank == lost), others[-1] if others else None)
+        members = self.plan.members or ()
+        others = [member for member in members if member.node != self.node]
+        blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
         fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
         self.ending = Ending(now + self.second_thought, fail=fail)
 

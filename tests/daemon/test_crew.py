@@ -3,7 +3,7 @@ from fakes import FakeClock, Node, done, failed
 
 from sidecar.errors import StorageError
 from sidecar.group.messages import Evaluate, Join, Joined, Phase, Ready
-from sidecar.group.process import Exited
+from sidecar.group.process import Exited, Halted
 from sidecar.records import Checkpoint, Member
 
 CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object")
@@ -174,6 +174,27 @@ def test_idle_workers_leave_their_gpu(crew):
     assert not worker.killed
     tend(crew, 600.0)
     assert worker.killed
+
+
+def test_a_probe_that_somebody_stops_says_nothing_of_the_task(crew):
+    """Another one is tried, later; a task that hangs by itself ends the daemon."""
+    crew.task = None
+    tend(crew, 0.0)
+    (probe,) = crew.workers.all()
+    crew.observe(probe.worker, Ready("tensorflow", "2"), 0.0, evaluating=False)
+    crew.observe(probe.worker, Phase("import"), 0.0, evaluating=False)
+    crew.observe(probe.worker, Halted(halted=True), 1.0, evaluating=False)
+    (overrun,) = tend(crew, 12.0)
+    assert overrun.kind == "stalled"
+    assert probe.killed
+    assert crew.failure is None
+    crew.observe(probe.worker, Exited(-9, ""), 12.0, evaluating=False)
+    tend(crew, 20.0)
+    (again,) = crew.workers.all()
+    crew.observe(again.worker, Ready("tensorflow", "2"), 20.0, evaluating=False)
+    crew.observe(again.worker, Phase("import"), 20.0, evaluating=False)
+    tend(crew, 200.0)
+    assert "cannot be checked" in str(crew.failure)
 
 
 def test_silence_while_this_process_was_stopped_is_forgiven(crew):

@@ -178,7 +178,7 @@ def good(verdict, run_files):
         verdict.Checkpoint(f"ckpt-{step}", step, float(step), {"accuracy": 0.9, "loss": 0.5}) for step in (20, 40)
     ]
     plans = [
-        run_files.Plan(number, each.name, "d", ("worker-0", "worker-1"), "succeeded", None, ())
+        run_files.Plan(number, each.name, "d", ("worker-0", "worker-1"), "succeeded", None, (), dict(each.expected))
         for number, each in enumerate(checkpoints, 1)
     ]
     seen = {(each.step, metric): {value} for each in checkpoints for metric, value in each.expected.items()}
@@ -221,6 +221,22 @@ def test_the_verdict_fails_what_is_wrong(scripts, change, sentence):
     assert any(sentence in each for each in told), told
 
 
+def test_who_suffered_a_fault_needs_one_evaluation_by_whoever_was_left(scripts):
+    """Attempts that failed are no failure; another number, a second evaluation or none is one."""
+    verdict, run_files = scripts
+    evidence = good(verdict, run_files)
+    checkpoint, plan = evidence.checkpoints[0], replace(evidence.plans[0], nodes=("worker-0",))
+    lost = replace(plan, number=9, status="failed", kind="member_lost", values={})
+    assert list(verdict.suffered(checkpoint, [lost, plan])) == []
+    for plans, sentence in (
+        ([lost], "ckpt-20 was evaluated 0 times and not once (other attempts: member_lost)"),
+        ([plan, replace(plan, number=3)], "ckpt-20 was evaluated 2 times"),
+        ([replace(plan, values={"accuracy": 0.8, "loss": 0.5})], "accuracy of ckpt-20 is 0.9, but plan 1 found 0.8"),
+        ([replace(plan, values={"accuracy": 0.9})], "loss of ckpt-20 is 0.5, but plan 1 found None"),
+    ):
+        assert any(each.startswith(sentence) for each in verdict.suffered(checkpoint, plans))
+
+
 def test_a_loss_may_differ_by_rounding_and_a_count_may_not(scripts):
     """Sums of logarithms match within 1e-6; accuracy must be the same float."""
     verdict, _ = scripts
@@ -245,6 +261,9 @@ def test_values_are_joined_to_steps_by_target_and_time(scripts):
 def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     """The journal's plans and outcomes, read without the daemon's code; one that only settles is no attempt."""
     _, run_files = scripts
+    from fakes import done
+
+    from sidecar.group.messages import Join
     from sidecar.records import Checkpoint, Member, Outcome, Plan, dumps
 
     (tmp_path / "plans").mkdir()
@@ -257,7 +276,12 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     (tmp_path / "outcomes/000000000001.json").write_bytes(dumps(outcome))
     (tmp_path / "plans/000000000002.json").write_bytes(dumps(replace(plan, plan=2, members=None)))
     (tmp_path / "plans/000000000003.json").write_bytes(dumps(replace(plan, plan=3)))
-    read = list(run_files.plans(tmp_path))
+    join = Join("g", members, 0, "t", "tensorflow", ".", 2)
+    success = replace(outcome, plan=4, status="succeeded", kind=None, result=done(4, join).result)
+    (tmp_path / "plans/000000000004.json").write_bytes(dumps(replace(plan, plan=4)))
+    (tmp_path / "outcomes/000000000004.json").write_bytes(dumps(success))
+    *read, last = run_files.plans(tmp_path)
+    assert (last.number, last.status, last.values) == (4, "succeeded", {"accuracy": 0.75})
     assert [(each.number, each.status, each.kind) for each in read] == [(1, "failed", "stalled"), (3, None, None)]
     assert read[0].nodes == ("worker-0", "worker-1")
 

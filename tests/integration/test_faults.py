@@ -92,7 +92,7 @@ def test_a_daemon_is_stopped_for_longer_than_its_lease(cluster, until):
     assert lost["kind"] == "member_lost"
     assert "worker-1" in lost["message"]
     sleeper.logged("loop_was_stopped")
-    assert on(ranks, "worker-1") not in sleeper.children()
+    until(lambda: on(ranks, "worker-1") not in sleeper.children(), "the end of what was lost")
 
 
 def test_every_number_is_that_of_one_worker(cluster, sidecar):
