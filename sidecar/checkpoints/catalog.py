@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.files import File, list_files, sampled_digest
+from sidecar.checkpoints.files import File, Listing, list_files, sampled_digest
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection
 from sidecar.clock import Clock
 from sidecar.errors import CheckpointError, IncompleteError, StorageError, VanishedError
@@ -126,10 +126,10 @@ class Catalog:
         listing = list_files(self._root)
         known, self._judged = self._judged, {}
         for format_ in FORMATS.values():
-            for candidate in format_.candidates(self._root, listing.files):
+            for candidate in format_.candidates(self._root, listing):
                 self._looked()
-                if leaving := [name for name in listing.escaping if name.startswith(f"{candidate.name}.")]:
-                    findings.waiting.append((candidate.name, f"{leaving[0]} is a link out of the directory"))
+                if candidate.leaving is not None:
+                    findings.waiting.append((candidate.name, f"{candidate.leaving} is a link out of the directory"))
                     continue
                 key = format_.name, candidate.name
                 try:
@@ -162,7 +162,7 @@ class Catalog:
         if isinstance(judged.verdict, CheckpointError):
             if candidate.named and unchanged_seconds >= self._corrupt_after_seconds:
                 if not judged.told:
-                    findings.corrupt.append(self._give_up(candidate, judged.verdict))
+                    findings.corrupt.append(self._give_up(format_, candidate, judged.verdict))
                     judged.told = True
             else:
                 findings.waiting.append((candidate.name, str(judged.verdict)))
@@ -176,9 +176,10 @@ class Catalog:
             reason = f"whole, but no state file says so: waits until unchanged for {self._settle_seconds:g} s"
             findings.waiting.append((candidate.name, reason))
 
-    def _give_up(self, candidate: Candidate, error: CheckpointError) -> Settlement:
+    def _give_up(self, format_: Format, candidate: Candidate, error: CheckpointError) -> Settlement:
         digest = sampled_digest(self._root, (file.name for file in candidate.files))
-        return Settlement(candidate.name, digest, _step_in(candidate.name, self._step_pattern), "corrupt", str(error))
+        step = _step_in(candidate.name, format_, self._step_pattern)
+        return Settlement(candidate.name, digest, step, "corrupt", str(error))
 
     def _look_at_pins(self, findings: _Findings) -> None:
         known, self._pinned = self._pinned, {}
@@ -210,9 +211,9 @@ class Catalog:
 
     def _read_pin(self, folder: Path) -> Found:
         """What a pin holds; its name is a promise about its content, and the content is believed."""
-        files = list_files(folder).files
+        listing = list_files(folder)
         for format_ in FORMATS.values():
-            for candidate in format_.candidates(folder, files):
+            for candidate in format_.candidates(folder, listing):
                 inspection = format_.inspect(folder, candidate.name, step_key=self._step_key)
                 checkpoint = self._checkpoint(format_, candidate.name, inspection)
                 if checkpoint.folder == folder.name:
@@ -221,7 +222,7 @@ class Catalog:
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
 
     def _checkpoint(self, format_: Format, name: str, inspection: Inspection) -> Checkpoint:
-        step = _step_in(name, self._step_pattern) if inspection.step is None else inspection.step
+        step = _step_in(name, format_, self._step_pattern) if inspection.step is None else inspection.step
         return Checkpoint(name, inspection.digest, step, format_.name)
 
     def _in_order(self, found: Iterable[Found], now: float) -> tuple[Found, ...]:
@@ -255,8 +256,10 @@ def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
         raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
 
 
-def _step_in(name: str, pattern: re.Pattern[str]) -> int | None:
-    match = pattern.search(name)
+def _step_in(name: str, format_: Format, pattern: re.Pattern[str]) -> int | None:
+    """What the user's pattern finds in the name without the format's suffix, or else in all of it."""
+    suffix = next((suffix for suffix in format_.suffixes if name.endswith(suffix)), "")
+    match = pattern.search(name.removesuffix(suffix)) or pattern.search(name)
     try:
         return int(match[1]) if match else None
     except (IndexError, TypeError, ValueError):  # the user's pattern: no group, one that took no part, no number
@@ -293,14 +296,15 @@ def inspect_one(path: Path, *, step_key: str | None = None, step_pattern: str = 
     folder, name = path.parent, path.name
     try:
         for format_ in FORMATS.values():
-            inspection = format_.inspect(folder, name, step_key=step_key)
-            step = inspection.step if inspection.step is not None else _step_in(name, re.compile(step_pattern))
+            try:
+                inspection = format_.inspect(folder, name, step_key=step_key)
+            except VanishedError:
+                continue  # there is none of this format
+            pattern = re.compile(step_pattern)
+            step = inspection.step if inspection.step is not None else _step_in(name, format_, pattern)
             return Checkpoint(name, inspection.digest, step, format_.name)
-    except VanishedError as error:
-        listed = list_files(folder).files if folder.is_dir() else {}
-        there = sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listed)})
-        shown = ", ".join(there[:10]) or "none"
-        raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {shown}") from error
+        listing = list_files(folder) if folder.is_dir() else Listing({})
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    raise AssertionError("there is at least one format")
+    there = sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listing)})
+    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {', '.join(there[:10]) or 'none'}")

@@ -1,4 +1,7 @@
-"""The regular files of one folder: listed, opened and sampled without ever leaving it. No format is known here."""
+"""The regular files of one folder: listed, opened and sampled without ever leaving it. No format is known here.
+
+A file in a sub-folder is named by its path from the folder, with `/`.
+"""
 
 import contextlib
 import errno
@@ -13,9 +16,14 @@ from typing import BinaryIO, Final, NamedTuple
 from sidecar.errors import CorruptError, VanishedError
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
-"""Names that writers use for what is not finished, and this program for its own (`*_temp` are folders: not listed)."""
+"""Names that writers use for what is not finished, and this program for its own."""
 
+_NEVER_FOLDERS: Final = (*NEVER, "*_temp")
 _SAMPLE_BYTES: Final = 64 * 1024
+_ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a look may take
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there
+_STRIDE_BYTES: Final = 1024 * 1024
+_PROBE_BYTES: Final = 4096
 
 
 class File(NamedTuple):
@@ -34,15 +42,19 @@ class File(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A folder's own regular files by name, and the names of links that lead out of it."""
+    """A folder's own regular files by name, the names of links that lead out of it, and its sub-folders, unentered."""
 
     files: dict[str, File]
-    escaping: frozenset[str]
+    escaping: frozenset[str] = frozenset()
+    folders: tuple[str, ...] = ()
 
 
 def list_files(folder: Path) -> Listing:
-    """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read."""
-    files, escaping = {}, set()
+    """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read.
+
+    Links to files are followed, within the folder; links to folders are not.
+    """
+    files, escaping, folders = {}, set(), []
     with os.scandir(folder) as entries:
         for entry in entries:
             if any(fnmatchcase(entry.name, pattern) for pattern in NEVER):
@@ -50,13 +62,16 @@ def list_files(folder: Path) -> Listing:
             try:
                 if entry.is_symlink() and not _is_inside(folder, entry.path):
                     escaping.add(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    if not any(fnmatchcase(entry.name, pattern) for pattern in _NEVER_FOLDERS):
+                        folders.append(entry.name)
                 elif stat.S_ISREG((found := entry.stat()).st_mode):
                     files[entry.name] = as_file(entry.name, found)
             except OSError as error:
                 # Gone since it was listed (ESTALE: on NFS), or a link to nothing. Anything else is the storage's fault.
                 if error.errno not in (errno.ENOENT, errno.ESTALE) and not entry.is_symlink():
                     raise
-    return Listing(files, frozenset(escaping))
+    return Listing(files, frozenset(escaping), tuple(sorted(folders)))
 
 
 def as_file(name: str, found: os.stat_result) -> File:
@@ -79,8 +94,10 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(resolve(folder, name), flags)
-    except FileNotFoundError as error:
-        raise VanishedError(f"{folder / name} is gone") from error
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise VanishedError(f"{folder / name} is gone") from error
+        raise
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise CorruptError(f"{folder / name} is not a regular file")
@@ -109,6 +126,25 @@ def sampled_digest(folder: Path, names: Iterable[str]) -> str:
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, 0))
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES)))
     return digest.hexdigest()
+
+
+def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
+    """Add a file that has no checksums of its own: its size and all of it, or if it is large a part of each MiB.
+
+    Head and tail are 64 KiB, since formats keep their tables there; between them 4 KiB of each MiB, so that weights
+    that changed show, wherever they lie.
+    """
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size
+    digest.update(f"{size}\0".encode())
+    if size <= _ALL_BYTES:
+        for offset in range(0, size, _STRIDE_BYTES):
+            digest.update(os.pread(descriptor, _STRIDE_BYTES, offset))
+        return
+    digest.update(os.pread(descriptor, _SAMPLE_BYTES, 0))
+    for offset in range(_STRIDE_BYTES, size, _STRIDE_BYTES):
+        digest.update(os.pread(descriptor, _PROBE_BYTES, offset))
+    digest.update(os.pread(descriptor, _SAMPLE_BYTES, size - _SAMPLE_BYTES))
 
 
 def _is_inside(folder: Path, path: str | Path) -> bool:

@@ -121,8 +121,11 @@ def _gather(found: Found, temporary: Path) -> tuple[File, ...]:
     names = tuple(file.name for file in found.files) or format_.inspect(found.folder, basename).files
     files = []
     for name in names:
+        (temporary / name).parent.mkdir(parents=True, exist_ok=True)
         linked = None if format_.written_in_place(name) else _link(found.folder, name, temporary)
         files.append(linked or _copy(found.folder, name, temporary))
+    for inner in {parent for name in names for parent in (temporary / name).parents if temporary in parent.parents}:
+        _sync(inner)
     _sync(temporary)
     return tuple(files)
 
@@ -188,7 +191,7 @@ def _folders(pins_dir: Path) -> list[Path]:
 
 
 def _stats(folder: Path, *, itself: bool = False) -> list[os.stat_result]:
-    """Of the files in a pin, which has no sub-folders; what vanishes meanwhile is left out."""
+    """Of the files in a pin and its sub-folders; what vanishes meanwhile is left out."""
     stats = []
     with contextlib.suppress(FileNotFoundError):
         if itself:
@@ -196,5 +199,8 @@ def _stats(folder: Path, *, itself: bool = False) -> list[os.stat_result]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
-                    stats.append(entry.stat(follow_symlinks=False))
+                    if entry.is_dir(follow_symlinks=False):
+                        stats += _stats(folder / entry.name, itself=itself)
+                    else:
+                        stats.append(entry.stat(follow_symlinks=False))
     return stats

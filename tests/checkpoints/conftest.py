@@ -38,6 +38,17 @@ class RealWriter:
         self._process = process
         self.wrote = self._answer()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def write(self, kind: str, folder: Path) -> None:
+        """Let it write one of the kinds of keras_writers.py, and wait until it has."""
+        self._process.stdin.write(json.dumps({"kind": kind, "folder": str(folder)}) + "\n")
+        self._process.stdin.flush()
+        assert self._answer() == "written"
+
     def restore(self, prefix: str) -> list:
         """The step and the weights that TensorFlow restores from a prefix."""
         self._process.stdin.write(prefix + "\n")

@@ -1,7 +1,7 @@
 """A real TensorFlow process: writes checkpoints of every kind into argv[1], then restores what it is asked to.
 
 Its first line of output says what it wrote; every line of input is a prefix, every further line of output the values
-that TensorFlow restored from it.
+that TensorFlow restored from it. A line of JSON asks for one more checkpoint: of which kind, and where.
 """
 
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import keras_writers
 import numpy as np
 import tensorflow as tf
 
@@ -30,7 +31,12 @@ def main(root: Path) -> None:
     }
     say(wrote)
     for line in sys.stdin:
-        say(restore_keras(line.rstrip("\n")))
+        if line.startswith("{"):  # no path does here
+            asked = json.loads(line)
+            keras_writers.write(asked["kind"], Path(asked["folder"]))
+            say("written")
+        else:
+            say(restore_keras(line.rstrip("\n")))
 
 
 def say(answer: Any) -> None:

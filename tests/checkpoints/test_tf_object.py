@@ -129,7 +129,7 @@ def test_candidates(put):
     put("plain")
     root = put("keras")
     (root / "ckpt-3.index").unlink()
-    found = {one.name: one for one in tf_object.candidates(root, list_files(root).files)}
+    found = {one.name: one for one in tf_object.candidates(root, list_files(root))}
     assert {name: one.named for name, one in found.items()} == {
         "ckpt-1": True,
         "ckpt-2": True,

@@ -3,6 +3,10 @@
 from typing import Final
 
 from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
+from sidecar.checkpoints.formats.hdf5 import Hdf5
+from sidecar.checkpoints.formats.keras_archive import KerasArchive
+from sidecar.checkpoints.formats.keras_shards import KerasShards
+from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 
 __all__ = ["FORMATS", "Candidate", "Format", "Inspection"]
@@ -11,6 +15,10 @@ FORMATS: Final[dict[str, Format]] = {
     format_.name: format_
     for format_ in (
         TfObject(),  # tf.train.Checkpoint, CheckpointManager, Checkpoint.write, Keras 2 save_weights(save_format="tf")
+        KerasArchive(),  # Keras 3 model.save("m.keras"), tf_keras too
+        Hdf5(),  # save_weights("m.weights.h5"), model.save("m.h5") of any Keras
+        KerasShards(),  # Keras 3 save_weights("m.weights.json", max_shard_size=…)
+        SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
     )
 }
 """Every format by its name, which also stands in the record of each checkpoint."""

@@ -1,11 +1,11 @@
 """What a checkpoint format must be able to say about files, without its framework."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sidecar.checkpoints.files import File
+from sidecar.checkpoints.files import File, Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +13,15 @@ class Candidate:
     """Files that may be one checkpoint, judged by their names only.
 
     `named`: the writer's own state file says that it exists. `committed`: it is named and nothing suggests that it is
-    being written again, so it may be used without waiting for its files to stay as they are.
+    being written again, so it may be used without waiting for its files to stay as they are. `leaving`: a file of it
+    that is a link out of the folder, for which it is not used.
     """
 
     name: str
     files: tuple[File, ...]
-    named: bool
-    committed: bool
+    named: bool = False
+    committed: bool = False
+    leaving: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,19 @@ class Format(Protocol):
         """As it stands in records."""
         ...
 
-    def candidates(self, folder: Path, files: Mapping[str, File]) -> Iterable[Candidate]:
-        """What in a folder, whose files are given by name, may be a checkpoint of this format."""
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """How names of such checkpoints end, beside what says which one it is; empty if they are bare."""
+        ...
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
+        """What in a folder, which was just listed, may be a checkpoint of this format."""
         ...
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the structure of `folder/name` and read its step, from `step_key` if the user named one.
+
+        `files` of the answer are paths from `folder`.
 
         Raises:
             VanishedError: it is not there.

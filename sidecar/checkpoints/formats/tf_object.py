@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sidecar.checkpoints.files import File, open_file, read_file, resolve
+from sidecar.checkpoints.files import File, Listing, open_file, read_file, resolve
 from sidecar.checkpoints.formats.checkpoint_state import STATE_FILE, named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection
@@ -62,8 +62,11 @@ class TfObject:
 
     name: Final = "tf_object"
 
-    def candidates(self, folder: Path, files: Mapping[str, File]) -> Iterator[Candidate]:
+    suffixes: Final = ()
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every prefix with an index; without one it is being written, or being deleted (the index goes first)."""
+        files = listing.files
         named = named_in(folder) if STATE_FILE in files else frozenset()
         by_prefix: dict[str, list[File]] = defaultdict(list)
         for file in files.values():
@@ -74,7 +77,9 @@ class TfObject:
                 # Under a constant prefix the state file names it all along, and new shards stand beside the old index
                 # for a moment. They are newer than it then, which otherwise happens only to copies of checkpoints.
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
-                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
+                leaving = next((name for name in sorted(listing.escaping) if name.startswith(f"{prefix}.")), None)
+                committed = prefix in named and not rewritten
+                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, committed, leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Parse the index, check all its checksums, and measure the shards; tensors are not read.

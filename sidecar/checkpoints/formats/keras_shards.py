@@ -1,0 +1,106 @@
+"""Sharded Keras weights: `<name>.weights.json` beside `<name>_00000.weights.h5`, `<name>_00001.weights.h5`, ….
+
+Written by `model.save_weights("<name>.weights.json", max_shard_size=…)` of Keras 3.10 and later, one HDF5 file after
+the other. The map is written again after *every* shard (keras `src/saving/saving_lib.py`, `ShardedH5IOStore.close`),
+so a map whose shards are all whole may be an earlier one. It is the last one only if there is no newer shard that it
+does not know, and if the shards are large enough for the values that it counts.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.checkpoints.files import File, Listing, list_files, read_file
+from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
+from sidecar.errors import CorruptError, IncompleteError, VanishedError
+
+MAX_MAP_BYTES: Final = 16 * 1024 * 1024
+"""About 200,000 layers."""
+
+_NAMED: Final = re.compile(r"[^/\0]+\.weights\.h5", re.DOTALL)
+
+
+class KerasShards:
+    """See the module's docstring."""
+
+    name: Final = "keras_shards"
+    suffixes: Final = (MAP_SUFFIX,)
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
+        """Every map, with all shards that lie beside it. A map names what was written, so it counts as named."""
+        del folder
+        for file in listing.files.values():
+            if file.name.endswith(MAP_SUFFIX):
+                shards = _beside(file.name, listing.files)
+                leaving = next(iter(sorted(_beside(file.name, dict.fromkeys(listing.escaping)))), None)
+                yield Candidate(file.name, (file, *(listing.files[name] for name in shards)), True, False, leaving)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Check the map and the superblock of each shard that it names; the digest is of the map and the shards."""
+        del step_key
+        content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
+        total, shards = _read_map(content, name)
+        _require_last(folder, name, shards)
+        digest = hashlib.sha256(f"{self.name}\0{len(content)}\0".encode() + content)
+        size = 0
+        for shard in shards:
+            try:
+                size += update_from_hdf5(digest, folder, shard)
+            except VanishedError as error:
+                raise IncompleteError(f"{name}: the shard {shard} is missing") from error
+        if size < total:
+            raise IncompleteError(f"{name}: its shards have {size} bytes, its values need {total:.0f}")
+        return Inspection(digest.hexdigest(), None, (name, *shards))
+
+    def written_in_place(self, file: str) -> bool:
+        """All of them are."""
+        del file
+        return True
+
+
+def _beside(name: str, names: Mapping[str, Any]) -> list[str]:
+    """Which of some names are those of shards of this map."""
+    base = name.removesuffix(MAP_SUFFIX)
+    start = f"{base}_"
+    return sorted(each for each in names if each.startswith(start) and _is_numbered(each.removeprefix(start)))
+
+
+def _is_numbered(rest: str) -> bool:
+    number, _, suffix = rest.partition(".")
+    return len(number) == 5 and number.isascii() and number.isdigit() and suffix == "weights.h5"  # noqa: PLR2004 - 00000
+
+
+def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
+    """The number of bytes of all values, and the shards in order of their names."""
+    try:
+        read = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise IncompleteError(f"{name} is not all of a map: {error}") from error
+    try:
+        total, places = read["metadata"]["total_size"], read["weight_map"].values()
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CorruptError(f"{name} is no map of shards: {error!r}") from error
+    named: set[str] = set()
+    for place in places:
+        for shard in place if isinstance(place, list) else [place]:
+            if not isinstance(shard, str) or not _NAMED.fullmatch(shard):
+                raise CorruptError(f"{name} names {shard!r} as a shard, which is no file beside it")
+            named.add(shard)
+    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < math.inf:
+        raise CorruptError(f"{name} says that its values have {total!r} bytes")
+    if not named:
+        raise IncompleteError(f"{name} names no shards")
+    return total, tuple(sorted(named))
+
+
+def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
+    """Raise `IncompleteError` if a shard that the map does not name is newer than it: the next one is being written."""
+    files: dict[str, File] = list_files(folder).files
+    for shard in _beside(name, files):
+        if shard not in shards and name in files and files[shard].mtime_ns >= files[name].mtime_ns:
+            raise IncompleteError(f"{name}: the shard {shard} is being written")

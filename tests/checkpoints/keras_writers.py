@@ -1,0 +1,106 @@
+"""Whole models and weights, written by Keras 3, tf_keras and TensorFlow themselves. Run by real_writer.py."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+import tensorflow as tf
+from kinds import KINDS
+
+
+def _keras_3() -> Any:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(60), keras.layers.BatchNormalization()])
+    model.add(keras.layers.Dense(50))
+    model.compile("adam", "mse")
+    return _fitted(model)
+
+
+def _keras_2() -> Any:
+    import tf_keras
+
+    tf_keras.utils.set_random_seed(1)
+    model = tf_keras.Sequential([tf_keras.layers.Dense(60, input_shape=(30,)), tf_keras.layers.Dense(50)])
+    model.compile("adam", "mse")
+    return _fitted(model)
+
+
+def _fitted(model: Any) -> Any:
+    model.fit(np.ones((8, 30)), np.ones((8, 50)), verbose=0)
+    return model
+
+
+def _latest_superblock(folder: Path) -> None:
+    with h5py.File(folder / "m-5.weights.h5", "w", libver="latest") as file:
+        file["vars/0"] = np.ones((100, 100))
+
+
+def _through_a_temporary_file(folder: Path) -> None:
+    """As Keras does where memory is short."""
+    from keras.src.saving import saving_lib
+
+    enough, saving_lib.is_memory_sufficient = saving_lib.is_memory_sufficient, lambda _: False
+    try:
+        models["keras_3"].save(folder / "m-5.keras")
+    finally:
+        saving_lib.is_memory_sufficient = enough
+
+
+def _failed(folder: Path) -> None:
+    """A save that an error ends after the configuration."""
+    from keras.src.saving import saving_lib
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    state, saving_lib._save_state = saving_lib._save_state, fail
+    try:
+        models["keras_3"].save(folder / "m-5.keras")
+    except MemoryError:
+        pass
+    finally:
+        saving_lib._save_state = state
+
+
+def _manager(folder: Path) -> None:
+    model = models["keras_3"]
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1, checkpoint_name="m").save(5)
+
+
+models: dict[str, Any] = {}
+
+WRITERS: dict[str, Any] = {
+    "keras": lambda folder: models["keras_3"].save(folder / "m-5.keras"),
+    "keras_by_tf_keras": lambda folder: models["keras_2"].save(folder / "m-5.keras"),
+    "keras_short_of_memory": _through_a_temporary_file,
+    "keras_failed": _failed,
+    "weights": lambda folder: models["keras_3"].save_weights(folder / "m-5.weights.h5"),
+    "weights_by_tf_keras": lambda folder: models["keras_2"].save_weights(str(folder / "m-5.weights.h5")),
+    "weights_latest": _latest_superblock,
+    "h5": lambda folder: models["keras_3"].save(folder / "m-5.h5"),
+    "h5_by_tf_keras": lambda folder: models["keras_2"].save(str(folder / "m-5.h5")),
+    "shards": lambda folder: models["keras_3"].save_weights(folder / "m-5.weights.json", max_shard_size=1.5e-5),
+    "saved_model": lambda folder: tf.saved_model.save(models["keras_2"], str(folder / "m-5")),
+    "saved_model_by_tf_keras": lambda folder: models["keras_2"].save(str(folder / "m-5"), save_format="tf"),
+    "export": lambda folder: models["keras_3"].export(folder / "m-5", verbose=False),
+    "tf_object": _manager,
+}
+"""By kind. What they write is named `m-5`; each may be called again, for the next save of a training that went on."""
+
+
+assert tuple(WRITERS) == KINDS
+
+
+def write(kind: str, folder: Path) -> None:
+    """Write one kind into a folder, with other values each time."""
+    if not models:
+        models.update(keras_3=_keras_3(), keras_2=_keras_2())
+    if not kind:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for model in models.values():
+        _fitted(model)
+    WRITERS[kind](folder)
