@@ -96,6 +96,7 @@ class Daemon:
     _told: Heartbeat | None = None
     _visited_at: float | None = None
     _next_visit: float = 0.0
+    _visited_last: bool = False  # no record had its turn since
     _looked_at: float = float("-inf")
     _woken: bool = True
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
@@ -350,7 +351,10 @@ class Daemon:
                 part.fail("storage" if self.world.missing else "vanished", waited, None, now)
 
     def _request(self, now: float) -> Request | None:
-        """The one thing that storage is asked for next; the own heartbeat comes before anything else."""
+        """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
+
+        Where a visit takes longer than a beat the next is due at once, and no record would ever be written.
+        """
         if self.world.run is None:
             return Open() if now >= self._next_visit else None
         if now < self._blocked_until:
@@ -358,9 +362,12 @@ class Daemon:
         slots = self.crew.workers.slots() if self.crew is not None else ()
         heartbeat = self.world.heartbeat(self._beat, slots)
         look = now >= self._look_due()
-        if look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told:
+        due = look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told
+        if due and (self._is_absent(now) or not self._visited_last):
             return self._visit(heartbeat, now, look=look)
-        return self._record(now) if self.world.caught_up and self.crew is not None else None
+        self._visited_last = False
+        record = self._record(now) if self.world.caught_up and self.crew is not None else None
+        return record or (self._visit(heartbeat, now, look=look) if due else None)
 
     def _is_absent(self, now: float) -> bool:
         """Whether the others may have counted this node out: then the journal is read to its end before anything."""
@@ -374,6 +381,7 @@ class Daemon:
 
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
         self._beat += 1
+        self._visited_last = True
         self._told = replace(heartbeat, beat=self._beat)
         self._next_visit = now + self.timing.beat
         if look:

@@ -4,7 +4,7 @@ import os
 import queue
 
 import pytest
-from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+from fakes import TIMING, FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.journal import RUN_PATH
 from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
@@ -324,6 +324,17 @@ def test_file_events_cause_one_look_for_a_burst(node):
     node.clock.seconds = node.next_turn
     node.settle()
     assert len([request for request in node.of(Visit) if request.look]) - looks <= 2
+
+
+def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records_from_being_written(node):
+    """The next heartbeat is always due then; plans and outcomes have their turn in between."""
+    save(node.checkpoint_dir, 5)
+    for _ in range(60):
+        node.daemon.tick()
+        node.clock.seconds += TIMING.beat + 0.5
+        node._answer()
+        node._let_workers_work()
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 
 
 def test_the_couriers_thread_carries_and_ends(node):
