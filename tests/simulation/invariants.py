@@ -30,12 +30,17 @@ INVARIANTS = {
     "pins stay": "a pin goes only when its checkpoint is settled",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
     "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns",
+    "the dead are noticed": "a plan that lists a process which is gone is closed within three leases and everybody's turn, "
+    "by any node that turns and reaches the storage",
     "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, or by a namesake",
     "daemons do not crash": "neither loop nor courier raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
 }
+
+
+_SLOWEST_BATCH = 25.0  # seconds: of a worker that was stopped meanwhile
 
 
 @dataclass(slots=True)
@@ -320,9 +325,12 @@ class Referee:
         for process in life.processes.values():
             if process.hung_since is not None and not process.over:
                 since = max(process.hung_since, calm_since)
+                bound = max(settings.join, settings.restore, settings.first_batch, settings.stall) + 5.0
+                if process.phase == "evaluate":  # a stall is also a multiple of the slowest batch so far
+                    bound = max(bound, settings.stall_factor * _SLOWEST_BATCH)
                 self.check(
                     "waits are bounded",
-                    now - since <= longest,
+                    now - since <= bound,
                     lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
                 )
         plan = life.daemon.world.history.open
@@ -337,6 +345,22 @@ class Referee:
             now - since <= longest,
             lambda: f"plan {plan.plan} is open at {life.name} since t={since:.1f}",
         )
+        if life.role == "worker":
+            self._dead_are_noticed(life, plan, since, now)
+
+    def _dead_are_noticed(self, life, plan: Plan, since: float, now: float) -> None:
+        settings = life.host.spec.settings
+        longest = 3 * settings.lease + 4 * settings.beat + 5.0
+        if plan.plan in self._simulation.finished:  # those that have the result write it in turn
+            longest += (len(plan.members or ()) + 1) * settings.patience
+        for member in plan.members or ():
+            process = self._simulation.processes[member.worker]
+            if process.over:
+                self.check(
+                    "the dead are noticed",
+                    now - max(since, process.ended_at) <= longest,
+                    lambda: f"{life.name} has plan {plan.plan} open; {member.worker} ended at t={process.ended_at:.1f}",  # noqa: B023
+                )
 
     def exited(self, life, exit_) -> None:
         """A daemon ended by itself."""

@@ -26,6 +26,7 @@ class Host:
         self.simulation, self.spec, self.name = simulation, spec, spec.name
         self.life: Life | None = None
         self.lives = 0
+        self.gone = False  # for good
         self.role = spec.role
         self.wall_offset = spec.wall_offset
         self.stopped_until = 0.0  # the daemon
@@ -38,6 +39,7 @@ class Host:
         self.imports_fail = False
         self.lies = False
         self.troubled_until = 0.0
+        self.aimed_at_workers: list = []  # faults
         self.stop_before_create = 0.0
         self.stop_after_create = 0.0
         self.cache: dict = {}
@@ -58,7 +60,7 @@ class Host:
 
     def start(self) -> None:
         """Start a daemon, unless one runs."""
-        if self.life is None or self.life.over:
+        if not self.gone and (self.life is None or self.life.over):
             self.lives += 1
             self.life = Life(self.simulation, self, f"{self.spec.key}x{self.lives}")
             self.simulation.lives.append(self.life)
@@ -164,7 +166,8 @@ class Life:
         return Crew(workers, join, settings.backoff_first, settings.backoff_last, None, _Log(self))
 
     def _start(self, worker: str, **_) -> FakeProcess:
-        self.processes[worker] = process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)
+        process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)
+        self.processes[worker] = self.simulation.processes[worker] = process
         return process
 
     def _nonce(self) -> str:

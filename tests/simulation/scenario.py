@@ -6,6 +6,8 @@ from random import Random
 KINDS = (
     "daemon_crash",
     "machine_crash",
+    "machine_gone",
+    "all_replaced",
     "daemon_stop",
     "stop_before_create",
     "stop_after_create",
@@ -35,9 +37,15 @@ KINDS = (
 )
 """Faults, each with a time, a node and a length."""
 
+LINGERS = 15.0  # seconds for which a fault that is set to happen between two operations waits for its moment
+AIMS_FOR = 12.0  # seconds for which one that is aimed at a plan waits for one
+AFTER_PLAN = 5.0  # and within so many seconds after it comes
+
 _WEIGHTS = {
     "state_deleted": 0.25,
     "becomes_chief": 0.4,
+    "machine_gone": 0.5,
+    "all_replaced": 0.5,
     "second_daemon": 0.7,
     "stop_before_create": 2.0,
     "stale_reads": 1.5,
@@ -118,6 +126,12 @@ class Fault:
     node: int
     length: float
     value: float
+    aimed: bool  # it waits, for a while, for the next plan
+
+    @property
+    def ends_at(self) -> float:
+        """The latest time at which it is over."""
+        return self.at + self.length + (AIMS_FOR + AFTER_PLAN) * self.aimed + LINGERS * self.kind.endswith("_create")
 
     def __str__(self) -> str:
         return f"fault {self.number}: {self.kind}, node {self.node}, t={self.at:.1f}, {self.length:.1f} s"
@@ -138,8 +152,7 @@ class Scenario:
     @property
     def quiet_after(self) -> float:
         """When the last fault is over and the last checkpoint saved."""
-        ends = [each.at + each.length + (20.0 if each.kind.endswith("_create") else 0.0) for each in self.faults]
-        return max([*ends, *(each.at for each in self.saves)], default=0.0)
+        return max([each.ends_at for each in self.faults] + [each.at for each in self.saves], default=0.0)
 
     def only(self, faults=None, nodes=None, saves=None) -> "Scenario":
         """The same with some of its faults, nodes and saves; numbers and specifications stay as they were."""
@@ -241,8 +254,8 @@ def _saves(random: Random):
 
 def _faults(random: Random, count: int, last_save: float):
     weights = [_WEIGHTS.get(kind, 1.0) for kind in KINDS]
-    for number in range(random.choice((0, 1, 2, 3, 4, 5, 6, 8))):
+    for number in range(random.choice((0, 2, 3, 4, 5, 6, 8, 10))):
         (kind,) = random.choices(KINDS, weights)
         length = random.choice((random.uniform(0.2, 4.0), random.uniform(4.0, 20.0)))
         at = random.uniform(2.0, max(last_save, 10.0) + 15.0)
-        yield Fault(number, kind, at, random.randrange(count), length, random.random())
+        yield Fault(number, kind, at, random.randrange(count), length, random.random(), random.random() < 0.6)

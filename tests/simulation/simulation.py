@@ -12,8 +12,9 @@ from simulation import faults
 from simulation.disk import Content, Disk, digest_of
 from simulation.invariants import Referee
 from simulation.node import Host, Life
-from simulation.scenario import Scenario
+from simulation.scenario import AFTER_PLAN, AIMS_FOR, LINGERS, Scenario
 from simulation.scheduler import Scheduler
+from simulation.workers import Cluster
 
 _LOOK_EVERY = 1.0
 _AFTERWARDS = 3.0  # what is settled must stay so
@@ -59,9 +60,12 @@ class Simulation:
         self.counts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.plans = 0
+        self.aimed: list = []  # faults that wait for the next plan
         self.roles: dict[str, str] = {}
         self.said: list = [()]  # what ranks said for each result
         self.clusters: dict = {}
+        self.processes: dict = {}
+        self.finished: set[int] = set()  # plans of which a rank has the result
         self.found: dict = {}
         self.lives: list[Life] = []
         self.waiters: list = []  # kept to the end: one that is dropped would run its last lines at any moment
@@ -79,7 +83,7 @@ class Simulation:
         for save in scenario.saves:
             at(save.at, lambda save=save: self._save(save))
         for fault in scenario.faults:
-            at(fault.at, lambda fault=fault: self._strike(fault))
+            at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
         with _memory_of_records():
             self.scheduler.run(scenario.quiet_after)
@@ -108,7 +112,7 @@ class Simulation:
             host.troubled_until = max(host.troubled_until, self.scheduler.now)
         self.troubled_until = self.scheduler.now
         for host in self.hosts:
-            if not any(other.runs for other in self.hosts if other.name == host.name):
+            if not host.gone and not any(other.runs for other in self.hosts if other.name == host.name):
                 host.start()
 
     def _wait_for_all_to_be_settled(self) -> None:
@@ -166,22 +170,40 @@ class Simulation:
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
 
+    def _begin(self, fault) -> None:
+        """A fault that is aimed waits for a plan; if none comes it happens anyway."""
+        if not fault.aimed or fault.kind.startswith("worker_"):
+            self._strike(fault)
+            return
+        self.aimed.append(fault)
+        self.scheduler.at(self.scheduler.now + AIMS_FOR, lambda: fault in self.aimed and self._strike(fault))
+
     def _strike(self, fault) -> None:
+        if fault in self.aimed:
+            self.aimed.remove(fault)
         self.counts[fault.kind] += 1
         self.note(lambda: str(fault))
         host = self.hosts[fault.node]
-        host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + faults.LINGERS)
-        self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length)
+        host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+        if fault.kind in faults.EVERYWHERE:
+            self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
         faults.STRIKE[fault.kind](self, host, fault)
 
     def _sync(self) -> None:
         self.disk.sync()
         self.scheduler.at(self.scheduler.now + self.scenario.sync_every, self._sync)
 
+    def add(self, spec, role: str) -> Host:
+        """One more machine."""
+        host = Host(self, spec)
+        host.role = role
+        self.hosts.append(host)
+        return host
+
     def stop_daemon(self, host: Host, seconds: float, where: str = "") -> None:
         """SIGSTOP, and SIGCONT so much later."""
         host.stopped_until = max(host.stopped_until, self.scheduler.now + seconds)
-        host.troubled_until = max(host.troubled_until, host.stopped_until + faults.LINGERS)
+        host.troubled_until = max(host.troubled_until, host.stopped_until + LINGERS)
         self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
 
     def content_at(self, path: str) -> Content | None:
@@ -191,6 +213,12 @@ class Simulation:
     def below_run(self, path: str) -> str:
         """A path relative to the state directory."""
         return path.removeprefix(f"{self.run_dir}/")
+
+    def cluster(self, join) -> Cluster:
+        """The group that a worker is told to join."""
+        if join.group not in self.clusters:
+            self.clusters[join.group] = Cluster(len(join.members), tells=self.random.random() < 0.5)
+        return self.clusters[join.group]
 
     def note_result(self, said: tuple) -> int:
         """Remember what the ranks said; returns the number that stands for it."""
@@ -202,7 +230,12 @@ class Simulation:
     def appeared(self, path: str, data: bytes, life: Life) -> None:
         """A name was created."""
         self.note(lambda: f"{life.name} creates {path}: {_short(data)}")
-        self.plans += path.startswith("plans/")
+        if path.startswith("plans/"):
+            self.plans += 1
+            for fault in self.aimed:
+                when = self.scheduler.now + AFTER_PLAN * self.random.random()
+                self.scheduler.at(when, lambda fault=fault: self._strike(fault))
+            self.aimed.clear()
         if path.startswith("outcomes/"):
             outcome = journal.loads(journal.Outcome, data)
             self.outcomes[outcome.kind or outcome.status] += 1

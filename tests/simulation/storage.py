@@ -70,9 +70,12 @@ class NodeStorage:
         host.replaced.add(path)
 
         def effect() -> None:
-            if is_journal(path):
-                self._simulation.referee.replaced(path, self._disk.files.get(path), data, self._life)
+            before = self._disk.files.get(path)
             self._disk.replace(path, data)
+            if is_journal(path) and before is None:
+                self._simulation.appeared(path, data, self._life)
+            elif is_journal(path):
+                self._simulation.referee.replaced(path, before, data, self._life)
 
         self.call(effect, writes=True)
 

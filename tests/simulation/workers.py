@@ -12,9 +12,12 @@ from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join,
 from sidecar.group.process import Exited
 from sidecar.records import Result, Value
 from simulation.disk import Saved
+from simulation.faults import befall
 from simulation.storage import is_bad
 
 SIGKILL = -9
+WAITING = frozenset({"standby", "idle", "hello", "reduce"})
+"""Phases in which a process does nothing that could be judged: it waits for a command, or for its peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Cluster:
     size: int
     ranks: dict[int, "FakeProcess"] = field(default_factory=dict)
     collectives: list[dict[int, Said | None]] = field(default_factory=list)
+    tells: bool = True  # its runtime notices that a peer went, sooner or later
 
 
 class FakeProcess:
@@ -45,8 +49,10 @@ class FakeProcess:
         self.simulation, self.life, self.host = simulation, life, life.host
         self.worker, self.pid = worker, pid
         self.over = False
+        self.ended_at = 0.0
         self.hangs = False  # whatever it does next never ends
         self.hung_since: float | None = None
+        self.phase = "import"
         self.stopped_until = 0.0
         self.join: Join | None = None
         self.cluster: Cluster | None = None
@@ -88,7 +94,7 @@ class FakeProcess:
         """It is gone; its peers wait for it in vain."""
         if self.over:
             return
-        self.over = True
+        self.over, self.ended_at = True, self.simulation.scheduler.now
         self._report(Exited(status, ""), 0.05)
         self._abandon()
 
@@ -105,8 +111,15 @@ class FakeProcess:
         when = scheduler.now + self.simulation.random.uniform(least, most) * min(self.host.slowness, 4.0)
 
         def step() -> None:
-            if self.hangs:
-                self.hung_since = self.hung_since or self.simulation.scheduler.now
+            if self.host.aimed_at_workers and self.cluster is not None and self.simulation.random.random() < 0.2:
+                befall(self, self.host.aimed_at_workers.pop(0))
+            if self.over:
+                return
+            if self.resumes_at() > scheduler.now:
+                scheduler.at(self.resumes_at(), step, self)
+            elif self.hangs:
+                if self.hung_since is None and self.phase not in WAITING:
+                    self.hung_since = self.simulation.scheduler.now
             else:
                 do()
 
@@ -114,6 +127,8 @@ class FakeProcess:
 
     def _report(self, report, delay: float = 0.01) -> None:
         """One pipe: reports arrive in the order in which they were sent."""
+        if isinstance(report, Phase):
+            self.phase = report.phase
         scheduler, life = self.simulation.scheduler, self.life
         self._told_at = max(self._told_at + 1e-6, scheduler.now + delay * self.simulation.random.random())
         scheduler.at(self._told_at, lambda: life.receive((self.worker, report)))
@@ -123,6 +138,7 @@ class FakeProcess:
             self.end(SIGKILL)  # as if memory were short: an exit of its own would say that the task cannot be used
             return
         self._report(Ready("tensorflow", "2"))
+        self.phase = "standby"
         self._next()
 
     def _next(self) -> None:
@@ -135,7 +151,7 @@ class FakeProcess:
             self._after(0.1, 0.5, self._checked)
         elif isinstance(command, Join):
             self._report(Phase("join"))
-            self.cluster = self.simulation.clusters.setdefault(command.group, Cluster(len(command.members)))
+            self.cluster = self.simulation.cluster(command)
             self.cluster.ranks[command.rank] = self
             self._after(0.05, 0.3, lambda: self._meet(None, self._built))
         else:
@@ -153,6 +169,7 @@ class FakeProcess:
         def done() -> None:
             assert self.join is not None
             self.joined = True
+            self.phase = "idle"
             self._report(Joined(self.join.group, self.task, {"profile": self.host.spec.profile}))
             self._next()
 
@@ -218,6 +235,7 @@ class FakeProcess:
 
     def _done(self, command: Evaluate, all_said: list[Said]) -> None:
         assert self.join is not None
+        self.simulation.finished.add(command.plan)
         token = float(self.simulation.note_result(tuple(all_said)))
         if self.host.lies:
             token += 0.5
@@ -233,12 +251,13 @@ class FakeProcess:
             profile={"profile": self.host.spec.profile},
             saves=(),
         )
+        self.phase = "idle"
         self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
         self._next()
 
     def _failed(self, kind: str, message: str, plan: int | None = None) -> None:
         self._report(Failed(kind, message, plan, self.join.rank if self.join else None))
-        self.hangs = True  # a real one ends its collectives' runtime, and is of no use any more
+        self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 
     # -- collectives --------------------------------------------------------------------------------------------------
@@ -273,7 +292,8 @@ class FakeProcess:
 
     def _peer_lost(self) -> None:
         """The runtime tells that a peer went, sooner or later, or the rank hangs on."""
-        if self.simulation.random.random() < 0.6:
+        assert self.cluster is not None
+        if self.cluster.tells and self.simulation.random.random() < 0.8:
             waiting = self._then
 
             def notice() -> None:
