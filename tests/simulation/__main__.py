@@ -61,7 +61,9 @@ def _one(seed: int, parts: Parts, *, history: bool) -> int:
 
 
 def _tell(parts: Parts, report: Report) -> None:
-    print(*(f"node {each.key}: {each}" for each in report.scenario.nodes), sep="\n")
+    for each in report.scenario.nodes:
+        told = [each.key, each.name, each.role, f"{each.replicas} replicas", each.task, each.version, each.profile]
+        print("node", *told, "with a standby" if each.standby else "without standbys", each.settings)
     print(*report.history, sep="\n")
     print(f"replay it with: {parts.command(report.scenario.seed)}")
 

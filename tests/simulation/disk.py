@@ -119,7 +119,6 @@ class Disk:
 
     def spoil(self, name: str, node: str | None) -> None:
         """A file goes bad, for all or as one node reads it: pins are hard links, so they go bad, too."""
-
         self._change(name, lambda content: replace(content, corrupt_on=content.corrupt_on | {node or "*"}))
 
     def mislead(self, name: str, node: str) -> None:

@@ -142,7 +142,7 @@ def _some_process(host, fault):
     return chosen[int(fault.value * 97) % len(chosen)] if chosen else None
 
 
-def _to_a_worker(simulation, host, fault) -> None:
+def _to_a_worker(_, host, fault) -> None:
     """It befalls a worker process: the next one that works, in the middle of it, or one that happens to be there."""
     if fault.aimed:
         host.aimed_at_workers.append(fault)

@@ -65,8 +65,8 @@ class Total:
         )
 
 
-def run(seeds: Sequence[int], processes: int | None = None, tell=lambda total: None) -> Total:
-    """Run the scenarios of these seeds; `tell` hears of the total as it grows."""
+def run(seeds: Sequence[int], processes: int | None = None) -> Total:
+    """Run the scenarios of these seeds."""
     processes = processes or len(os.sched_getaffinity(0))
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     total, began = Total(), time.monotonic()
@@ -74,12 +74,10 @@ def run(seeds: Sequence[int], processes: int | None = None, tell=lambda total: N
         results: Iterable[Total] = map(run_here, chunks)
         for each in results:
             total.add(each)
-            tell(total)
     else:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             for each in pool.imap_unordered(run_here, chunks):
                 total.add(each)
-                tell(total)
     total.took = time.monotonic() - began
     total.violations.sort(key=lambda found: found[0])
     return total

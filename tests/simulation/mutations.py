@@ -1,7 +1,7 @@
 """Rules broken on purpose: what the simulator must catch, or it proves nothing.
 
-Each mutation is one rule of agreement left out of the production code, or of the workers that the simulation stands for,
-and names the invariants that have to notice. `broken` applies one for as long as its context lasts.
+Each mutation is one rule of agreement left out of the production code, or of the workers whose place the simulation
+takes, and names the invariants that have to notice. `broken` applies one for as long as its context lasts.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ class Mutation:
     name: str
     patches: tuple
     caught_by: tuple[str, ...]
+    first_seed: int = 1  # from here on it is caught soon
 
 
 def _overwrite(storage, path, data):
@@ -89,7 +90,7 @@ def _forget_the_spent(self, outcome):
     self.spent_workers.clear()
 
 
-def _there_is_a_file(self, node, now):
+def _there_is_a_file(self, node, _):
     heartbeat = self.heartbeat(node)
     return heartbeat is not None and heartbeat.state != "left"
 
@@ -151,7 +152,9 @@ MUTATIONS = (
     Mutation("a namesake goes unnoticed", ((members.Members, "_check_name", _nothing),), ("one daemon per name",)),
     Mutation("chief listed", ((world, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
     Mutation(
-        "success before saves are durable", ((workers.FakeProcess, "_save", _enter_before_durable),), ("saves are durable",)
+        "success before saves are durable",
+        ((workers.FakeProcess, "_save", _enter_before_durable),),
+        ("saves are durable",),
     ),
     Mutation(
         "only listed members may close a plan", ((policy, "_judge", _only_members_judge),), ("the dead are noticed",)
@@ -174,18 +177,18 @@ MUTATIONS = (
         ("the dead are noticed", "all is settled"),
     ),
     Mutation(
-        "a success is planned again", ((History, "is_settled", _success_is_not_the_end),), ("settled is not planned again",)
+        "a success is planned again",
+        ((History, "is_settled", _success_is_not_the_end),),
+        ("settled is not planned again",),
     ),
     Mutation(
         "a worker joins a second group", ((policy, "_standing_by", _list_whoever_is_there),), ("one group in a life",)
     ),
-    Mutation(
-        "no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)
-    ),
+    Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
     Mutation(
         "the run is not checked",
         ((journal, "check_run", _nothing), (courier, "check_run", _nothing), (journal, "_reject_foreign", _nothing)),
-        ("runs do not mix",),
+        ("runs do not mix", "all is settled"),
     ),
     Mutation("bounds are not enforced", ((member.Workers, "overruns", lambda *_: []),), ("waits are bounded",)),
 )

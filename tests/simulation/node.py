@@ -1,4 +1,4 @@
-"""One node: a host that stays, and the lives of daemons on it. A life is the real daemon around fakes of the machine."""
+"""One node: a host that stays, and the lives of daemons on it. A life is the real daemon on a machine of fakes."""
 
 from types import SimpleNamespace
 

@@ -1,6 +1,6 @@
 """What one daemon reaches of the shared disk: every operation takes time, and everything that can go wrong does.
 
-`NodeStorage` is a `sidecar.agreement.storage.Storage`. An operation is sent, carried out by the storage some time later,
+`NodeStorage` is a `sidecar.agreement.storage.Storage`. An operation is sent, carried out by the storage a moment later,
 and answered some time after that; others act in between. The daemon may be stopped at any of these moments. A write
 that was sent by a daemon that died since may still be carried out.
 """
