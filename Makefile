@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+SEEDS ?= 1-2000
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-gpu faults lint bench dashboards try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-gpu faults lint bench simulate dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -33,6 +34,10 @@ lint: $(READY)  ## Run the checks that run nothing.
 
 bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; root; ARGS="latency --quick" tries one).
 	$(BIN)/python tests/benchmarks $(ARGS)
+
+simulate: $(READY)  ## Simulate daemons under faults (SEEDS=1-50000; one seed with FAULTS=, NODES=, CHECKPOINTS= is replayed).
+	PYTHONPATH=tests $(BIN)/python -m simulation $(SEEDS) $(if $(FAULTS),--faults=$(FAULTS)) $(if $(NODES),--nodes=$(NODES)) \
+	  $(if $(CHECKPOINTS),--checkpoints=$(CHECKPOINTS)) $(ARGS)
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
 	$(BIN)/python deploy/grafana/dashboards.py

@@ -1,0 +1,30 @@
+"""The deterministic simulator: real daemons that agree through a storage on which everything that can go wrong does.
+
+    make simulate SEEDS=1-50000           run many on all cores: a table, and exit code 1 on a violation
+    make simulate SEEDS=4711              run one; of a violation the shortest history found, and how to replay it
+    make simulate SEEDS=4711 FAULTS=2,5 NODES=0,1 CHECKPOINTS=0        replay exactly that part; `-` means none of them
+    make simulate SEEDS=4711 ARGS=--history                            tell what happened, whether or not it was wrong
+
+Real, as it runs in production: `sidecar.policy`, `history`, `agreement.journal`, `agreement.members`, and of the daemon
+the loop, world, crew, part, scribe, retention, courier and keeper, with `group.member.Workers`. Fake: time, storage
+(`disk`, `storage`), worker processes (`workers`), the checkpoint directory and the pins in it. `scenario` says what a
+seed decides, `faults` what each kind of fault does, `node` how a daemon is put together, `simulation` lets it happen.
+
+Everything is an event on one line of time (`scheduler`), in one thread. A courier is a greenlet that gives way at each
+operation on storage, so that others act, and faults fall, between any two operations of a request. One seed decides all
+of it: no wall clock, no thread, no order of a set or hash takes part; a test compares two processes.
+
+After every step `invariants.Referee` checks what must hold; its sentences are in `INVARIANTS`. It reads the journal
+from the bytes on the disk and keeps its own book, so that it does not repeat the daemon's mistakes. When the last fault
+is over all machines are healed (but those that are gone for good), and within a stated time all must be settled.
+`mutations` breaks rules on purpose: each must be caught, or the simulator proves nothing.
+
+How the fake storage fails: operations take time, error, hang, or are answered late; a create may act and raise, or not
+act and raise; a write of a daemon that died may still arrive. A node may read what it has read before, absences, too,
+for up to 60 s; what it wrote itself it sees. A machine that crashes may take back heartbeats that nobody made durable.
+The storage may come back without names whose creators had not yet returned.
+
+Not covered: the filesystem calls of `PosixStorage`, `Catalog` and `pin` (tests of their own, on real files); what a
+worker computes; `sidecar requeue`; start_new, stop_after_step and stop_idle; GPUs that are released when idle; a lying
+rank that no digest can show. Collectives either complete or hang: they do not corrupt.
+"""

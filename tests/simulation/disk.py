@@ -1,0 +1,138 @@
+"""The storage that all nodes share, in memory: records by name, checkpoints, pins, and what workers saved.
+
+What stands here is the truth that the invariants look at; what a node sees of it, and when, is `storage`'s business.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+JOURNAL = ("plans/", "outcomes/", "run.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What one save of the trainer wrote. `corrupt_on`: nodes that cannot read it; `wrong_on`: that read other bits."""
+
+    name: str
+    digest: str
+    step: int
+    written_at: float
+    corrupt_on: frozenset = frozenset()
+    wrong_on: frozenset = frozenset()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the checkpoint."""
+        return self.name, self.digest
+
+
+@dataclass(slots=True)
+class Saved:
+    """What one rank saved for one plan."""
+
+    worker: str
+    durable: bool = False
+
+
+@dataclass(slots=True)
+class Disk:
+    """Records, checkpoints, pins and saves."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    folders: dict[str, set[str]] = field(default_factory=dict)
+    unsynced: dict[str, bytes | None] = field(default_factory=dict)  # replaced without fsync: what stood there before
+    unreturned: set[str] = field(default_factory=set)  # created, but no creator knows yet
+    exists: bool = False  # the checkpoint directory
+    checkpoints: dict[str, Content] = field(default_factory=dict)
+    pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
+    saves: dict[str, Saved] = field(default_factory=dict)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Let a name stand for these bytes."""
+        if path not in self.files:
+            folder, _, name = path.rpartition("/")
+            self.folders.setdefault(folder, set()).add(name)
+        self.files[path] = data
+
+    def drop(self, path: str) -> None:
+        """Let a name be gone."""
+        if self.files.pop(path, None) is not None:
+            folder, _, name = path.rpartition("/")
+            self.folders[folder].discard(name)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Put it there without making it durable."""
+        self.unsynced.setdefault(path, self.files.get(path))
+        self.put(path, data)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder."""
+        return sorted(self.folders.get(folder, ()))
+
+    def sync(self) -> None:
+        """What stands there is durable now."""
+        self.unsynced.clear()
+        self.unreturned.clear()
+
+    def rewind(self, random: Random, paths: list[str], workers: set[str] | None) -> list[str]:
+        """A machine came back without what it had not made durable; returns created names that are gone.
+
+        `paths`: the names it may have lost; `workers`: those whose saves, None: all.
+        """
+        for path in paths:
+            before = self.unsynced.pop(path, None)
+            how = random.random()
+            if how < 0.4:
+                self.put(path, self.files.get(path, b"")[: random.choice((0, 7))])  # torn
+            elif how < 0.8:
+                self.drop(path) if before is None else self.put(path, before)
+        gone = [path for path in sorted(self.unreturned) if path in paths and random.random() < 0.5]
+        for path in gone:
+            self.drop(path)
+            self.unreturned.discard(path)
+        lost = [saved for saved in self.saves.items() if not saved[1].durable]
+        for folder, saved in lost:
+            if workers is None or saved.worker in workers:
+                del self.saves[folder]
+        return gone
+
+    def wipe(self) -> None:
+        """Somebody deleted the state directory."""
+        self.files.clear()
+        self.folders.clear()
+        self.unsynced.clear()
+        self.unreturned.clear()
+        self.pins.clear()
+        self.saves.clear()
+
+    def write(self, content: Content, keep: int | None) -> list[str]:
+        """The trainer saves, and deletes what it keeps no longer; returns the names that are gone."""
+        self.exists = True
+        self.checkpoints.pop(content.name, None)
+        self.checkpoints[content.name] = content
+        gone = list(self.checkpoints)[:-keep] if keep else []
+        for name in gone:
+            del self.checkpoints[name]
+        return gone
+
+    def spoil(self, name: str, node: str | None) -> None:
+        """A file goes bad, for all or as one node reads it: pins are hard links, so they go bad, too."""
+        self._change(name, lambda content: replace(content, corrupt_on=content.corrupt_on | {node or "*"}))
+
+    def mislead(self, name: str, node: str) -> None:
+        """A node reads other bits from now on, and no checksum tells."""
+        self._change(name, lambda content: replace(content, wrong_on=content.wrong_on | {node}))
+
+    def _change(self, name: str, change: Callable[[Content], Content]) -> None:
+        if name in self.checkpoints:
+            self.checkpoints[name] = change(self.checkpoints[name])
+        for folder, content in self.pins.items():
+            if content.name == name:
+                self.pins[folder] = change(content)
+
+
+def digest_of(text: str) -> str:
+    """A digest for content that is known by a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

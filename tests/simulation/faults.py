@@ -1,0 +1,261 @@
+"""What each kind of fault does to a host or to the shared disk. Lengths are seconds; values are in [0, 1)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from simulation.scenario import FAILURES, LINGERS
+
+EVERYWHERE = frozenset({"all_replaced", "all_storage_hangs", "rewind", "state_deleted"})
+
+
+def heal(host) -> None:
+    """Nothing is wrong with this host any more."""
+    now = host.simulation.scheduler.now
+    host.stopped_until = host.workers_stopped_until = host.cut_off_until = host.hangs_until = now
+    host.slowness, host.stale_for = 1.0, 0.0
+    host.loses_replies = host.imports_fail = host.lies = False
+    host.stop_before_create = host.stop_after_create = 0.0
+    host.aimed_at_workers.clear()
+
+
+def _later(simulation, fault, do: Callable[[], None]) -> None:
+    simulation.scheduler.at(simulation.scheduler.now + fault.length, do)
+
+
+def _daemon_crash(simulation, host, fault) -> None:
+    if host.runs:
+        host.life.end(leaves_writes=fault.value < 0.5)
+        _later(simulation, fault, host.start)
+
+
+def _machine_crash(simulation, host, fault) -> None:
+    if not host.runs:
+        return
+    workers = {process.worker for process in host.life.processes.values()}
+    host.life.end(leaves_writes=fault.value < 0.3)
+    simulation.disk.rewind(simulation.random, sorted(host.replaced & simulation.disk.unsynced.keys()), workers)
+    host.cache.clear()
+    host.listings.clear()
+    host.replaced.clear()
+    _later(simulation, fault, host.start)
+
+
+def _machine_gone(_, host, __) -> None:
+    """It crashes and never comes back."""
+    if sum(other.runs and other.role == "worker" for other in host.simulation.hosts) > host.spec.settings.min_workers:
+        host.gone = True
+        if host.runs:
+            host.life.end()
+
+
+def _all_replaced(simulation, *_) -> None:
+    """All machines are taken away for good, and others come, under other names: as pods do."""
+    for number, host in enumerate(list(simulation.hosts)):
+        host.gone = True
+        if host.runs:
+            host.life.end()
+        if not host.spec.key.startswith("m") and host.role == "worker":
+            spec = replace(host.spec, key=f"m{number}", name=f"machine-{number}", role="worker")
+            second = simulation.add(spec, "worker")
+            simulation.scheduler.at(simulation.scheduler.now + 1.0 + 5.0 * simulation.random.random(), second.start)
+
+
+def _daemon_stop(simulation, host, fault) -> None:
+    simulation.stop_daemon(host, fault.length)
+
+
+def _stop_before_create(simulation, host, fault) -> None:
+    host.stop_before_create = fault.length
+    simulation.scheduler.at(simulation.scheduler.now + LINGERS, lambda: setattr(host, "stop_before_create", 0.0))
+
+
+def _stop_after_create(simulation, host, fault) -> None:
+    host.stop_after_create = fault.length
+    simulation.scheduler.at(simulation.scheduler.now + LINGERS, lambda: setattr(host, "stop_after_create", 0.0))
+
+
+def _machine_stop(simulation, host, fault) -> None:
+    """Suspended: daemon and workers; the boot clock goes on."""
+    simulation.stop_daemon(host, fault.length, "with its workers")
+    host.workers_stopped_until = host.stopped_until
+
+
+def _cut_off(simulation, host, fault) -> None:
+    host.cut_off_until = simulation.scheduler.now + fault.length
+
+
+def _storage_hangs(simulation, host, fault) -> None:
+    host.hangs_until = simulation.scheduler.now + fault.length
+
+
+def _all_storage_hangs(simulation, _, fault) -> None:
+    simulation.hangs_until = simulation.scheduler.now + fault.length
+
+
+def _slow(simulation, host, fault) -> None:
+    host.slowness = 3.0 + 40.0 * fault.value
+    _later(simulation, fault, lambda: setattr(host, "slowness", 1.0))
+
+
+def _stale_reads(simulation, host, fault) -> None:
+    host.stale_for = min(60.0, 1.0 + fault.value * 70.0)
+    host.cache.clear()
+    host.listings.clear()
+
+    def fresh() -> None:
+        host.stale_for = 0.0
+
+    _later(simulation, fault, fresh)
+
+
+def _lost_replies(simulation, host, fault) -> None:
+    host.loses_replies = True
+    _later(simulation, fault, lambda: setattr(host, "loses_replies", False))
+
+
+def _rewind(simulation, _, __) -> None:
+    disk = simulation.disk
+    gone = disk.rewind(simulation.random, sorted(disk.unsynced.keys() | disk.unreturned), None)
+    simulation.note(lambda: f"the storage comes back without {gone or 'what was replaced lately'}")
+    if gone:
+        simulation.referee.rewound(disk.files)
+
+
+def _wall_step(_, host, fault) -> None:
+    host.wall_offset += (fault.value - 0.5) * 7200.0
+
+
+def _second_daemon(simulation, host, _) -> None:
+    """Somebody starts another daemon under the same name, on another machine."""
+    spec = replace(host.spec, key=f"{host.spec.key}b", boot_offset=host.spec.boot_offset + 777.0)
+    if all(other.spec.key != spec.key for other in simulation.hosts):
+        simulation.add(spec, host.role).start()
+
+
+def _some_process(host, fault):
+    if not host.runs or host.life.daemon.crew is None:
+        return None
+    workers = host.life.daemon.crew.workers
+    there = [each for each in host.life.processes.values() if not each.over and not workers.is_probe(each.worker)]
+    busy = [each for each in there if each.join is not None]
+    chosen = busy if busy and fault.value < 0.8 else there
+    return chosen[int(fault.value * 97) % len(chosen)] if chosen else None
+
+
+def _to_a_worker(_, host, fault) -> None:
+    """It befalls a worker process: the next one that works, in the middle of it, or one that happens to be there."""
+    if fault.aimed:
+        host.aimed_at_workers.append(fault)
+    elif (process := _some_process(host, fault)) is not None:
+        befall(process, fault)
+
+
+def befall(process, fault) -> None:
+    """What faults of workers do to one."""
+    if fault.kind == "worker_dies":
+        process.end(-9 if fault.value < 0.6 else 1)
+    elif fault.kind == "worker_hangs":
+        process.hangs = True
+    elif fault.kind == "worker_fails":
+        process.fail(FAILURES[int(fault.value * 89) % len(FAILURES)])
+    else:
+        process.stopped_until = process.simulation.scheduler.now + fault.length
+
+
+def _workers_cannot_start(simulation, host, fault) -> None:
+    host.imports_fail = True
+    _later(simulation, fault, lambda: setattr(host, "imports_fail", False))
+
+
+def _worker_lies(simulation, host, fault) -> None:
+    host.lies = True
+    _later(simulation, fault, lambda: setattr(host, "lies", False))
+
+
+def _some_checkpoint(simulation, fault):
+    names = list(simulation.disk.checkpoints)
+    return names[int(fault.value * 83) % len(names)] if names else None
+
+
+def _checkpoint_deleted(simulation, _, fault) -> None:
+    name = _some_checkpoint(simulation, fault)
+    if name is None:
+        return
+    content = simulation.disk.checkpoints.pop(name)
+    simulation.referee.gone.add(content.key)
+    if fault.value < 0.3:  # and somebody deletes the pin, too
+        for folder in [folder for folder, pin in simulation.disk.pins.items() if pin.key == content.key]:
+            del simulation.disk.pins[folder]
+    simulation.note(lambda: f"{name} is deleted")
+
+
+def _corrupt(simulation, host, fault) -> None:
+    name = _some_checkpoint(simulation, fault)
+    if name is not None:
+        content = simulation.disk.checkpoints[name]
+        keys = {content.key} | {pin.key for pin in simulation.disk.pins.values() if pin.name == name}
+        node = host.name if fault.kind == "corrupt_on_one" else None
+        for key in keys:
+            simulation.referee.corrupt.setdefault(key, set()).add(node or "*")
+        simulation.disk.spoil(name, node)
+        simulation.note(lambda: f"{name} goes bad")
+
+
+def _restored_wrong(simulation, host, fault) -> None:
+    name = _some_checkpoint(simulation, fault)
+    if name is not None:
+        simulation.disk.mislead(name, host.name)
+
+
+def _sigterm(simulation, host, fault) -> None:
+    if host.runs:
+        host.life.terminate()
+        simulation.scheduler.at(simulation.scheduler.now + fault.length, host.start)
+
+
+def _state_deleted(simulation, *_) -> None:
+    simulation.disk.wipe()
+    for host in simulation.hosts:
+        host.cache.clear()
+        host.listings.clear()
+    simulation.referee.wiped([host.life for host in simulation.hosts if host.runs])
+
+
+def _becomes_chief(simulation, host, fault) -> None:
+    """The job was started anew with this node as its chief."""
+    host.role = "chief" if host.role == "worker" else "worker"
+    _daemon_crash(simulation, host, fault)
+
+
+STRIKE = {
+    "daemon_crash": _daemon_crash,
+    "machine_crash": _machine_crash,
+    "machine_gone": _machine_gone,
+    "all_replaced": _all_replaced,
+    "daemon_stop": _daemon_stop,
+    "stop_before_create": _stop_before_create,
+    "stop_after_create": _stop_after_create,
+    "machine_stop": _machine_stop,
+    "cut_off": _cut_off,
+    "storage_hangs": _storage_hangs,
+    "all_storage_hangs": _all_storage_hangs,
+    "slow": _slow,
+    "stale_reads": _stale_reads,
+    "lost_replies": _lost_replies,
+    "rewind": _rewind,
+    "wall_step": _wall_step,
+    "second_daemon": _second_daemon,
+    "worker_dies": _to_a_worker,
+    "worker_hangs": _to_a_worker,
+    "worker_fails": _to_a_worker,
+    "worker_stops": _to_a_worker,
+    "workers_cannot_start": _workers_cannot_start,
+    "worker_lies": _worker_lies,
+    "checkpoint_deleted": _checkpoint_deleted,
+    "corrupt_everywhere": _corrupt,
+    "corrupt_on_one": _corrupt,
+    "restored_wrong_on_one": _restored_wrong,
+    "sigterm": _sigterm,
+    "state_deleted": _state_deleted,
+    "becomes_chief": _becomes_chief,
+}

@@ -1,0 +1,388 @@
+"""What must hold after every step. Each invariant is a sentence in `INVARIANTS`; `Referee` is told of every effect.
+
+It keeps its own book of the journal, read from the bytes that stand on the disk, and shares no code with the daemon but
+the parser of records: rules that are wrong in the daemon must not be wrong here in the same way.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
+from sidecar.group.member import group_id
+from sidecar.records import KINDS, Outcome, Plan, loads
+
+INVARIANTS = {
+    "journal never changes": "what stands under a name of the journal stays, byte for byte: one plan, one outcome",
+    "journal is linear": "plan N+1 appears when plan N stands there, and its outcome if it has members",
+    "runs do not mix": "no record of one run appears in the state directory of another",
+    "one success per checkpoint": "for one name and digest at most one plan succeeds",
+    "settled is not planned again": "no plan is opened for a checkpoint that the journal before it has settled",
+    "nothing is mixed": "all ranks of a success said the same plan, checkpoint, values, task and profile; they are the "
+    "workers of that plan in its order",
+    "no chief evaluates": "no process of a daemon that is the chief is in a plan that succeeds",
+    "known chiefs are not listed": "a proposer lists no node whose newest heartbeat, as read by it, says chief",
+    "one group in a life": "a worker process is listed with the same group always, and joins once",
+    "spent workers are not listed": "a worker that stood in a failed plan stands in no later one",
+    "attempts are counted": "a plan's attempt is one more than the failures of that checkpoint and task before it",
+    "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
+    "or the proposer's own node finds it so, or two nodes or as many attempts",
+    "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
+    "pins stay": "a pin goes only when its checkpoint is settled",
+    "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
+    "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns",
+    "the dead are noticed": "a plan that lists a process that is gone is closed within three leases and a turn of each "
+    "by any node that turns and reaches the storage",
+    "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, or by a namesake",
+    "daemons do not crash": "neither loop nor courier raises",
+    "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
+    "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
+    "no plan stays open": "after faults stopped, no plan is open when all is settled",
+}
+
+
+_SLOWEST_BATCH = 25.0  # seconds: of a worker that was stopped meanwhile
+
+
+@dataclass(slots=True)
+class Book:
+    """The journal of one run as it stands on the disk."""
+
+    plans: dict[int, Plan] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)  # of each worker ever listed
+    spent: dict[str, int] = field(default_factory=dict)  # the failed plan each stood in
+    succeeded: dict[tuple[str, str], int] = field(default_factory=dict)
+    settled: dict[tuple[str, str], list] = field(default_factory=dict)  # settlements other than successes
+    failures: dict[tuple[str, str], list] = field(default_factory=dict)  # (task, outcome)
+
+    @property
+    def open(self) -> Plan | None:
+        """The plan without an outcome, if it needs one."""
+        plan = self.plans.get(len(self.plans))
+        return plan if plan is not None and plan.members is not None and plan.plan not in self.outcomes else None
+
+    def is_settled(self, key: tuple[str, str], task: str | None) -> bool:
+        """Whether a plan for it under that task would be one too many."""
+        final = (each.verdict != "failed" or each.task in (None, task) for each in self.settled.get(key, ()))
+        return key in self.succeeded or any(final)
+
+    def add(self, record: Plan | Outcome) -> None:
+        """Take a record in."""
+        if isinstance(record, Plan):
+            self.plans[record.plan] = record
+            for each in record.settles:
+                self.settled.setdefault(each.key, []).append(each)
+            for member in record.members or ():
+                self.groups.setdefault(member.worker, group_id(record.members or ()))
+            return
+        self.outcomes[record.plan] = record
+        plan = self.plans[record.plan]
+        assert plan.checkpoint is not None
+        if record.status == "succeeded":
+            self.succeeded[plan.checkpoint.key] = plan.plan
+        else:
+            self.failures.setdefault(plan.checkpoint.key, []).append((plan.task, record))
+            for member in plan.members or ():
+                self.spent.setdefault(member.worker, plan.plan)
+
+
+class Referee:
+    """Judges what happens; the first violation ends the simulation."""
+
+    def __init__(self, simulation) -> None:
+        self._simulation = simulation
+        self.checked: Counter[str] = Counter()
+        self.book = Book()
+        self.run: str | None = None
+        self.corrupt: dict[tuple[str, str], set[str]] = {}  # where checkpoints went bad, ever; *: everywhere
+        self.gone: set[tuple[str, str]] = set()  # that were deleted, ever
+        self.pinned_since: dict[tuple[str, str], float] = {}
+        self.forgiven: set = set()  # lives that were about to write when the state directory was deleted
+
+    def check(self, invariant: str, holds: bool, message="") -> None:
+        """Count it, and stop everything if it does not hold; `message` may be a function."""
+        self.checked[invariant] += 1
+        if not holds:
+            self._simulation.violate(invariant, message() if callable(message) else message)
+
+    # -- the journal --------------------------------------------------------------------------------------------------
+
+    def appeared(self, path: str, data: bytes, life) -> None:
+        """A name stands on the disk that was not there."""
+        if path == "run.json":
+            self.run = data.decode().split('"run":"')[1].split('"')[0]
+        elif path.startswith("plans/"):
+            self._planned(loads(Plan, data), life)
+        elif path.startswith("outcomes/"):
+            self._closed(loads(Outcome, data), life)
+
+    def replaced(self, path: str, before: bytes | None, data: bytes, life) -> None:
+        """Another write than a creation."""
+        self.check("journal never changes", before is None or before == data, lambda: f"{life.name} overwrote {path}")
+
+    def rewound(self, files: dict[str, bytes]) -> None:
+        """Names whose creators had not yet returned are gone: the book is what is left."""
+        before, self.book = self.book, Book()
+        for number in sorted(before.plans):
+            for path, kind in ((f"plans/{number:012d}.json", Plan), (f"outcomes/{number:012d}.json", Outcome)):
+                if path in files:
+                    self.book.add(loads(kind, files[path]))
+
+    def wiped(self, lives) -> None:
+        """The state directory was deleted."""
+        self.book, self.run = Book(), None
+        self.pinned_since.clear()
+        self.forgiven = set(lives)
+
+    def _foreign(self, record: Plan | Outcome, life) -> bool:
+        foreign = record.run != self.run
+        self.check("runs do not mix", not foreign or life in self.forgiven, lambda: f"{life.name} wrote {record}")
+        return foreign
+
+    def _planned(self, plan: Plan, life) -> None:
+        if self._foreign(plan, life):
+            return
+        book, number = self.book, plan.plan
+        self.check(
+            "journal is linear",
+            number == len(book.plans) + 1 and book.open is None,
+            lambda: f"{life.name} created plan {number} after {len(book.plans)} plans, open: {book.open}",
+        )
+        if plan.checkpoint is not None and plan.members is not None:
+            self._listed(plan, life)
+        for each in plan.settles:
+            self._verdict(plan, each, life)
+        book.add(plan)
+
+    def _listed(self, plan: Plan, life) -> None:
+        assert plan.checkpoint is not None
+        book, key, members = self.book, plan.checkpoint.key, plan.members or ()
+        self.check(
+            "settled is not planned again",
+            not book.is_settled(key, plan.task),
+            lambda: f"{life.name} planned {key[0]} again in plan {plan.plan}",
+        )
+        failures = sum(task == plan.task for task, _ in book.failures.get(key, ()))
+        self.check(
+            "attempts are counted",
+            plan.attempt == failures + 1,
+            lambda: f"plan {plan.plan} says attempt {plan.attempt} after {failures} failures",
+        )
+        group = group_id(members)
+        for member in members:
+            self.check(
+                "spent workers are not listed",
+                member.worker not in book.spent,
+                lambda: f"plan {plan.plan} lists {member.worker}, which stood in a failed plan",  # noqa: B023
+            )
+            self.check(
+                "one group in a life",
+                book.groups.get(member.worker, group) == group,
+                lambda: f"plan {plan.plan} lists {member.worker} in a second group",  # noqa: B023
+            )
+
+    def _verdict(self, plan: Plan, settlement, life) -> None:
+        key, settings = settlement.key, life.host.spec.settings
+        failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
+        classes = Counter(KINDS[outcome.kind or ""] for outcome in failures)
+
+        def witnessed(kind: str) -> bool:
+            nodes = {outcome.node for outcome in failures if outcome.kind == kind}
+            return len(nodes) > 1 or classes[kind] >= settings.max_attempts
+
+        if settlement.verdict == "failed":
+            earned = classes["checkpoint"] >= settings.max_attempts or classes["group"] >= settings.max_losses
+        elif settlement.verdict == "corrupt":
+            seen = self.corrupt.get(key, set())
+            earned = "*" in seen or life.host.name in seen or witnessed("corrupt")
+        elif settlement.verdict == "vanished":
+            earned = key in self.gone or witnessed("vanished")
+        else:
+            earned = True
+        self.check(
+            "verdicts are earned",
+            earned,
+            lambda: f"plan {plan.plan} by {life.name} says {settlement} after {dict(classes)}",
+        )
+
+    def _closed(self, outcome: Outcome, life) -> None:
+        if self._foreign(outcome, life):
+            return
+        book, plan = self.book, self.book.open
+        linear = plan is not None and plan.plan == outcome.plan
+        self.check("journal is linear", linear, lambda: f"{life.name} closed plan {outcome.plan}, open is {plan}")
+        if not linear:
+            return
+        assert plan is not None
+        if outcome.status == "succeeded":
+            self._succeeded(plan, outcome, life)
+        book.add(outcome)
+
+    def _succeeded(self, plan: Plan, outcome: Outcome, life) -> None:
+        assert plan.checkpoint is not None
+        assert outcome.result is not None
+        key, members, result = plan.checkpoint.key, plan.members or (), outcome.result
+        self.check(
+            "one success per checkpoint",
+            key not in self.book.succeeded,
+            lambda: f"plan {plan.plan} succeeds for {key[0]}, as did plan {self.book.succeeded[key]}",
+        )
+        said = self._simulation.said[int(result.metrics["test"]["accuracy"].value or 0)]
+        self.check(
+            "nothing is mixed",
+            {each.plan for each in said} == {plan.plan}
+            and {each.digest for each in said} == {plan.checkpoint.digest}
+            and len({each.restored for each in said}) == 1
+            and {each.task for each in said} == {plan.task} == {result.task}
+            and len({each.profile for each in said}) == 1
+            and [each.worker for each in said] == [member.worker for member in members]
+            and result.group == group_id(members),
+            lambda: f"plan {plan} by {life.name}: ranks said {said}",
+        )
+        chiefs = [each for each in members if self._simulation.roles[each.worker.rsplit(".", 1)[0]] == "chief"]
+        self.check("no chief evaluates", not chiefs, lambda: f"plan {plan.plan} succeeded with {chiefs}")
+        self._durable(plan, outcome)
+
+    def _durable(self, plan: Plan, outcome: Outcome) -> None:
+        assert outcome.result is not None
+        saves = [self._simulation.disk.saves.get(folder) for folder in outcome.result.saves]
+        workers = [member.worker for member in plan.members or ()]
+        self.check(
+            "saves are durable",
+            [each.worker for each in saves if each is not None and each.durable] == workers,
+            lambda: f"plan {plan.plan} succeeds with {outcome.result.saves}: on disk are {saves}",  # type: ignore[union-attr]
+        )
+
+    # -- what daemons do ----------------------------------------------------------------------------------------------
+
+    def proposes(self, life, plan: Plan) -> None:
+        """A daemon decided to create a plan."""
+        freshness = life.daemon.world._freshness
+        for member in plan.members or ():
+            heartbeat = freshness.heartbeat(member.node)
+            self.check(
+                "known chiefs are not listed",
+                heartbeat is None or heartbeat.role != "chief",
+                lambda: f"{life.name} lists the chief {member.node} in plan {plan.plan}",  # noqa: B023
+            )
+
+    def shown(self, life, history) -> None:
+        """A daemon shows what it knows of the journal."""
+        told = history.through, len(history.entries), history.open is None
+        if told == life.told_history:
+            return
+        life.told_history = told
+        book = self.book
+        if life.daemon.world.run != self.run:
+            return  # of a run that is gone; it ends at its next visit
+        plan, newest = history.open, history.newest
+        holds = history.through <= len(book.plans)
+        if plan is not None:
+            holds = holds and book.plans[plan.plan].nonce == plan.nonce
+        if newest is not None:
+            closed = book.outcomes.get(newest.plan.plan)
+            holds = holds and closed is not None and closed.nonce == newest.outcome.nonce
+        self.check(
+            "shown is in the journal",
+            holds,
+            lambda: f"{life.name} shows {history.through} plans, newest {newest}; the journal has {len(book.plans)}",
+        )
+
+    def pinned(self, content) -> None:
+        """A pin stands."""
+        self.pinned_since[content.key] = self._simulation.scheduler.now
+
+    def unpinned(self, content, life) -> None:
+        """A daemon let a pin go."""
+        self.pinned_since.pop(content.key, None)
+        settled = content.key in self.book.succeeded or content.key in self.book.settled
+        self.check(
+            "pins stay",
+            settled or life.daemon.world.run != self.run,
+            lambda: f"{life.name} let go the pin of {content.name}, which is not settled",
+        )
+
+    def tidied(self, folders, life) -> None:
+        """A daemon removed what it took for left-overs."""
+        kept = {f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}": plan.plan for plan in self._successes()}
+        for folder in folders:
+            self.check(
+                "saves are durable",
+                folder not in kept or life.daemon.world.run != self.run,
+                lambda: f"{life.name} removed {folder}, which a success names",  # noqa: B023
+            )
+
+    def _successes(self):
+        return [self.book.plans[number] for number in self.book.succeeded.values()]
+
+    def turned(self, life) -> None:
+        """A daemon's loop turned: what hangs under it must have been killed in time."""
+        settings, now = life.host.spec.settings, self._simulation.scheduler.now
+        calm_since = max(life.began, life.host.troubled_until, self._simulation.troubled_until)
+        longest = max(settings.join, settings.restore, settings.plan_cap) + 3 * settings.lease + 10.0
+        for process in life.processes.values():
+            if process.hung_since is not None and not process.over:
+                since = max(process.hung_since, calm_since)
+                bound = max(settings.join, settings.restore, settings.first_batch, settings.stall) + 5.0
+                if process.phase == "evaluate":  # a stall is also a multiple of the slowest batch so far
+                    bound = max(bound, settings.stall_factor * _SLOWEST_BATCH)
+                self.check(
+                    "waits are bounded",
+                    now - since <= bound,
+                    lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
+                )
+        plan = life.daemon.world.history.open
+        if plan is None:
+            life.open_plan = None
+            return
+        if life.open_plan is None or life.open_plan[0] != plan.plan:
+            life.open_plan = plan.plan, now
+        since = max(life.open_plan[1], calm_since)
+        self.check(
+            "waits are bounded",
+            now - since <= longest,
+            lambda: f"plan {plan.plan} is open at {life.name} since t={since:.1f}",
+        )
+        if life.role == "worker":
+            self._dead_are_noticed(life, plan, since, now)
+
+    def _dead_are_noticed(self, life, plan: Plan, since: float, now: float) -> None:
+        settings = life.host.spec.settings
+        longest = 3 * settings.lease + 4 * settings.beat + 5.0
+        if plan.plan in self._simulation.finished:  # those that have the result write it in turn
+            longest += (len(plan.members or ()) + 1) * settings.patience
+        for member in plan.members or ():
+            process = self._simulation.processes[member.worker]
+            if process.over:
+                self.check(
+                    "the dead are noticed",
+                    now - max(since, process.ended_at) <= longest,
+                    lambda: f"{life.name} has plan {plan.plan} open; {member.worker} ended at t={process.ended_at:.1f}",  # noqa: B023
+                )
+
+    def exited(self, life, exit_) -> None:
+        """A daemon ended by itself."""
+        simulation = self._simulation
+        if isinstance(exit_, NodeNameTakenError):
+            reason = any(
+                other is not life and other.host.name == life.host.name and other.ended >= life.began
+                for other in simulation.lives
+            )
+        elif isinstance(exit_, StorageLostError):
+            reason = life.daemon.world.run != self.run
+        elif isinstance(exit_, StorageError):
+            reason = life.daemon.world.run is None  # at the very start; the supervisor starts it again
+        else:
+            reason = exit_ == 0 and life.terminated
+        self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> list[str]:
+        """Names of complete checkpoints, in the directory or pinned, that are not settled."""
+        disk = self._simulation.disk
+        there = {each.key: each for each in (*disk.checkpoints.values(), *disk.pins.values())}
+        return [f"{name}@{digest[:12]}" for name, digest in there if not self._has_ended((name, digest))]
+
+    def _has_ended(self, key: tuple[str, str]) -> bool:
+        return key in self.book.succeeded or key in self.book.settled

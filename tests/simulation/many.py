@@ -1,0 +1,112 @@
+"""Runs many seeds on all cores and adds up what they came to."""
+
+import gc
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from simulation.invariants import INVARIANTS
+from simulation.scenario import KINDS, make
+from simulation.simulation import Violation, simulate
+
+_CHUNK = 25
+
+
+@dataclass(slots=True)
+class Total:
+    """What all schedules came to."""
+
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    plans: int = 0
+    nodes: Counter = field(default_factory=Counter)
+    outcomes: Counter = field(default_factory=Counter)
+    checked: Counter = field(default_factory=Counter)
+    counts: Counter = field(default_factory=Counter)
+    violations: list[tuple[int, Violation]] = field(default_factory=list)
+    took: float = 0.0
+
+    def add(self, other: "Total") -> None:
+        """Take others in."""
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.plans += other.plans
+        for name in ("nodes", "outcomes", "checked", "counts"):
+            getattr(self, name).update(getattr(other, name))
+        self.violations += other.violations
+
+    def table(self) -> str:
+        """For people, in Markdown."""
+        rows = [
+            ("schedules", f"{self.schedules:,}"),
+            ("nodes", ", ".join(f"{count} × {number:,}" for count, number in sorted(self.nodes.items()))),
+            ("simulated hours", f"{self.seconds / 3600:,.1f}"),
+            ("steps", f"{self.steps:,}"),
+            ("plans", f"{self.plans:,}"),
+            ("checks", f"{sum(self.checked.values()):,}"),
+            ("violations", f"{len(self.violations):,}"),
+        ]
+        return "\n\n".join(
+            (
+                _markdown(("", ""), rows),
+                _markdown(("fault", "times"), [(kind, f"{self.counts[kind]:,}") for kind in KINDS]),
+                _markdown(("outcome", "times"), [(kind, f"{count:,}") for kind, count in self.outcomes.most_common()]),
+                _markdown(("invariant", "checks"), [(name, f"{self.checked[name]:,}") for name in INVARIANTS]),
+                _markdown(
+                    ("beside", "times"),
+                    [(name, f"{count:,}") for name, count in sorted(self.counts.items()) if name not in KINDS],
+                ),
+            )
+        )
+
+
+def run(seeds: Sequence[int], processes: int | None = None) -> Total:
+    """Run the scenarios of these seeds."""
+    processes = processes or len(os.sched_getaffinity(0))
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    total, began = Total(), time.monotonic()
+    if processes == 1 or len(chunks) == 1:
+        results: Iterable[Total] = map(run_here, chunks)
+        for each in results:
+            total.add(each)
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            for each in pool.imap_unordered(run_here, chunks):
+                total.add(each)
+    total.took = time.monotonic() - began
+    total.violations.sort(key=lambda found: found[0])
+    return total
+
+
+def run_here(seeds: Sequence[int]) -> Total:
+    """Run them one after the other in this process."""
+    total = Total()
+    gc.disable()  # a schedule makes cycles of a few megabytes: they go when it is over, not while it runs
+    try:
+        for seed in seeds:
+            report = simulate(make(seed))
+            total.schedules += 1
+            total.steps += report.steps
+            total.seconds += report.seconds
+            total.plans += report.plans
+            total.nodes[len(report.scenario.nodes)] += 1
+            total.outcomes.update(report.outcomes)
+            total.checked.update(report.checked)
+            total.counts.update(report.counts)
+            if report.violation is not None:
+                total.violations.append((seed, report.violation))
+            del report
+            gc.collect()
+    finally:
+        gc.enable()
+    return total
+
+
+def _markdown(head: tuple[str, str], rows) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    return "\n".join(lines)

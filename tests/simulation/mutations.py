@@ -1,0 +1,205 @@
+"""Rules broken on purpose: what the simulator must catch, or it proves nothing.
+
+Each mutation is one rule of agreement left out of the production code, or of the workers whose place the simulation
+takes, and names the invariants that have to notice. `broken` applies one for as long as its context lasts.
+"""
+
+import contextlib
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+from sidecar import policy
+from sidecar.agreement import journal, members
+from sidecar.daemon import courier, world
+from sidecar.daemon.courier import Answer, Courier, CreatePlan
+from sidecar.group import member
+from sidecar.history import History
+from sidecar.policy import Wait
+from simulation import workers
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A rule that is broken: who is patched, with what, and which invariants may notice first."""
+
+    name: str
+    patches: tuple
+    caught_by: tuple[str, ...]
+    first_seed: int = 1  # from here on it is caught soon
+
+
+def _overwrite(storage, path, data):
+    storage.replace(path, data)
+    return data
+
+
+def _number_by_listing(self, request):
+    """Take the next free number, whether or not the outcomes before it were read."""
+    if not isinstance(request, CreatePlan):
+        return _create(self, request)
+    plan = replace(request.plan, plan=len(self.storage.names("plans")) + 1)
+    self._journal._create(plan, journal.plan_path(plan.plan))
+    self._read_on()
+    return Answer(request)
+
+
+def _trust_the_call(self, request):
+    """The create did not fail, so the record is taken for the one that stands there."""
+    if not isinstance(request, CreatePlan):
+        return _create(self, request)
+    if not self._read_on() and self._journal.through + 1 == request.plan.plan and self._journal.open is None:
+        self.storage.create(journal.plan_path(request.plan.plan), journal.dumps(request.plan))
+        self._journal.through = request.plan.plan
+        self._journal.open = request.plan if request.plan.members is not None else None
+        self._read.append(request.plan)
+    return Answer(request)
+
+
+def _pins_of_plans(self, now):
+    """A pin belongs to the plan: it goes when that failed."""
+    is_wanted = _wanted(self, now)
+    failed = frozenset(self.history.failures)
+    return lambda key: is_wanted(key) and key not in failed
+
+
+def _only_members_judge(plan, view, rules, now):
+    if all(each.node != view.node for each in plan.members or ()):
+        return Wait(why="not our plan")
+    return _judge(plan, view, rules, now)
+
+
+def _any_incarnation(plan, view, rules, now):
+    """What was restarted since, here or elsewhere, is taken for the process that was listed."""
+    mine = next((each.worker.split(".")[1] for each in plan.members or () if each.node == view.node), view.incarnation)
+    return _judge(plan, replace(view, incarnation=mine), rules, now)
+
+
+def _every_failure_counts(failures, blame):
+    return len(list(failures)) if blame == "checkpoint" else _blamed(failures, blame)
+
+
+def _close_and_free(self, outcome):
+    closed = _close(self, outcome)
+    for path in (journal.plan_path(outcome.plan), journal.outcome_path(outcome.plan)):
+        self.storage._disk.drop(path)
+    return closed
+
+
+def _forget_the_spent(self, outcome):
+    _history_close(self, outcome)
+    self.spent_workers.clear()
+
+
+def _there_is_a_file(self, node, _):
+    heartbeat = self.heartbeat(node)
+    return heartbeat is not None and heartbeat.state != "left"
+
+
+def _success_is_not_the_end(self, key, task):
+    return key in self.settled and _is_settled(self, key, task)
+
+
+def _enter_before_durable(self, command, said):
+    folder = self.simulation.below_run(command.save_to)
+    self.simulation.disk.saves[folder] = workers.Saved(self.worker)
+    self._after(0.05, 0.5, lambda: setattr(self.simulation.disk.saves.get(folder), "durable", True))
+    self._meet(said, lambda all_said: self._compare(command, said, all_said))
+
+
+def _hear_nothing(self, command, said, _):
+    self._batch(command, said, 1)
+
+
+def _list_whoever_is_there(nodes, history):
+    """Active workers are listed in new groups as if they had never joined."""
+    return policy._enumerate(
+        (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
+        for each in nodes
+        for slot in each.slots
+        if (slot.worker or slot.standby) not in history.spent_workers
+    )
+
+
+_create, _wanted, _judge, _blamed = Courier._create, world.World.wanted, policy._judge, policy.blamed
+_close, _history_close, _is_settled = journal.Journal.close, History._close, History.is_settled
+
+
+def _nothing(*_, **__):
+    return None
+
+
+def _all_workers(fresh):
+    return [each for each in fresh if each.state == "ready"]
+
+
+MUTATIONS = (
+    Mutation("create overwrites", ((journal, "_settle", _overwrite),), ("journal never changes",)),
+    Mutation(
+        "propose without reading every outcome",
+        ((Courier, "_create", _number_by_listing),),
+        ("journal is linear", "settled is not planned again", "attempts are counted"),
+    ),
+    Mutation("no nonce check after create", ((Courier, "_create", _trust_the_call),), ("shown is in the journal",)),
+    Mutation("pins belong to plans", ((world.World, "wanted", _pins_of_plans),), ("pins stay",)),
+    Mutation(
+        "stale incarnation accepted",
+        (
+            (policy, "_judge", _any_incarnation),
+            (members.Freshness, "lost", lambda self, node, _=None: _lost(self, node)),
+        ),
+        ("the dead are noticed",),
+    ),
+    Mutation("a namesake goes unnoticed", ((members.Members, "_check_name", _nothing),), ("one daemon per name",)),
+    Mutation("chief listed", ((world, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
+    Mutation(
+        "success before saves are durable",
+        ((workers.FakeProcess, "_save", _enter_before_durable),),
+        ("saves are durable",),
+    ),
+    Mutation(
+        "only listed members may close a plan", ((policy, "_judge", _only_members_judge),), ("the dead are noticed",)
+    ),
+    Mutation("a lost group is an attempt", ((policy, "blamed", _every_failure_counts),), ("verdicts are earned",)),
+    Mutation(
+        "names of the journal are freed",
+        ((journal.Journal, "close", _close_and_free),),
+        ("journal is linear", "shown is in the journal", "settled is not planned again"),
+    ),
+    Mutation(
+        "spent workers are listed again", ((History, "_close", _forget_the_spent),), ("spent workers are not listed",)
+    ),
+    Mutation(
+        "fresh by existence",
+        (
+            (members.Freshness, "fresh", _there_is_a_file),
+            (members.Freshness, "gone_since", _nothing),
+        ),
+        ("the dead are noticed", "all is settled"),
+    ),
+    Mutation(
+        "a success is planned again",
+        ((History, "is_settled", _success_is_not_the_end),),
+        ("settled is not planned again",),
+    ),
+    Mutation(
+        "a worker joins a second group", ((policy, "_standing_by", _list_whoever_is_there),), ("one group in a life",)
+    ),
+    Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
+    Mutation(
+        "the run is not checked",
+        ((journal, "check_run", _nothing), (courier, "check_run", _nothing), (journal, "_reject_foreign", _nothing)),
+        ("runs do not mix", "all is settled"),
+    ),
+    Mutation("bounds are not enforced", ((member.Workers, "overruns", lambda *_: []),), ("waits are bounded",)),
+)
+
+_lost = members.Freshness.lost
+
+
+@contextlib.contextmanager
+def broken(mutation: Mutation):
+    """Break the rule while this lasts."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, replacement in mutation.patches:
+            stack.enter_context(patch.object(owner, name, replacement))
+        yield

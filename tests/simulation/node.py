@@ -1,0 +1,257 @@
+"""One node: a host that stays, and the lives of daemons on it. A life is the real daemon on a machine of fakes."""
+
+from types import SimpleNamespace
+
+from sidecar.daemon.courier import Answer, Courier, CreatePlan, Request, Visit
+from sidecar.daemon.crew import Crew
+from sidecar.daemon.keeper import Keeper
+from sidecar.daemon.loop import Daemon, Terminate, Timing
+from sidecar.daemon.retention import Retention
+from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.world import Identity, World
+from sidecar.group.member import Bounds, Launch, Workers
+from sidecar.group.messages import Evaluate, Join
+from sidecar.policy import Rules
+from sidecar.records import Checkpoint
+from sidecar.roles import RoleDecision
+from simulation.scheduler import Waiter
+from simulation.storage import NodeCatalog, NodePins, NodeSaves, NodeStorage
+from simulation.workers import FakeProcess
+
+
+class Host:
+    """A machine: its clocks, what it has cached of the storage, and what is wrong with it."""
+
+    def __init__(self, simulation, spec) -> None:
+        self.simulation, self.spec, self.name = simulation, spec, spec.name
+        self.life: Life | None = None
+        self.lives = 0
+        self.gone = False  # for good
+        self.role = spec.role
+        self.wall_offset = spec.wall_offset
+        self.stopped_until = 0.0  # the daemon
+        self.workers_stopped_until = 0.0
+        self.cut_off_until = 0.0
+        self.hangs_until = 0.0
+        self.slowness = 1.0
+        self.stale_for = 0.0
+        self.loses_replies = False
+        self.imports_fail = False
+        self.lies = False
+        self.troubled_until = 0.0
+        self.aimed_at_workers: list = []  # faults
+        self.stop_before_create = 0.0
+        self.stop_after_create = 0.0
+        self.cache: dict = {}
+        self.listings: dict = {}
+        self.replaced: set[str] = set()
+
+    # -- sidecar.clock.Clock ------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """CLOCK_BOOTTIME: it began at another time on each machine, and no fault touches it."""
+        return self.simulation.scheduler.now + self.spec.boot_offset
+
+    def wall(self) -> float:
+        """The wall clock, which people and NTP set."""
+        return 1.8e9 + self.simulation.scheduler.now + self.wall_offset
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a daemon, unless one runs."""
+        if not self.gone and (self.life is None or self.life.over):
+            self.lives += 1
+            self.life = Life(self.simulation, self, f"{self.spec.key}x{self.lives}")
+            self.simulation.lives.append(self.life)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a daemon runs."""
+        return self.life is not None and not self.life.over
+
+
+class _Nothing:
+    """A port that nobody binds, and whoever hands it out."""
+
+    number = 1
+
+    def reserve(self) -> "_Nothing":
+        """As `Ports.reserve`."""
+        return self
+
+    def close(self) -> None:
+        """As `Port.close`."""
+
+
+class _Log:
+    """Turns what a daemon logs into lines of the history, if there is one."""
+
+    def __init__(self, life) -> None:
+        self._life = life
+
+    def info(self, event: str, **fields) -> None:
+        """Keep it."""
+        self._life.simulation.note(lambda: f"{self._life.name} logs {event} {fields}")
+
+    warning = info
+
+    def entry(self, entry) -> None:
+        """The journal is told by whoever writes it."""
+
+
+class Life:
+    """One daemon from its start to its end: the loop, its courier, its worker processes."""
+
+    def __init__(self, simulation, host: Host, incarnation: str) -> None:
+        self.simulation, self.host, self.incarnation = simulation, host, incarnation
+        self.name = f"{host.spec.name} ({incarnation})"
+        self.over = False
+        self.leaves_writes = False
+        self.role = host.role
+        self.began = simulation.scheduler.now
+        self.ended = float("inf")
+        self.terminated = False
+        self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
+        self.processes: dict[str, FakeProcess] = {}
+        simulation.roles[f"{host.name}.{incarnation}"] = self.role
+        self.waiter: Waiter | None = None
+        self.told_history = -1
+        self._inbox: list = []
+        self._turn_at = float("inf")
+        self._turns = 0
+        self._nonces = 0
+        spec = host.spec
+        self.storage = NodeStorage(simulation, self)
+        self.catalog = NodeCatalog(simulation, self, spec.settings.visibility)
+        place = SimpleNamespace(is_dir=lambda: simulation.disk.exists)
+        pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
+        keeper = Keeper(place, self.catalog, None, pins, saves, host, spec.settings.pin_max)  # type: ignore[arg-type]
+        self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
+        self.daemon = self._daemon(spec)
+        self.wake(simulation.scheduler.now + 0.01)
+
+    def _daemon(self, spec) -> Daemon:
+        settings = spec.settings
+        identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
+        world = World(identity, settings.lease, start_new=settings.start_new)
+        return Daemon(
+            world,
+            Rules(**settings.rules()),
+            Timing(
+                settings.beat, settings.lease, settings.sweep, settings.storage, settings.visibility, settings.drain
+            ),
+            Retention(2),
+            self,
+            self._crew(identity) if self.role == "worker" or spec.chief_has_workers else None,
+            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
+            self.simulation.run_dir,
+            self.host,
+            _Log(self),
+            self._show,
+            Scribe(world, self.host, new_nonce=self._nonce),
+        )
+
+    def _crew(self, identity: Identity) -> Crew:
+        settings, spec = self.host.spec.settings, self.host.spec
+        bounds = Bounds(
+            settings.join, settings.restore, settings.first_batch, settings.stall, stall_factor=settings.stall_factor
+        )
+        run_dir = self.simulation.run_dir
+        launch = Launch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")
+        workers = Workers(
+            launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
+        )
+        join = Join("", (), 0, "task.py:task", "tensorflow", "", 2)
+        return Crew(workers, join, settings.backoff_first, settings.backoff_last, None, _Log(self))
+
+    def _start(self, worker: str, **_) -> FakeProcess:
+        process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)
+        self.processes[worker] = self.simulation.processes[worker] = process
+        return process
+
+    def _nonce(self) -> str:
+        self._nonces += 1
+        return f"{self.host.spec.key}.{self.incarnation}.{self._nonces}"
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def resumes_at(self) -> float:
+        """As lives do: until when it is stopped."""
+        return self.host.stopped_until
+
+    def end(self, *, leaves_writes: bool = False) -> None:
+        """The daemon is gone, and its worker processes with it."""
+        self.over, self.leaves_writes, self.ended = True, leaves_writes, self.simulation.scheduler.now
+        for process in self.processes.values():
+            process.end(-9)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.terminated = True
+        self.receive(Terminate("SIGTERM"))
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def receive(self, message) -> None:
+        """A message arrives; the loop turns a moment later."""
+        if not self.over:
+            self._inbox.append(message)
+            self.wake(self.simulation.scheduler.now + 0.0005)
+
+    def wake(self, when: float) -> None:
+        """Turn then, or sooner."""
+        if when >= self._turn_at:
+            return
+        self._turn_at = when
+        self._turns += 1
+        turn = self._turns
+        self.simulation.scheduler.at(when, lambda: self._turn(turn), self)
+
+    def _turn(self, turn: int) -> None:
+        if turn != self._turns:
+            return
+        self._turn_at = float("inf")
+        inbox, self._inbox = self._inbox, []
+        daemon, simulation = self.daemon, self.simulation
+        try:
+            for message in inbox:
+                daemon.observe(message)
+            wake = daemon.tick() if daemon.exit is None else 0.0
+        except Exception as error:  # noqa: BLE001 - whatever the daemon raises is a finding
+            simulation.crashed(self, error)
+            return
+        if daemon.exit is not None:
+            self.end()
+            simulation.exited(self, daemon.exit)
+            return
+        simulation.turned(self)
+        self.wake(max(wake - self.host.spec.boot_offset, simulation.scheduler.now + 0.0001))
+
+    def _show(self, status, history) -> None:
+        self.simulation.shown(self, status, history)
+
+    # -- the carrier of requests --------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """As `Courier.submit`: the courier carries it out while others go on."""
+        if isinstance(request, CreatePlan):
+            self.simulation.proposes(self, request.plan)
+        elif isinstance(request, Visit):
+            self.simulation.counts["visits"] += 1
+
+        def carry() -> None:
+            answer: Answer = self.courier.answer(request)
+            if not self.over:
+                self.receive(answer)
+
+        self.waiter = Waiter(carry)
+        self.simulation.waiters.append(self.waiter)
+        self.simulation.scheduler.at(self.simulation.scheduler.now + 0.0005, self.waiter.resume, self)
+
+    def rest(self, seconds: float) -> None:
+        """Called from inside the courier: give others time, and be stopped here if the daemon is."""
+        waiter, scheduler = self.waiter, self.simulation.scheduler
+        assert waiter is not None
+        scheduler.at(scheduler.now + seconds, waiter.resume, self)
+        waiter.wait()

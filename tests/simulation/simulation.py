@@ -1,0 +1,344 @@
+"""One schedule: builds what the scenario says, lets time pass, lets the faults happen, asks the referee."""
+
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from sidecar.agreement import journal, members
+from sidecar.errors import NodeNameTakenError, StorageLostError
+from simulation import faults
+from simulation.disk import Content, Disk, digest_of
+from simulation.invariants import Referee
+from simulation.node import Host, Life
+from simulation.scenario import AFTER_PLAN, AIMS_FOR, LINGERS, Scenario
+from simulation.scheduler import Scheduler
+from simulation.workers import Cluster
+
+_LOOK_EVERY = 1.0
+_AFTERWARDS = 3.0  # what is settled must stay so
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that did not hold, and how."""
+
+    invariant: str
+    message: str
+    at: float
+
+
+@dataclass(slots=True)
+class Report:
+    """What a schedule came to."""
+
+    scenario: Scenario
+    violation: Violation | None
+    digest: int
+    seconds: float
+    steps: int
+    plans: int
+    outcomes: Counter[str]
+    checked: Counter[str]
+    counts: Counter[str]
+    history: list[str] = field(default_factory=list)
+
+
+class Simulation:
+    """One schedule of one scenario."""
+
+    def __init__(self, scenario: Scenario, *, history: bool = False) -> None:
+        self.scenario = scenario
+        self.random = Random(f"{scenario.seed}/run")
+        self.scheduler = Scheduler(str(scenario.seed))
+        self.disk = Disk()
+        self.referee = Referee(self)
+        self.latency = scenario.latency
+        self.run_dir = Path("/run")
+        self.hangs_until = self.troubled_until = 0.0
+        self.counts: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.plans = 0
+        self.aimed: list = []  # faults that wait for the next plan
+        self.roles: dict[str, str] = {}
+        self.said: list = [()]  # what ranks said for each result
+        self.clusters: dict = {}
+        self.processes: dict = {}
+        self.finished: set[int] = set()  # plans of which a rank has the result
+        self.found: dict = {}
+        self.lives: list[Life] = []
+        self.waiters: list = []  # kept to the end: one that is dropped would run its last lines at any moment
+        self.violation: Violation | None = None
+        self.history: list[str] | None = [] if history else None
+        self.hosts = [Host(self, spec) for spec in scenario.nodes]
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Let it all happen."""
+        scenario, at = self.scenario, self.scheduler.at
+        for host in self.hosts:
+            at(host.spec.starts_at, host.start)
+        for save in scenario.saves:
+            at(save.at, lambda save=save: self._save(save))
+        for fault in scenario.faults:
+            at(fault.at, lambda fault=fault: self._begin(fault))
+        self._sync()
+        with _memory_of_records():
+            self.scheduler.run(scenario.quiet_after)
+            if self.violation is None:
+                self._heal()
+                self._wait_for_all_to_be_settled()
+        return Report(
+            scenario,
+            self.violation,
+            self.scheduler.digest ^ hash(tuple(sorted(map(_number, self.disk.files.values())))),
+            self.scheduler.now,
+            self.scheduler.steps,
+            self.plans,
+            self.outcomes,
+            self.referee.checked,
+            self.counts,
+            self.history or [],
+        )
+
+    def _heal(self) -> None:
+        """Nothing goes wrong any more, and people start again what does not run."""
+        self.note(lambda: "all faults are over")
+        self.hangs_until = 0.0
+        for host in self.hosts:
+            faults.heal(host)
+            host.troubled_until = max(host.troubled_until, self.scheduler.now)
+        self.troubled_until = self.scheduler.now
+        for host in self.hosts:
+            if not host.gone and not any(other.runs for other in self.hosts if other.name == host.name):
+                host.start()
+
+    def _wait_for_all_to_be_settled(self) -> None:
+        end = self.scheduler.now + self.bound()
+        book = self.referee
+        while self.violation is None and self.scheduler.now < end:
+            self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
+            if not book.unsettled() and book.book.open is None and self._one_each() and book.run is not None:
+                self.scheduler.run(self.scheduler.now + _AFTERWARDS)
+                if not book.unsettled() and book.book.open is None:
+                    break
+        if self.violation is None and self._could_go_on():
+            left = book.unsettled()
+            book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
+            book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")
+            book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
+        else:
+            self.counts["liveness not asked for"] += self.violation is None
+
+    def bound(self) -> float:
+        """Seconds within which all must be settled once faults stopped: a sum of bounds that are settings."""
+        settings = [host.spec.settings for host in self.hosts]
+        longest = max(
+            each.plan_cap + 9 * each.lease + each.join + each.visibility + len(settings) * each.patience
+            for each in settings
+        )
+        each_try = 2 * settings[0].backoff_last + 15.0 + settings[0].join
+        return longest + each_try * (len(self.scenario.saves) * (settings[0].max_attempts + 1) + 2)
+
+    def _could_go_on(self) -> bool:
+        """Whether enough workers of one kind run."""
+        alike: Counter = Counter()
+        for life in self._running():
+            if life.role == "worker":
+                alike[life.host.spec.version, life.host.spec.task] += life.host.spec.replicas
+        needed = max(host.spec.settings.min_workers for host in self.hosts)
+        return bool(alike) and max(alike.values()) >= needed
+
+    def _running(self) -> list[Life]:
+        return [host.life for host in self.hosts if host.runs and host.life is not None]
+
+    def _one_each(self) -> bool:
+        names = Counter(life.host.name for life in self._running())
+        return max(names.values(), default=1) == 1
+
+    # -- the world ----------------------------------------------------------------------------------------------------
+
+    def _save(self, save) -> None:
+        content = Content(save.name, digest_of(save.content), save.step, self.scheduler.now)
+        before = self.disk.checkpoints.get(save.name)
+        known = dict(self.disk.checkpoints)
+        gone = self.disk.write(content, self.scenario.keep)
+        self.referee.gone |= {known[name].key for name in gone} | ({before.key} if before else set())
+        self.note(
+            lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
+        )
+
+    def _begin(self, fault) -> None:
+        """A fault that is aimed waits for a plan; if none comes it happens anyway."""
+        if not fault.aimed or fault.kind.startswith("worker_"):
+            self._strike(fault)
+            return
+        self.aimed.append(fault)
+        self.scheduler.at(self.scheduler.now + AIMS_FOR, lambda: fault in self.aimed and self._strike(fault))
+
+    def _strike(self, fault) -> None:
+        if fault in self.aimed:
+            self.aimed.remove(fault)
+        self.counts[fault.kind] += 1
+        self.note(lambda: str(fault))
+        host = self.hosts[fault.node]
+        host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+        if fault.kind in faults.EVERYWHERE:
+            self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
+        faults.STRIKE[fault.kind](self, host, fault)
+
+    def _sync(self) -> None:
+        self.disk.sync()
+        self.scheduler.at(self.scheduler.now + self.scenario.sync_every, self._sync)
+
+    def add(self, spec, role: str) -> Host:
+        """One more machine."""
+        host = Host(self, spec)
+        host.role = role
+        self.hosts.append(host)
+        return host
+
+    def stop_daemon(self, host: Host, seconds: float, where: str = "") -> None:
+        """SIGSTOP, and SIGCONT so much later."""
+        host.stopped_until = max(host.stopped_until, self.scheduler.now + seconds)
+        host.troubled_until = max(host.troubled_until, host.stopped_until + LINGERS)
+        self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
+
+    def content_at(self, path: str) -> Content | None:
+        """What lies where a worker is told to restore from."""
+        return self.disk.pins.get(Path(path).parent.name)
+
+    def below_run(self, path: str) -> str:
+        """A path relative to the state directory."""
+        return path.removeprefix(f"{self.run_dir}/")
+
+    def cluster(self, join) -> Cluster:
+        """The group that a worker is told to join."""
+        if join.group not in self.clusters:
+            self.clusters[join.group] = Cluster(len(join.members), tells=self.random.random() < 0.5)
+        return self.clusters[join.group]
+
+    def note_result(self, said: tuple) -> int:
+        """Remember what the ranks said; returns the number that stands for it."""
+        self.said.append(said)
+        return len(self.said) - 1
+
+    # -- told by fakes ------------------------------------------------------------------------------------------------
+
+    def appeared(self, path: str, data: bytes, life: Life) -> None:
+        """A name was created."""
+        self.note(lambda: f"{life.name} creates {path}: {_short(data)}")
+        if path.startswith("plans/"):
+            self.plans += 1
+            for fault in self.aimed:
+                when = self.scheduler.now + AFTER_PLAN * self.random.random()
+                self.scheduler.at(when, lambda fault=fault: self._strike(fault))
+            self.aimed.clear()
+        if path.startswith("outcomes/"):
+            outcome = journal.loads(journal.Outcome, data)
+            self.outcomes[outcome.kind or outcome.status] += 1
+        self.referee.appeared(path, data, life)
+
+    def proposes(self, life: Life, plan) -> None:
+        """A daemon decided to create a plan."""
+        self.note(lambda: f"{life.name} decides plan {plan.plan}")
+        self.referee.proposes(life, plan)
+
+    def pinned(self, content: Content, folder: str, life: Life) -> None:
+        """A pin stands."""
+        self.note(lambda: f"{life.name} pins {folder}")
+        self.referee.pinned(content)
+
+    def unpinned(self, content: Content, folder: str, life: Life) -> None:
+        """A pin went."""
+        self.note(lambda: f"{life.name} lets go {folder}")
+        self.referee.unpinned(content, life)
+
+    def tidied(self, folders, life: Life) -> None:
+        """A daemon removed saves."""
+        self.referee.tidied(folders, life)
+        for folder in [each for each in self.disk.saves if each.startswith(tuple(f"{each}/" for each in folders))]:
+            del self.disk.saves[folder]
+
+    def joined(self, process, command) -> None:
+        """A worker was told to join."""
+        self.counts["joins"] += 1
+        self.note(lambda: f"{process.worker} joins {command.group} as rank {command.rank}")
+
+    def turned(self, life: Life) -> None:
+        """A loop turned."""
+        self.counts["turns"] += 1
+        self.referee.turned(life)
+
+    def shown(self, life: Life, _, history) -> None:
+        """A daemon showed its status."""
+        self.referee.shown(life, history)
+
+    def crashed(self, life: Life, error: Exception) -> None:
+        """The loop raised."""
+        self.violate("daemons do not crash", f"{life.name}: {type(error).__name__}: {error}")
+
+    def exited(self, life: Life, exit_) -> None:
+        """A daemon ended by itself; its supervisor starts it again, unless the exit code says not to."""
+        self.note(lambda: f"{life.name} ends: {exit_}")
+        self.counts[f"exit: {exit_ if isinstance(exit_, int) else type(exit_).__name__}"] += 1
+        self.referee.exited(life, exit_)
+        if not isinstance(exit_, NodeNameTakenError | StorageLostError | int):
+            self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
+
+    def violate(self, invariant: str, message: str) -> None:
+        """An invariant does not hold: stop here."""
+        if self.violation is None:
+            self.violation = Violation(invariant, message, self.scheduler.now)
+            self.scheduler.stopped = True
+            self.note(lambda: f"VIOLATION of {invariant!r}: {message}")
+
+    def note(self, line) -> None:
+        """Add a line to the history, if anybody wants one."""
+        if self.history is not None:
+            self.history.append(f"t={self.scheduler.now:8.3f}  {line()}")
+
+
+def simulate(scenario: Scenario, *, history: bool = False) -> Report:
+    """Run a scenario."""
+    return Simulation(scenario, history=history).run()
+
+
+@contextlib.contextmanager
+def _memory_of_records():
+    """All nodes of a simulation live in one process: what one of them wrote is not parsed by each of the others.
+
+    Records are frozen, and what is written is read back as an equal record: `tests/test_records.py`. Bytes that nobody
+    wrote so, torn ones, are parsed.
+    """
+    dumps, loads, known = journal.dumps, journal.loads, {}
+
+    def remembered_dumps(record):
+        data = dumps(record)
+        known[type(record), data] = record
+        return data
+
+    def remembered_loads(cls, data):
+        found = known.get((cls, data))
+        if found is None:
+            found = known[cls, data] = loads(cls, data)
+        return found
+
+    for module in (journal, members):
+        module.dumps, module.loads = remembered_dumps, remembered_loads
+    try:
+        yield
+    finally:
+        for module in (journal, members):
+            module.dumps, module.loads = dumps, loads
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "little") % (2**61 - 1)
+
+
+def _short(data: bytes) -> str:
+    text = data.decode(errors="replace")
+    return text if len(text) <= 700 else f"{text[:700]}…"

@@ -1,0 +1,257 @@
+"""What one daemon reaches of the shared disk: every operation takes time, and everything that can go wrong does.
+
+`NodeStorage` is a `sidecar.agreement.storage.Storage`. An operation is sent, carried out by the storage a moment later,
+and answered some time after that; others act in between. The daemon may be stopped at any of these moments. A write
+that was sent by a daemon that died since may still be carried out.
+"""
+
+from sidecar.checkpoints.catalog import Found, Look
+from sidecar.errors import IncompleteError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Settlement
+from simulation.disk import JOURNAL, Content, Disk
+
+
+class NodeStorage:
+    """The run's state directory, as one life of a daemon reaches it. Called from inside its courier."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life, self._host = simulation, life, life.host
+        self._disk: Disk = simulation.disk
+        self._random = simulation.random
+
+    # -- sidecar.agreement.storage.Storage --------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes) -> None:
+        """As `Storage.create`."""
+        host = self._host
+        if host.stop_before_create and path.startswith(("plans/", "outcomes/")):
+            length, host.stop_before_create = host.stop_before_create, 0.0
+            self._simulation.stop_daemon(host, length, f"before it creates {path}")
+            self._life.rest(0.0)
+
+        def effect() -> None:
+            lost = host.loses_replies and self._random.random() < 0.5
+            if lost and self._random.random() < 0.5:
+                raise StorageError(f"cannot create {path}: Input/output error")
+            self._create(path, data)
+            if host.stop_after_create and path.startswith(("plans/", "outcomes/")):
+                length, host.stop_after_create = host.stop_after_create, 0.0
+                self._simulation.stop_daemon(host, length, f"after it created {path}")
+            if lost:
+                raise StorageError(f"cannot create {path}: Input/output error")
+
+        host.cache.pop(path, None)
+        try:
+            self.call(effect, writes=True)
+        finally:
+            self._disk.unreturned.discard(path)  # a creator that raises reads the name, or creates it again
+
+    def read(self, path: str) -> bytes | None:
+        """As `Storage.read`; what the node has read before may be what it reads again."""
+        host = self._host
+        if not host.stale_for:
+            return self.call(lambda: self._disk.files.get(path))
+
+        def effect() -> bytes | None:
+            now = self._simulation.scheduler.now
+            found, at = host.cache.get(path, (None, -1e9))
+            if now - at <= host.stale_for and self._random.random() < 0.8:
+                return found
+            found = self._disk.files.get(path)
+            host.cache[path] = found, now
+            return found
+
+        return self.call(effect)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """As `Storage.replace`."""
+        host = self._host
+        host.cache.pop(path, None)
+        host.replaced.add(path)
+
+        def effect() -> None:
+            before = self._disk.files.get(path)
+            self._disk.replace(path, data)
+            if is_journal(path) and before is None:
+                self._simulation.appeared(path, data, self._life)
+            elif is_journal(path):
+                self._simulation.referee.replaced(path, before, data, self._life)
+
+        self.call(effect, writes=True)
+
+    def names(self, folder: str) -> list[str]:
+        """As `Storage.names`."""
+        host = self._host
+
+        def effect() -> list[str]:
+            now = self._simulation.scheduler.now
+            found, at = host.listings.get(folder, ((), -1e9))
+            if not (host.stale_for and now - at <= host.stale_for):
+                found = self._disk.names(folder)
+                host.listings[folder] = found, now
+            return found
+
+        return list(self.call(effect))
+
+    # -- how anything of it is done ---------------------------------------------------------------------------------
+
+    def call(self, effect, *, writes: bool = False):
+        """Send it, wait, and return what it returned or raise what it raised."""
+        life, host, scheduler = self._life, self._host, self._simulation.scheduler
+        latency = self._simulation.latency * host.slowness
+        sent = scheduler.now
+        draw = self._random.random
+        waiter = life.waiter
+
+        def serve() -> None:
+            if life.over and not (writes and life.leaves_writes):
+                return
+            now = scheduler.now
+            hangs = max(host.hangs_until, self._simulation.hangs_until)
+            if hangs > now:
+                scheduler.at(hangs + draw() * 0.1, serve)
+                return
+            if host.cut_off_until > now:
+                reply = None, StorageError("cannot reach the state directory: Input/output error")
+            else:
+                try:
+                    reply = effect(), None
+                except (StorageError, VanishedError, IncompleteError) as error:
+                    reply = None, error
+            scheduler.at(now + latency * draw(), lambda: waiter.resume(reply), life)
+
+        scheduler.at(sent + latency * draw(), serve)
+        value, error = waiter.wait()
+        if error is not None:
+            raise error
+        return value
+
+    def _create(self, path: str, data: bytes) -> None:
+        if path not in self._disk.files:
+            self._disk.put(path, data)
+            self._disk.unreturned.add(path)
+            self._simulation.appeared(path, data, self._life)
+
+
+def is_journal(path: str) -> bool:
+    """Whether a name may never change once it stands."""
+    return path.startswith(JOURNAL)
+
+
+class NodeCatalog:
+    """Stands for `checkpoints.catalog.Catalog`: what one daemon sees of checkpoints and pins."""
+
+    def __init__(self, simulation, life, corrupt_after: float) -> None:
+        self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
+        self._disk: Disk = simulation.disk
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+        self._bad_since: dict[tuple[str, str], float] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._accepted: set = set()  # files that do not change are not read again
+
+    def look(self) -> Look:
+        """As `Catalog.look`."""
+        return self._life.storage.call(self._look)
+
+    def _look(self) -> Look:
+        if not self._disk.exists:
+            return Look((), (), (), missing=True)
+        node, now = self._life.host.name, self._simulation.scheduler.now
+        corrupt, waiting, found = [], [], {}
+        for content in self._disk.checkpoints.values():
+            if now - content.written_at < self._life.host.stale_for:
+                continue  # not visible here yet
+            if is_bad(content, node) and (content.key, None) not in self._accepted:
+                since = self._bad_since.setdefault(content.key, now)
+                if now - since < self._corrupt_after:
+                    waiting.append((content.name, "bad checksum"))
+                elif content.key not in self._told:
+                    self._told.add(content.key)
+                    corrupt.append(Settlement(content.name, content.digest, content.step, "corrupt", "bad checksum"))
+                continue
+            self._accepted.add((content.key, None))
+            found[content.key] = self._found(content, None)
+        for folder, content in self._disk.pins.items():
+            if is_bad(content, node) and (content.key, folder) not in self._accepted:
+                waiting.append((folder, "unusable pin"))
+            else:
+                self._accepted.add((content.key, folder))
+                found[content.key] = self._found(content, folder)
+        for each in sorted(found.values(), key=lambda each: (each.checkpoint.step, each.checkpoint.name)):
+            self._seen.setdefault(each.checkpoint.key, (len(self._seen), now))
+        ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
+        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False)
+
+    def _found(self, content: Content, folder: str | None) -> Found:
+        key = content.key, folder
+        known = self._simulation.found.get(key)
+        if known is None:
+            pin = None if folder is None else f"pins/{folder}"
+            checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
+            place = self._simulation.run_dir / (pin or "..")
+            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0)
+        return known
+
+
+class NodePins:
+    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, made at once or over two looks."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+        self._disk: Disk = simulation.disk
+
+    def pin(self, found: Found) -> Found | None:
+        """As `Pinner.pin`."""
+        checkpoint = found.checkpoint
+        folder = checkpoint.folder
+
+        def effect() -> Content | None:
+            content = self._disk.checkpoints.get(checkpoint.name)
+            if folder in self._disk.pins:
+                return self._disk.pins[folder]
+            if content is None:
+                raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
+            if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
+                raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
+            if self._simulation.random.random() < 0.1:
+                return None  # the copy is not finished yet
+            self._disk.pins[folder] = content
+            self._simulation.pinned(content, folder, self._life)
+            return content
+
+        content = self._life.storage.call(effect, writes=True)
+        return None if content is None else self._life.catalog._found(content, folder)
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """As `Pinner.unpin`."""
+
+        def effect() -> None:
+            if (content := self._disk.pins.pop(checkpoint.folder, None)) is not None:
+                self._simulation.unpinned(content, checkpoint.folder, self._life)
+
+        self._life.storage.call(effect, writes=True)
+
+    def bytes(self) -> int:
+        """As `Pinner.bytes`."""
+        return len(self._disk.pins)
+
+    def clean(self, *_) -> None:
+        """Nothing is ever left half made."""
+
+
+class NodeSaves:
+    """Stands for `daemon.saves.Saves`."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+
+    def tidy(self, tidying) -> dict[str, int]:
+        """As `Saves.tidy`."""
+        if tidying.drop:
+            self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        return dict.fromkeys(tidying.measure, 1)
+
+
+def is_bad(content: Content, node: str) -> bool:
+    """Whether it cannot be read on that node."""
+    return "*" in content.corrupt_on or node in content.corrupt_on

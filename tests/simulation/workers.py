@@ -1,0 +1,303 @@
+"""Worker processes that compute nothing but behave as real ones: they join, meet in collectives, save, hang and die.
+
+A collective completes when every rank of the group has entered its own n-th one, and not before: so ranks of a group
+that are told different plans meet in the hello, as real ones would, and find it out there. If one of them is gone the
+others wait; some time later they notice, or never do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.group.process import Exited
+from sidecar.records import Result, Value
+from simulation.disk import Saved
+from simulation.faults import befall
+from simulation.storage import is_bad
+
+SIGKILL = -9
+WAITING = frozenset({"standby", "idle", "hello", "reduce"})
+"""Phases in which a process does nothing that could be judged: it waits for a command, or for its peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rank brings into a collective."""
+
+    plan: int
+    digest: str  # of the checkpoint it was told
+    restored: str  # of what it restored
+    task: str
+    profile: str
+    worker: str
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The processes of one group, wherever they run."""
+
+    size: int
+    ranks: dict[int, "FakeProcess"] = field(default_factory=dict)
+    collectives: list[dict[int, Said | None]] = field(default_factory=list)
+    tells: bool = True  # its runtime notices that a peer went, sooner or later
+
+
+class FakeProcess:
+    """One worker process. Everything it does is an event of its own life."""
+
+    def __init__(self, simulation, life, worker: str, pid: int) -> None:
+        self.simulation, self.life, self.host = simulation, life, life.host
+        self.worker, self.pid = worker, pid
+        self.over = False
+        self.ended_at = 0.0
+        self.hangs = False  # whatever it does next never ends
+        self.hung_since: float | None = None
+        self.phase = "import"
+        self.stopped_until = 0.0
+        self.join: Join | None = None
+        self.cluster: Cluster | None = None
+        self.task = ""
+        self.joined = False
+        self.saving: str | None = None
+        self._commands: list = []
+        self._busy = True
+        self._entered = 0
+        self._then: Callable[[list[Said | None]], None] | None = None
+        self._told_at = 0.0
+        self._after(0.3, 1.0, self._imported)
+
+    # -- group.process.Process ----------------------------------------------------------------------------------------
+
+    def send(self, command) -> None:
+        """As `Process.send`."""
+        if isinstance(command, Join):
+            if self.join is not None:
+                self.simulation.violate("one group in a life", f"{self.worker} was told to join a second group")
+            self.join = command
+            self.simulation.joined(self, command)
+        self._commands.append(command)
+        if not self._busy:
+            self._busy = True
+            self._after(0.001, 0.01, self._next)
+
+    def kill(self) -> None:
+        """As `Process.kill`."""
+        self.end(SIGKILL)
+
+    # -- what befalls it ----------------------------------------------------------------------------------------------
+
+    def resumes_at(self) -> float:
+        """As lives do: until when it is stopped."""
+        return max(self.stopped_until, self.host.workers_stopped_until)
+
+    def end(self, status: int) -> None:
+        """It is gone; its peers wait for it in vain."""
+        if self.over:
+            return
+        self.over, self.ended_at = True, self.simulation.scheduler.now
+        self._report(Exited(status, ""), 0.05)
+        self._abandon()
+
+    def fail(self, kind: str) -> None:
+        """It finds something wrong and says so; it does nothing any more, so its peers wait in vain."""
+        if self.over or self.hangs or self.join is None:
+            return
+        self._failed(kind, "as it was told to by the seed")
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    def _after(self, least: float, most: float, do: Callable[[], None]) -> None:
+        scheduler = self.simulation.scheduler
+        when = scheduler.now + self.simulation.random.uniform(least, most) * min(self.host.slowness, 4.0)
+
+        def step() -> None:
+            if self.host.aimed_at_workers and self.cluster is not None and self.simulation.random.random() < 0.2:
+                befall(self, self.host.aimed_at_workers.pop(0))
+            if self.over:
+                return
+            if self.resumes_at() > scheduler.now:
+                scheduler.at(self.resumes_at(), step, self)
+            elif self.hangs:
+                if self.hung_since is None and self.phase not in WAITING:
+                    self.hung_since = self.simulation.scheduler.now
+            else:
+                do()
+
+        scheduler.at(when, step, self)
+
+    def _report(self, report, delay: float = 0.01) -> None:
+        """One pipe: reports arrive in the order in which they were sent."""
+        if isinstance(report, Phase):
+            self.phase = report.phase
+        scheduler, life = self.simulation.scheduler, self.life
+        self._told_at = max(self._told_at + 1e-6, scheduler.now + delay * self.simulation.random.random())
+        scheduler.at(self._told_at, lambda: life.receive((self.worker, report)))
+
+    def _imported(self) -> None:
+        if self.host.imports_fail:
+            self.end(SIGKILL)  # as if memory were short: an exit of its own would say that the task cannot be used
+            return
+        self._report(Ready("tensorflow", "2"))
+        self.phase = "standby"
+        self._next()
+
+    def _next(self) -> None:
+        if not self._commands:
+            self._busy = False
+            return
+        command = self._commands.pop(0)
+        if isinstance(command, Check):
+            self._report(Phase("import"))
+            self._after(0.1, 0.5, self._checked)
+        elif isinstance(command, Join):
+            self._report(Phase("join"))
+            self.cluster = self.simulation.cluster(command)
+            self.cluster.ranks[command.rank] = self
+            self._after(0.05, 0.3, lambda: self._meet(None, self._built))
+        else:
+            self._evaluate(command)
+
+    def _checked(self) -> None:
+        self._report(Checked(self.host.spec.task, ("test",)))
+        self._next()
+
+    def _built(self, _) -> None:
+        self._report(Phase("import"))
+        self.task = self.host.spec.task
+        self._report(Phase("build"))
+
+        def done() -> None:
+            assert self.join is not None
+            self.joined = True
+            self.phase = "idle"
+            self._report(Joined(self.join.group, self.task, {"profile": self.host.spec.profile}))
+            self._next()
+
+        self._after(0.1, 0.5, done)
+
+    # -- an evaluation: restore, hello, evaluate, save, reduce ---------------------------------------------------------
+
+    def _evaluate(self, command: Evaluate) -> None:
+        self._report(Phase("restore", command.plan))
+        self._after(0.05, 0.4, lambda: self._restore(command))
+
+    def _restore(self, command: Evaluate) -> None:
+        content = self.simulation.content_at(command.path)
+        if content is None:
+            self._failed("vanished", f"{command.path} is gone", command.plan)
+            return
+        if is_bad(content, self.host.name):
+            self._failed("corrupt", f"{command.path}: bad checksum", command.plan)
+            return
+        wrong = self.host.name in content.wrong_on
+        restored = f"{content.digest} with a bit that fell over on {self.host.name}" if wrong else content.digest
+        said = Said(command.plan, command.checkpoint.digest, restored, self.task, self.host.spec.profile, self.worker)
+        self._report(Phase("hello", command.plan))
+        self._meet(said, lambda all_said: self._heard(command, said, all_said))
+
+    def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
+        told = {(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said}
+        if len(told) > 1:
+            self._failed("mismatch", "ranks are not about to do the same", command.plan)
+            return
+        self._report(Phase("evaluate", command.plan))
+        self._batch(command, said, self.simulation.random.randint(1, 3))
+
+    def _batch(self, command: Evaluate, said: Said, left: int) -> None:
+        if left:
+            self._report(Progress(command.plan, 4 - left, None))
+            self._after(0.05, 0.6, lambda: self._batch(command, said, left - 1))
+            return
+        self._report(Phase("save", command.plan))
+        self._after(0.02, 0.2, lambda: self._save(command, said))
+
+    def _save(self, command: Evaluate, said: Said) -> None:
+        folder = self.simulation.below_run(command.save_to)
+        self.simulation.disk.saves[folder] = Saved(self.worker)
+        self.saving = folder
+        self._after(0.05, 0.5, lambda: self._saved(command, said, folder))
+
+    def _saved(self, command: Evaluate, said: Said, folder: str) -> None:
+        """A rank enters the last collectives only with its saves durable."""
+        if folder in self.simulation.disk.saves:  # else the storage came back without it, which fsync tells
+            self.simulation.disk.saves[folder].durable = True
+            self.saving = None
+            self._report(Phase("reduce", command.plan))
+            self._meet(said, lambda all_said: self._compare(command, said, all_said))
+        else:
+            self._failed("storage", f"cannot write {folder}: Input/output error", command.plan)
+
+    def _compare(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
+        if len({each.restored if each else None for each in all_said}) > 1:
+            self._failed("mismatch", "ranks restored different values", command.plan)
+            return
+        self._meet(said, lambda _: self._done(command, all_said))
+
+    def _done(self, command: Evaluate, all_said: list[Said]) -> None:
+        assert self.join is not None
+        self.simulation.finished.add(command.plan)
+        token = float(self.simulation.note_result(tuple(all_said)))
+        if self.host.lies:
+            token += 0.5
+        value = Value(token, token.hex())
+        result = Result(
+            group=self.join.group,
+            workers=len(self.join.members),
+            examples={"test": 10},
+            metrics={"test": {"accuracy": value}},
+            phases={},
+            variables=all_said[0].restored,
+            task=self.task,
+            profile={"profile": self.host.spec.profile},
+            saves=(),
+        )
+        self.phase = "idle"
+        self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
+        self._next()
+
+    def _failed(self, kind: str, message: str, plan: int | None = None) -> None:
+        self._report(Failed(kind, message, plan, self.join.rank if self.join else None))
+        self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
+        self._abandon()
+
+    # -- collectives --------------------------------------------------------------------------------------------------
+
+    def _meet(self, said: Said | None, then: Callable[[list], None]) -> None:
+        """Enter the next collective, go on when all ranks are in it."""
+        cluster = self.cluster
+        assert cluster is not None
+        assert self.join is not None
+        self._then, number = then, self._entered
+        self._entered += 1
+        if number == len(cluster.collectives):
+            cluster.collectives.append({})
+        there = cluster.collectives[number]
+        there[self.join.rank] = said
+        if len(there) == cluster.size and not any(each.over for each in cluster.ranks.values()):
+            all_said = [there[rank] for rank in range(cluster.size)]
+            for rank in range(cluster.size):
+                cluster.ranks[rank]._go_on(all_said)
+        elif any(each.over for each in cluster.ranks.values()):
+            self._peer_lost()
+
+    def _go_on(self, all_said: list) -> None:
+        then, self._then = self._then, None
+        assert then is not None
+        self._after(0.001, 0.1, lambda: then(all_said))
+
+    def _abandon(self) -> None:
+        for process in list(self.cluster.ranks.values()) if self.cluster else ():
+            if process is not self and process._then is not None:
+                process._peer_lost()
+
+    def _peer_lost(self) -> None:
+        """The runtime tells that a peer went, sooner or later, or the rank hangs on."""
+        assert self.cluster is not None
+        if self.cluster.tells and self.simulation.random.random() < 0.8:
+            waiting = self._then
+
+            def notice() -> None:
+                if self._then is waiting:
+                    self._failed("member_lost", "a peer went away")
+
+            self._after(0.2, 4.0, notice)
