@@ -155,7 +155,12 @@ class Life:
     def _crew(self, identity: Identity) -> Crew:
         settings, spec = self.host.spec.settings, self.host.spec
         bounds = Bounds(
-            settings.join, settings.restore, settings.first_batch, settings.stall, stall_factor=settings.stall_factor
+            settings.join,
+            settings.restore,
+            settings.first_batch,
+            settings.stall,
+            stall_factor=settings.stall_factor,
+            halt=settings.lease,
         )
         run_dir = self.simulation.run_dir
         launch = Launch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")
