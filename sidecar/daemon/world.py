@@ -74,7 +74,7 @@ class World:
     _looks: int = 0
     _chosen: list[Checkpoint] = field(default_factory=list)
     _chosen_in: tuple[int, int, bool, str | None] | None = None
-    _waiting: tuple[str, ...] = ()  # the phases of all ranks of the open plan, if each is one in which it waits
+    _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
 
@@ -323,15 +323,17 @@ class World:
         return self._chosen
 
     def _all_waiting(self) -> tuple[str, ...]:
-        """The phase of every rank of the open plan; empty unless all of them wait for the others, as their nodes say.
+        """The open plan and the phase of each rank; empty unless all of them wait for the others, as their nodes say.
 
         As long as one of them works the others wait for it, and its own daemon judges it.
         """
         plan = self.history.open
-        phases = []
-        for member in plan.members or () if plan is not None else ():
+        if plan is None:
+            return ()
+        phases = [str(plan.plan)]
+        for member in plan.members or ():
             told = self._freshness.heartbeat(member.node)
-            in_it = told is not None and plan is not None and told.plan == plan.plan and told.outcome < plan.plan
+            in_it = told is not None and told.plan == plan.plan and told.outcome < plan.plan
             doing = (told.doing or ()) if told is not None and in_it else ()
             phase = next((each.phase for each in doing if each.worker == member.worker), None)
             if phase not in _TOGETHER:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from sidecar.agreement.members import Reading
 from sidecar.checkpoints.catalog import Found, Look
 from sidecar.daemon.world import Identity, World
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Doing, Heartbeat, Member, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 
 
@@ -31,9 +32,10 @@ def given_up(step, verdict):
 
 
 def heartbeat(node, beat=1, **changes):
-    given = {"incarnation": "i1", "role": "worker", "state": "ready", "version": "1", "task": "t1"} | changes
+    given = {"incarnation": "i1", "role": "worker", "state": "ready", "version": "1", "task": "t1"}
+    given |= {"plan": 0, "outcome": 0} | changes
     slots = (Slot(None, None, None, f"{node}.i1.1", "h:1"),)
-    return Heartbeat("r", node, beat=beat, role_source="setting", plan=0, outcome=0, slots=slots, **given)
+    return Heartbeat("r", node, beat=beat, role_source="setting", slots=slots, **given)
 
 
 def meet(world, now, *others):
@@ -48,6 +50,10 @@ def plan(number, step=1, *, members=("n1.i1.1",), settles=(), task="t1"):
 
 def failure(number):
     return Outcome(number, "r", "o", "failed", "n1", "now", kind="stalled")
+
+
+def success(number):
+    return replace(failure(number), status="succeeded", kind=None)
 
 
 def view(world, now):
@@ -240,3 +246,34 @@ def test_the_newest_checkpoint_is_the_one_discovered_last():
     assert world.status(1.0, None, ()).newest.step == 200
     world.see(look(100, 50), (), 2.0, 3.0)
     assert world.status(2.0, None, ()).newest.step == 50
+
+
+def waiting(world, now, number, *phases):
+    """Both nodes say what their rank does in a plan."""
+    own, other = (
+        heartbeat(node, int(now), plan=number, outcome=number - 1, doing=(Doing(f"{node}.i1.1", phase),))
+        for node, phase in zip(("n1", "n2"), phases, strict=True)
+    )
+    world.meet(own, Reading((other,)), now)
+
+
+def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
+    """One that works, another phase, another plan: each is a sign that they reach each other."""
+    world = new_world()
+    world.fold(plan(1, members=("n1.i1.1", "n2.i1.1")), 0.0)
+    for now, phases, since in (
+        (2.0, ("hello", "evaluate"), None),
+        (4.0, ("hello", "hello"), 4.0),
+        (6.0, ("hello", "hello"), 4.0),
+        (8.0, ("reduce", "hello"), 8.0),
+        (10.0, ("reduce", "conclude"), None),
+        (12.0, ("reduce", "reduce"), 12.0),
+    ):
+        waiting(world, now, 1, *phases)
+        assert view(world, now).stuck_since == since
+    world.fold(success(1), 13.0)
+    world.fold(plan(2, 2, members=("n1.i1.1", "n2.i1.1")), 13.0)
+    waiting(world, 14.0, 2, "reduce", "reduce")
+    assert view(world, 14.0).stuck_since == 14.0
+    waiting(world, 16.0, 1, "reduce", "reduce")
+    assert view(world, 16.0).stuck_since is None, "heartbeats of before tell nothing of this plan"
