@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkpoints.kinds import KINDS
 
 from sidecar.checkpoints.catalog import Catalog
 
@@ -83,6 +84,15 @@ def real_writer(tmp_path_factory) -> Iterator[RealWriter]:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def written(real_writer, tmp_path_factory) -> Path:
+    """A folder for each of KINDS, with one checkpoint named `m-5` in it."""
+    folder = tmp_path_factory.mktemp("written")
+    for kind in KINDS:
+        real_writer.write(kind, folder / kind)
+    return folder
 
 
 @pytest.fixture

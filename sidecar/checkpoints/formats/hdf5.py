@@ -43,8 +43,9 @@ class Hdf5:
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every file that is named like one, but not the shards of a larger set of weights."""
         del folder
+        beside = listing.files.keys() | listing.escaping
         for file in listing.files.values():
-            if file.name.endswith(self.suffixes) and not is_shard(file.name, listing.files):
+            if file.name.endswith(self.suffixes) and not is_shard(file.name, beside):
                 yield Candidate(file.name, (file,))
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:

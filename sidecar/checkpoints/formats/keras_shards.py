@@ -9,7 +9,6 @@ does not know, and if the shards are large enough for the values that it counts.
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +20,6 @@ from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MAX_MAP_BYTES: Final = 16 * 1024 * 1024
 """About 200,000 layers."""
-
-_NAMED: Final = re.compile(r"[^/\0]+\.weights\.h5", re.DOTALL)
 
 
 class KerasShards:
@@ -88,8 +85,9 @@ def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
     named: set[str] = set()
     for place in places:
         for shard in place if isinstance(place, list) else [place]:
-            if not isinstance(shard, str) or not _NAMED.fullmatch(shard):
-                raise CorruptError(f"{name} names {shard!r} as a shard, which is no file beside it")
+            # Keras opens the first shard by the name of the map, so a map that was renamed alone is of no use to it.
+            if not isinstance(shard, str) or not _beside(name, {shard: None}):
+                raise CorruptError(f"{name} names {shard!r} as a shard, which is not named like one of its own")
             named.add(shard)
     if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < math.inf:
         raise CorruptError(f"{name} says that its values have {total!r} bytes")

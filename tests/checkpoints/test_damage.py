@@ -1,0 +1,482 @@
+"""Cut off, damaged, hostile: what real writers wrote is whole or refused, and arbitrary bytes have an answer."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkpoints.kinds import KINDS, NEVER_WHOLE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sidecar.checkpoints.files import list_files
+from sidecar.checkpoints.formats import FORMATS, Candidate, Format
+from sidecar.checkpoints.formats.hdf5 import SIGNATURE, lookup3
+from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
+
+pytestmark = pytest.mark.tensorflow
+
+WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
+BLOCK = 4096
+
+quietly = settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def only(root: Path) -> tuple[Format, Candidate]:
+    """The one candidate in a folder."""
+    found = [(each, one) for each in FORMATS.values() for one in each.candidates(root, list_files(root))]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture
+def checkpoint(written, root):
+    """Puts one of a kind into the checkpoint directory; its format, its name, and its files."""
+
+    def put(kind: str) -> tuple[Format, str, tuple[str, ...]]:
+        shutil.copytree(written / kind, root, dirs_exist_ok=True)
+        format_, candidate = only(root)
+        return format_, candidate.name, format_.inspect(root, candidate.name).files
+
+    return put
+
+
+def cuts(file: str, size: int) -> Iterator[int]:
+    """Every 4 KiB, and every byte of headers, footers and tables, longest first."""
+    edge = BLOCK if file.endswith((".keras", ".index", ".json")) else 256  # superblocks and outlines are shorter
+    for length in range(size - 1, -1, -1):
+        if length < edge or length >= size - edge or length % BLOCK == 0:
+            yield length
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_no_truncation_is_complete(checkpoint, root, kind, record_property):
+    """Each file of each kind, cut at each 4 KiB and at each byte of its headers, footers and tables."""
+    format_, name, files = checkpoint(kind)
+    tried = caught = 0
+    for file in files:
+        content = (root / file).read_bytes()
+        for length in cuts(file, len(content)):
+            os.truncate(root / file, length)
+            tried += 1
+            with contextlib.suppress(CheckpointError):
+                format_.inspect(root, name)
+                continue
+            caught += 1
+        (root / file).write_bytes(content)
+    record_property("tried", tried)
+    record_property("caught", caught)
+    print(f"{kind}: {tried} truncations of {len(files)} files, {caught} caught")
+    assert tried == caught > 500
+    format_.inspect(root, name)
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_each_file_is_needed(checkpoint, root, kind):
+    """A file that is missing means not complete, or gone if it is the one that makes the name."""
+    format_, name, files = checkpoint(kind)
+    for number, file in enumerate(files):
+        (root / file).rename(root / "elsewhere")
+        with pytest.raises(IncompleteError if number else VanishedError):
+            format_.inspect(root, name)
+        (root / "elsewhere").rename(root / file)
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_the_digest_is_of_content(checkpoint, real_writer, root, tmp_path, kind):
+    """Not of times, inodes or folders; and the next save has another."""
+    format_, name, _ = checkpoint(kind)
+    digest = format_.inspect(root, name).digest
+    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copy)
+    assert format_.inspect(tmp_path / "copy", name).digest == digest
+    if kind != "weights_latest":  # its values are the same each time
+        real_writer.write(kind, tmp_path / "next")
+        assert format_.inspect(tmp_path / "next", name).digest != digest
+
+
+def test_one_value_in_a_large_file(written, tmp_path):
+    """Of files above 16 MiB only samples are read: 4 KiB of each MiB, so a layer that changed shows."""
+    content = bytearray((written / "weights" / "m-5.weights.h5").read_bytes())
+    length = 40 * 1024 * 1024
+    content[40:48] = length.to_bytes(8, "little")  # the superblock's end of file
+    path = tmp_path / "m.weights.h5"
+    path.write_bytes(content)
+    os.truncate(path, length)
+    digests = {FORMATS["hdf5"].inspect(tmp_path, path.name).digest}
+    for offset in (20 * 1024 * 1024, length - 1, 60_000):
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"\1")
+        digests.add(FORMATS["hdf5"].inspect(tmp_path, path.name).digest)
+    assert len(digests) == 4
+
+
+ODD_NAMES = [
+    "with space-5",
+    "line\nbreak-5",
+    'quote"\\-5',
+    "mod\u00e8le \u6a21\u578b-5",
+    os.fsdecode(b"no\xfftext-5"),
+    "x" * 220 + "-5",
+    "a..-5",
+    "%2e-5",
+]
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES, ids=ascii)
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
+    """A name is bytes: found with its step, pinned, found in the pin."""
+    from sidecar.checkpoints.pin import pin
+
+    checkpoint(kind)
+    for entry in list(root.iterdir()):
+        if entry.name == "m-5.weights.json":
+            map_of = json.loads(entry.read_text())
+            map_of["weight_map"] = {"all": [f"{odd}_0000{number}.weights.h5" for number in range(5)]}
+            entry.write_text(json.dumps(map_of))
+        if entry.name.startswith("m-5"):
+            entry.rename(root / entry.name.replace("m-5", odd))
+    (root / "checkpoint").unlink(missing_ok=True)
+    catalog = new_catalog()
+    catalog.look()
+    clock.seconds += 3
+    found = {each.checkpoint.name.startswith(odd): each for each in catalog.look().found}[True]
+    assert found.checkpoint.step == 5 or kind in ("tf_object", "saved_model", "saved_model_by_tf_keras")
+    pinned = pin(found, pins)
+    assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(settle_seconds=0).look().found}
+    assert (pins / pinned.checkpoint.folder).is_dir()
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_pins(checkpoint, root, new_catalog, pins, kind):
+    """Linked or copied as the writer's habits ask, unchanged by what the trainer does then."""
+    from sidecar.checkpoints.catalog import restore_path, verify
+    from sidecar.checkpoints.pin import pin, pins_bytes, unpin
+
+    format_, name, files = checkpoint(kind)
+    (found,) = new_catalog(settle_seconds=0).look().found
+    assert {file.name for file in found.files} == set(files)
+    pinned = pin(found, pins)
+    for file in files:
+        assert (pinned.folder / file).samefile(root / file) == (not format_.written_in_place(file))
+    assert pins_bytes(pins) == sum((root / file).stat().st_size for file in files)
+    for file in files:
+        if format_.written_in_place(file):
+            (root / file).write_bytes(b"written again")
+        (root / file).unlink()
+    assert verify(pinned.folder, name, format_.name) == found.checkpoint.digest
+    (again,) = new_catalog().look().found
+    assert again.checkpoint == pinned.checkpoint
+    path = Path(restore_path(again, again.folder))
+    assert path.exists() or Path(f"{path}.index").exists()
+    unpin(again.checkpoint, pins)
+    assert list(pins.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_links_out_of_the_directory(checkpoint, root, tmp_path, new_catalog, clock, kind):
+    """Whichever file it is, nothing outside is read; the checkpoint is not found, and is no corrupt one."""
+    format_, name, files = checkpoint(kind)
+    for file in files:
+        (root / file).rename(tmp_path / "outside")
+        (root / file).symlink_to(tmp_path / "outside")
+        with pytest.raises(CorruptError, match="leads out of"):
+            format_.inspect(root, name)
+        catalog = new_catalog()
+        catalog.look()
+        clock.seconds += 100
+        look = catalog.look()
+        assert (look.found, look.corrupt) == ((), ())
+        (root / file).unlink()
+        (tmp_path / "outside").rename(root / file)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5", "m.weights.json"])
+def test_what_is_no_file(root, new_catalog, name):
+    """A folder, a FIFO, a link to nothing, to itself or to a device, named like a checkpoint."""
+    for make in (
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("/dev/zero"),
+    ):
+        path = root / name
+        make(path)
+        assert new_catalog(settle_seconds=0).look().found == ()
+        for format_ in FORMATS.values():
+            with pytest.raises((CheckpointError, OSError)):
+                format_.inspect(root, name)
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
+    """A marker that is a folder or a FIFO, variables that are a file or a link, a folder that nobody may enter."""
+    checkpoint("export")
+    (root / "m-5").rename(root / "good")
+    for name, make in (
+        ("folder", lambda path: path.mkdir()),
+        ("fifo", os.mkfifo),
+        ("loop", lambda path: path.symlink_to(path.name)),
+    ):
+        (root / name).mkdir()
+        make(root / name / "saved_model.pb")
+    for name in ("file", "link"):
+        (root / name).mkdir()
+        shutil.copy(root / "good" / "saved_model.pb", root / name)
+    (root / "file" / "variables").write_text("")
+    (root / "link" / "variables").symlink_to(root / "good" / "variables")
+    (root / "whole_link").symlink_to("good")
+    for name in ("x_temp", "tmp-1", "a.tmp1", "workertemp_1", ".hidden"):
+        shutil.copytree(root / "good", root / name)
+    look = new_catalog(settle_seconds=0).look()
+    assert [found.checkpoint.name for found in look.found] == ["good"]
+    assert sorted(name for name, _ in look.waiting) == ["file", "link"]
+
+
+def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
+    """One that is somebody else's does not hide the others."""
+    checkpoint("export")
+    shutil.copytree(root / "m-5", root / "foreign")
+    real = os.scandir
+
+    def refused(path):
+        if "foreign" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert "m-5" in [found.checkpoint.name for found in new_catalog(settle_seconds=0).look().found]
+
+
+NAMED = [("keras", "m.keras"), ("hdf5", "m.weights.h5"), ("keras_shards", "m.weights.json"), ("saved_model", "m")]
+
+
+def put(root: Path, name: str, content: bytes) -> None:
+    if name == "m":
+        (root / "m").mkdir(exist_ok=True)
+        name = "m/saved_model.pb"
+    (root / name).write_bytes(content)
+
+
+def answers(root: Path, format_name: str, name: str) -> None:
+    """Inspecting ends soon, with an answer or a CheckpointError."""
+    started = time.monotonic()
+    with contextlib.suppress(CheckpointError):
+        FORMATS[format_name].inspect(root, name)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(("format_name", "name"), NAMED)
+@quietly
+@given(
+    st.one_of(
+        st.binary(max_size=400),
+        st.binary(max_size=200).map(lambda data: SIGNATURE + data),
+        st.binary(max_size=200).map(lambda data: b"PK\5\6" + data),
+        st.binary(max_size=22).map(lambda data: b"PK\1\2" * 3 + b"PK\5\6" + data),
+        st.binary(max_size=200).map(lambda data: b"\x08\x01\x12" + data),
+        st.recursive(
+            st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
+        ).map(lambda value: json.dumps({"metadata": {"total_size": 1}, "weight_map": value}).encode()),
+    )
+)
+def test_arbitrary_bytes_have_an_answer(tmp_path, format_name, name, data):
+    """Whatever the bytes."""
+    put(tmp_path, name, data)
+    answers(tmp_path, format_name, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("keras", "m-5.keras"),
+        ("weights", "m-5.weights.h5"),
+        ("weights_latest", "m-5.weights.h5"),
+        ("shards", "m-5.weights.json"),
+        ("export", "m-5/saved_model.pb"),
+    ],
+)
+@quietly
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300), st.binary(min_size=1, max_size=9)), max_size=4))
+def test_real_bytes_damaged_have_an_answer(written, tmp_path_factory, kind, file, changes):
+    """Some bytes in the head or the tail of a real file are others."""
+    root = tmp_path_factory.getbasetemp() / f"damaged-{kind}"
+    if not root.exists():
+        shutil.copytree(written / kind, root)
+    content = bytearray((written / kind / file).read_bytes())
+    for from_end, position, data in changes:
+        at = max(0, len(content) - position - len(data)) if from_end else position
+        content[at : at + len(data)] = data
+    (root / file).write_bytes(content)
+    format_, candidate = only(root)
+    answers(root, format_.name, candidate.name)
+
+
+def archive(**members: bytes) -> bytes:
+    """A zip file with what Keras writes, and more."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name in ("metadata.json", "config.json"):
+            file.writestr(name, "{}")
+        for name, content in members.items():
+            file.writestr(name.replace("_", "."), content, zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+def test_a_zip_bomb_is_not_extracted(tmp_path):
+    """A member that says it is a terabyte costs nothing to look at."""
+    started = time.monotonic()
+    put(tmp_path, "m.keras", archive(model_weights_h5=b"\0" * (64 << 20)))
+    FORMATS["keras"].inspect(tmp_path, "m.keras")
+    assert time.monotonic() - started < 3
+
+
+def patched(content: bytes, signature: bytes, at: int, value: bytes) -> bytes:
+    """The last record of a kind with other bytes in it."""
+    position = content.rfind(signature) + at
+    return content[:position] + value + content[position + len(value) :]
+
+
+GOOD = archive(model_weights_h5=b"weights")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (archive(), IncompleteError, "holds no model.weights.h5"),
+        (patched(GOOD, b"PK\1\2", 8, b"\1\0"), CorruptError, "encrypted"),
+        (patched(GOOD, b"PK\1\2", 10, b"\x0c\0"), CorruptError, "compressed in a way"),
+        (patched(GOOD, b"PK\1\2", 42, b"\0\0\0\0"), CorruptError, "where something else does"),
+        (patched(GOOD, b"PK\1\2", 42, b"\xff\xff\0\0"), CorruptError, "where something else does"),
+        (patched(GOOD, b"PK\1\2", 16, b"\0\0\0\0"), CorruptError, "checksum in its own header"),
+        (patched(GOOD, b"PK\1\2", 20, b"\0\0\1\0"), CorruptError, "checksum in its own header"),
+        (patched(GOOD, b"PK\1\2", 20, b"\xff\xff\xff\xff"), CorruptError, "lacks the sizes"),
+        (patched(GOOD, b"PK\1\2", 46, b"M"), CorruptError, "another name in its own header"),
+        (patched(GOOD, b"PK\3\4", 0, b"XXXX"), CorruptError, "not where the zip table says"),
+        (patched(GOOD, b"PK\5\6", 4, b"\1"), CorruptError, "of several"),
+        (patched(GOOD, b"PK\5\6", 8, b"\1\0\1\0"), CorruptError, "bytes too many"),
+        (patched(GOOD, b"PK\5\6", 8, b"\4\0\4\0"), CorruptError, "fewer entries"),
+        (patched(GOOD, b"PK\5\6", 8, b"\xff\xff\xff\xff"), CorruptError, "large file is damaged"),
+        (patched(GOOD, b"PK\5\6", 16, b"\0\0\0\0"), CorruptError, "but should"),
+        (GOOD + b"x", IncompleteError, "does not end with"),
+    ],
+)
+def test_zip_tables_that_contradict(tmp_path, content, error, message):
+    """Table, headers and file must agree."""
+    put(tmp_path, "m.keras", content)
+    with pytest.raises(error, match=message):
+        FORMATS["keras"].inspect(tmp_path, "m.keras")
+
+
+def test_large_and_streamed_archives(tmp_path):
+    """Zip64 records, as for weights of 4 GB, sizes behind the data, and a comment are read as zipfile wrote them."""
+
+    class Pipe(io.RawIOBase):
+        def __init__(self, file):
+            self.file = file
+
+        def writable(self):
+            return True
+
+        def write(self, data):
+            return self.file.write(data)
+
+    for streamed in (False, True):
+        with (tmp_path / "m.keras").open("wb") as raw, zipfile.ZipFile(Pipe(raw) if streamed else raw, "w") as file:
+            file.comment = b"PK\5\6 is a signature"
+            for name in ("metadata.json", "config.json", "model.weights.h5"):
+                with file.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
+                    member.write(b"x" if name[0] == "c" else SIGNATURE.ljust(100, b"\0"))
+        with contextlib.suppress(CorruptError, IncompleteError):
+            FORMATS["keras"].inspect(tmp_path, "m.keras")
+            pytest.fail("the weights inside are no HDF5 file")
+        with pytest.raises(CheckpointError, match=r"model\.weights\.h5 in m\.keras"):
+            FORMATS["keras"].inspect(tmp_path, "m.keras")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"", IncompleteError, "not all of a map"),
+        (b"[" * 100_000, IncompleteError, "not all of a map"),
+        (b"[]", CorruptError, "no map"),
+        (b"{}", CorruptError, "no map"),
+        (b'{"metadata": {"total_size": 1}, "weight_map": {}}', IncompleteError, "names no shards"),
+        (b'{"metadata": {"total_size": NaN}, "weight_map": {"a": "m_00000.weights.h5"}}', CorruptError, "nan bytes"),
+        (b'{"metadata": {"total_size": -1}, "weight_map": {"a": "m_00000.weights.h5"}}', CorruptError, "-1 bytes"),
+        (b'{"metadata": {"total_size": 1}, "weight_map": {"a": "m_00000.weights.h5"}}', IncompleteError, "missing"),
+        *(
+            (
+                json.dumps({"metadata": {"total_size": 1}, "weight_map": {"a": [name]}}).encode(),
+                CorruptError,
+                "one of its own",
+            )
+            for name in (
+                "/m_00000.weights.h5",
+                "../m_00000.weights.h5",
+                "m_00000.weights.h5/x",
+                "",
+                "..",
+                "m_0000\0.weights.h5",
+                "m_000000.weights.h5",
+                5,
+            )
+        ),
+    ],
+)
+def test_maps_of_shards(tmp_path, content, error, message):
+    """A map may name files beside it, and no others."""
+    put(tmp_path, "m.weights.json", content)
+    with pytest.raises(error, match=message):
+        FORMATS["keras_shards"].inspect(tmp_path, "m.weights.json")
+
+
+def test_a_map_of_more_than_there_is(checkpoint, root):
+    """After each shard Keras writes the map anew, with the size of the value that comes next."""
+    format_, name, _ = checkpoint("shards")
+    (root / name).write_text((root / name).read_text().replace("60852.0", "6085200.0"))
+    with pytest.raises(IncompleteError, match="its values need 6085200"):
+        format_.inspect(root, name)
+
+
+def test_a_shard_that_the_map_does_not_know(checkpoint, root):
+    """A newer one is being written; an older one was left by a larger model."""
+    format_, name, _ = checkpoint("shards")
+    extra = root / "m-5_00007.weights.h5"
+    extra.write_bytes(b"")
+    with pytest.raises(IncompleteError, match="is being written"):
+        format_.inspect(root, name)
+    os.utime(extra, (1, 1))
+    format_.inspect(root, name)
+
+
+def test_numbered_weights_are_no_shards(checkpoint, root):
+    """`ckpt_00010.weights.h5` is a checkpoint of its own, unless there is a map of that name."""
+    checkpoint("weights")
+    (root / "m-5.weights.h5").rename(root / "ckpt_00010.weights.h5")
+    assert only(root)[1].name == "ckpt_00010.weights.h5"
+
+
+def test_known_lookup3():
+    """The examples in lookup3.c."""
+    assert lookup3(b"") == 0xDEADBEEF
+    assert lookup3(b"Four score and seven years ago") == 0x17770551
+
+
+@pytest.mark.parametrize("position", range(9, 48))
+def test_a_checksummed_superblock(checkpoint, root, position):
+    """Superblocks of version 2 and 3 have a checksum: each damage shows."""
+    format_, name, _ = checkpoint("weights_latest")
+    content = bytearray((root / name).read_bytes())
+    content[position] ^= 4
+    (root / name).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        format_.inspect(root, name)
