@@ -91,6 +91,7 @@ class Simulation:
             if self.violation is None:
                 self._heal()
                 self._wait_for_all_to_be_settled()
+                self.referee.journal_stands()
         return Report(
             scenario,
             self.violation,
