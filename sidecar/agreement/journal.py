@@ -45,6 +45,9 @@ def open_run(storage: Storage, wall: float, *, new_id: Callable[[], str] = lambd
     found = storage.read(RUN_PATH)
     if found is None:
         found = _settle(storage, RUN_PATH, dumps(Run(new_id(), new_id(), timestamp(wall))))
+    storage.sync("")  # its creator may not have come to that
+    if storage.read(RUN_PATH) != found:
+        raise StorageError(f"{RUN_PATH} is gone again, as if storage had crashed: start this daemon once more")
     return _parse(Run, RUN_PATH, found).run
 
 
@@ -98,7 +101,9 @@ class Journal:
         by the next call.
         """
         found: list[Plan | Outcome] = []
+        place = before_newest = self.through, self.open
         while len(found) < limit:
+            place = self.through, self.open
             try:
                 entry = self._read_next()
             except SidecarError:
@@ -108,6 +113,10 @@ class Journal:
             if entry is None:
                 break
             found.append(entry)
+            before_newest = place
+        if found and not self._stays(found[-1]):
+            self.through, self.open = before_newest
+            found.pop()
         return found
 
     def propose(self, plan: Plan) -> bool:
@@ -141,6 +150,17 @@ class Journal:
 
     def _begin_after(self, plan: int) -> None:
         self.through, self.open = plan, None
+
+    def _stays(self, record: Plan | Outcome) -> bool:
+        """Make the newest record that was read durable, and look whether it still stands there.
+
+        Its creator may not yet have: were the storage to crash then, others would have acted on what never was. Those
+        before it are durable, since whoever created the next one has read them so.
+        """
+        folder, path = ("plans", plan_path) if isinstance(record, Plan) else ("outcomes", outcome_path)
+        self.storage.sync(folder)
+        standing = self.storage.read(path(record.plan))
+        return standing is not None and _parse(type(record), path(record.plan), standing).nonce == record.nonce
 
     def _read_next(self) -> Plan | Outcome | None:
         if self.open is not None:

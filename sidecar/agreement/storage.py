@@ -2,7 +2,7 @@
 
 Called from the daemon's I/O thread only, since any call may hang with the storage. It knows names and bytes, not what
 they mean: records are the business of `journal` and `members`. Another kind of storage (S3 with `If-None-Match: *`, GCS
-with generation 0) is another class with these four methods.
+with generation 0) is another class with these five methods.
 """
 
 import contextlib
@@ -44,6 +44,10 @@ class Storage(Protocol):
 
     def replace(self, path: str, data: bytes) -> None:
         """Put `data` under the name, whatever stood there; whole or not at all, but not durable."""
+        ...
+
+    def sync(self, folder: str) -> None:
+        """Make the names in a folder durable, whoever created them; "" is the state directory itself."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -99,6 +103,12 @@ class PosixStorage:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=folder)
                 raise
+
+    def sync(self, folder: str) -> None:
+        """Fsync the folder."""
+        path = self.root.joinpath(*self._split(folder)) if folder else self.root
+        with self._explained("sync", folder), contextlib.suppress(FileNotFoundError), _folder(path) as opened:
+            _sync_folder(opened)
 
     def names(self, folder: str) -> list[str]:
         """List the folder without temporary files."""
@@ -216,5 +226,6 @@ def _sync_folder(folder: int) -> None:
         os.fsync(folder)
     except OSError as error:
         # Some network filesystems cannot, and need not: their servers answer when a name is durable.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        # On a read-only mount, where people look at a run, nothing is left to be written.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
             raise

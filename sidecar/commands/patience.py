@@ -95,3 +95,8 @@ class HeardStorage:
         found = self._storage.names(folder)
         self._heard()
         return found
+
+    def sync(self, folder: str) -> None:
+        """As `Storage.sync`."""
+        self._storage.sync(folder)
+        self._heard()

@@ -39,6 +39,10 @@ class FaultyStorage:
         """Replace the real file."""
         self.storage.replace(path, data)
 
+    def sync(self, folder):
+        """Make the real folder durable."""
+        self.storage.sync(folder)
+
     def names(self, folder):
         """List the real folder."""
         return self.storage.names(folder)

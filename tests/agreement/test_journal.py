@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.agreement.journal import Journal, check_run, open_run
+from sidecar.agreement.journal import Journal, check_run, open_run, outcome_path
 from sidecar.agreement.storage import PosixStorage
 from sidecar.errors import RecordError, StorageError, StorageLostError
 from sidecar.history import Closed, History
@@ -412,3 +412,40 @@ def test_under_any_schedule_of_faults_there_is_one_journal(new_plan, new_outcome
         history = History()
         for record in read[0]:
             history.apply(record)
+
+
+class Crashing:
+    """Real files on a storage that crashes when it is told to make a name durable: what was not yet is gone then."""
+
+    def __init__(self, storage, lost):
+        self.storage, self.lost = storage, lost
+
+    def __getattr__(self, method):
+        return getattr(self.storage, method)
+
+    def sync(self, folder):
+        """Lose the names of this folder that are to be lost, once."""
+        for path in [path for path in self.lost if path.rpartition("/")[0] == folder]:
+            (self.storage.root / path).unlink()
+            self.lost.remove(path)
+        self.storage.sync(folder)
+
+
+def test_a_record_that_its_creator_had_not_made_durable_is_not_believed(storage, journal, new_plan, new_outcome):
+    """Whoever reads it makes it durable first: else, after a crash, it would have acted on what never was."""
+    journal.propose(new_plan())
+    journal.read_new()
+    journal.close(new_outcome())
+    other = Journal(Crashing(storage, [outcome_path(1)]), journal.run)
+    assert other.read_new() == [new_plan()]
+    assert (other.through, other.open) == (1, new_plan())
+    assert other.close(new_outcome(nonce="another"))
+    assert [record.nonce for record in other.read_new()] == ["another"]
+
+
+def test_a_run_that_its_creator_had_not_made_durable_is_not_joined(storage):
+    """The daemon that read it starts once more, and finds the run that is there then."""
+    open_run(storage, 0.0)
+    with pytest.raises(StorageError, match=r"run\.json is gone again"):
+        open_run(Crashing(storage, ["run.json"]), 0.0)
+    assert open_run(storage, 0.0, new_id=lambda: "the next") == "the next"

@@ -14,6 +14,7 @@ from simulation.shrink import Parts, shrink
 from simulation.simulation import Report, simulate
 
 _MOST_SHRUNK = 3
+_ROUND = 500
 _RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -71,13 +72,15 @@ def _tell(parts: Parts, report: Report) -> None:
 def _many(seeds: list[int], processes: int | None, minutes: float) -> many.Total:
     """In rounds, so that a bound in time can be kept."""
     total, end = many.Total(), time.monotonic() + minutes * 60
-    size = len(seeds) if minutes == float("inf") else 1000
+    size = len(seeds) if minutes == float("inf") else _ROUND
     for start in range(0, len(seeds), size):
         if time.monotonic() >= end:
             break
         part = many.run(seeds[start : start + size], processes)
         total.add(part)
         total.took += part.took
+        for seed, violation in part.violations:
+            print(f"seed {seed} violates {violation.invariant!r}", flush=True)
     return total
 
 

@@ -81,8 +81,8 @@ class Disk:
 
         `paths`: the names it may have lost; `workers`: those whose saves, None: all.
         """
-        for path in paths:
-            before = self.unsynced.pop(path, None)
+        for path in [path for path in paths if path in self.unsynced]:
+            before = self.unsynced.pop(path)
             how = random.random()
             if how < 0.4:
                 self.put(path, self.files.get(path, b"")[: random.choice((0, 7))])  # torn

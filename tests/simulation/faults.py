@@ -16,6 +16,7 @@ def heal(host) -> None:
     host.loses_replies = host.imports_fail = host.lies = False
     host.stop_before_create = host.stop_after_create = 0.0
     host.aimed_at_workers.clear()
+    host.simulation.rewinds_after_create = 0.0
 
 
 def _later(simulation, fault, do: Callable[[], None]) -> None:
@@ -113,7 +114,16 @@ def _lost_replies(simulation, host, fault) -> None:
     _later(simulation, fault, lambda: setattr(host, "loses_replies", False))
 
 
-def _rewind(simulation, _, __) -> None:
+def _rewind(simulation, _, fault) -> None:
+    """The storage crashes; if it is aimed, after the next record became visible and before it was made durable."""
+    if fault.aimed:
+        simulation.rewinds_after_create = fault.value
+    else:
+        rewind(simulation)
+
+
+def rewind(simulation) -> None:
+    """The storage comes back with what it had made durable."""
     disk = simulation.disk
     gone = disk.rewind(simulation.random, sorted(disk.unsynced.keys() | disk.unreturned), None)
     simulation.note(lambda: f"the storage comes back without {gone or 'what was replaced lately'}")

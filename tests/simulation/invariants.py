@@ -97,6 +97,7 @@ class Referee:
         self.corrupt: dict[tuple[str, str], set[str]] = {}  # where checkpoints went bad, ever; *: everywhere
         self.gone: set[tuple[str, str]] = set()  # that were deleted, ever
         self.pinned_since: dict[tuple[str, str], float] = {}
+        self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
         self.forgiven: set = set()  # lives that were about to write when the state directory was deleted
 
     def check(self, invariant: str, holds: bool, message="") -> None:
@@ -109,6 +110,7 @@ class Referee:
 
     def appeared(self, path: str, data: bytes, life) -> None:
         """A name stands on the disk that was not there."""
+        self._stood[path] = data
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
         elif path.startswith("plans/"):
@@ -122,6 +124,7 @@ class Referee:
 
     def rewound(self, files: dict[str, bytes]) -> None:
         """Names whose creators had not yet returned are gone: the book is what is left."""
+        self._stood = {path: data for path, data in self._stood.items() if path in files}
         before, self.book = self.book, Book()
         for number in sorted(before.plans):
             for path, kind in ((f"plans/{number:012d}.json", Plan), (f"outcomes/{number:012d}.json", Outcome)):
@@ -131,12 +134,18 @@ class Referee:
     def wiped(self, lives) -> None:
         """The state directory was deleted."""
         self.book, self.run = Book(), None
+        self._stood.clear()
         self.pinned_since.clear()
         self.forgiven = set(lives)
 
     def _foreign(self, record: Plan | Outcome, life) -> bool:
         foreign = record.run != self.run
-        self.check("runs do not mix", not foreign or life in self.forgiven, lambda: f"{life.name} wrote {record}")
+        forgiven = life in self.forgiven
+        self.check("runs do not mix", not foreign or forgiven, lambda: f"{life.name} wrote {record}")
+        if foreign and forgiven:  # it had looked just before: whoever deleted the directory deletes this, too
+            path = f"{'plans' if isinstance(record, Plan) else 'outcomes'}/{record.plan:012d}.json"
+            self._simulation.disk.drop(path)
+            del self._stood[path]
         return foreign
 
     def _planned(self, plan: Plan, life) -> None:
@@ -317,6 +326,7 @@ class Referee:
 
     def turned(self, life) -> None:
         """A daemon's loop turned: what hangs under it must have been killed in time."""
+        self.checked["daemons do not crash"] += 1
         settings, now = life.host.spec.settings, self._simulation.scheduler.now
         calm_since = max(life.began, life.host.troubled_until, self._simulation.troubled_until)
         longest = max(settings.join, settings.restore, settings.plan_cap) + 3 * settings.lease + 10.0
@@ -377,6 +387,12 @@ class Referee:
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
     # -- the end ------------------------------------------------------------------------------------------------------
+
+    def journal_stands(self) -> None:
+        """Every name that appeared stands for the same bytes."""
+        files = self._simulation.disk.files
+        for path, data in self._stood.items():
+            self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
     def unsettled(self) -> list[str]:
         """Names of complete checkpoints, in the directory or pinned, that are not settled."""

@@ -86,6 +86,7 @@ def run(seeds: Sequence[int], processes: int | None = None) -> Total:
 def run_here(seeds: Sequence[int]) -> Total:
     """Run them one after the other in this process."""
     total = Total()
+    gc.freeze()  # what is imported stays
     gc.disable()  # a schedule makes cycles of a few megabytes: they go when it is over, not while it runs
     try:
         for seed in seeds:
@@ -104,6 +105,7 @@ def run_here(seeds: Sequence[int]) -> Total:
             gc.collect()
     finally:
         gc.enable()
+        gc.unfreeze()
     return total
 
 

@@ -37,8 +37,8 @@ KINDS = (
 )
 """Faults, each with a time, a node and a length."""
 
-LINGERS = 15.0  # seconds for which a fault that is set to happen between two operations waits for its moment
-AIMS_FOR = 12.0  # seconds for which one that is aimed at a plan waits for one
+LINGERS = 10.0  # seconds for which a fault that is set to happen between two operations waits for its moment
+AIMS_FOR = 8.0  # seconds for which one that is aimed at a plan waits for one
 AFTER_PLAN = 5.0  # and within so many seconds after it comes
 
 _WEIGHTS = {
@@ -176,6 +176,10 @@ def make(seed: int) -> Scenario:
     nodes = [_node(random, number, settings, chief, standby=standby) for number in range(count)]
     if random.random() < 0.35:
         nodes = [_differing(random, each) for each in nodes]
+    if len({each.task for each in nodes}) > 1:
+        # Pins that a task of few nodes still wants are held for as long as these nodes live, though they never propose;
+        # under a cap on pins that can leave no room for anything new. Known, and not what is looked for here.
+        nodes = [replace(each, settings=replace(each.settings, pin_max=None)) for each in nodes]
     saves = tuple(_saves(random))
     faults = tuple(_faults(random, count, saves[-1].at))
     return Scenario(
@@ -256,6 +260,6 @@ def _faults(random: Random, count: int, last_save: float):
     weights = [_WEIGHTS.get(kind, 1.0) for kind in KINDS]
     for number in range(random.choice((0, 2, 3, 4, 5, 6, 8, 10))):
         (kind,) = random.choices(KINDS, weights)
-        length = random.choice((random.uniform(0.2, 4.0), random.uniform(4.0, 20.0)))
-        at = random.uniform(2.0, max(last_save, 10.0) + 15.0)
+        length = random.choice((random.uniform(0.2, 4.0), random.uniform(4.0, 16.0)))
+        at = random.uniform(2.0, max(last_save, 10.0) + 12.0)
         yield Fault(number, kind, at, random.randrange(count), length, random.random(), random.random() < 0.6)

@@ -57,6 +57,7 @@ class Simulation:
         self.latency = scenario.latency
         self.run_dir = Path("/run")
         self.hangs_until = self.troubled_until = 0.0
+        self.rewinds_after_create = 0.0  # seconds; 0: not
         self.counts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.plans = 0
@@ -90,6 +91,7 @@ class Simulation:
             if self.violation is None:
                 self._heal()
                 self._wait_for_all_to_be_settled()
+                self.referee.journal_stands()
         return Report(
             scenario,
             self.violation,
@@ -172,7 +174,7 @@ class Simulation:
 
     def _begin(self, fault) -> None:
         """A fault that is aimed waits for a plan; if none comes it happens anyway."""
-        if not fault.aimed or fault.kind.startswith("worker_"):
+        if not fault.aimed or fault.kind.startswith(("worker_", "rewind")):
             self._strike(fault)
             return
         self.aimed.append(fault)
@@ -230,6 +232,10 @@ class Simulation:
     def appeared(self, path: str, data: bytes, life: Life) -> None:
         """A name was created."""
         self.note(lambda: f"{life.name} creates {path}: {_short(data)}")
+        if self.rewinds_after_create and not path.startswith("run"):
+            when, self.rewinds_after_create = self.scheduler.now + self.rewinds_after_create, 0.0
+            life.storage.syncs_for = 1.5
+            self.scheduler.at(when, lambda: faults.rewind(self))
         if path.startswith("plans/"):
             self.plans += 1
             for fault in self.aimed:

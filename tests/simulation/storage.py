@@ -18,6 +18,7 @@ class NodeStorage:
         self._simulation, self._life, self._host = simulation, life, life.host
         self._disk: Disk = simulation.disk
         self._random = simulation.random
+        self.syncs_for = 0.0  # seconds that the next reply takes longer
 
     # -- sidecar.agreement.storage.Storage --------------------------------------------------------------------------
 
@@ -79,6 +80,17 @@ class NodeStorage:
 
         self.call(effect, writes=True)
 
+    def sync(self, folder: str) -> None:
+        """As `Storage.sync`; the folder is opened for it, so what was cached of it is asked for again."""
+        host = self._host
+
+        def effect() -> None:
+            self._disk.unreturned -= {path for path in self._disk.unreturned if path.rpartition("/")[0] == folder}
+
+        for path in [path for path in host.cache if path.rpartition("/")[0] == folder]:
+            del host.cache[path]
+        self.call(effect)
+
     def names(self, folder: str) -> list[str]:
         """As `Storage.names`."""
         host = self._host
@@ -118,7 +130,8 @@ class NodeStorage:
                     reply = effect(), None
                 except (StorageError, VanishedError, IncompleteError) as error:
                     reply = None, error
-            scheduler.at(now + latency * draw(), lambda: waiter.resume(reply), life)
+            delay, self.syncs_for = latency * draw() + self.syncs_for, 0.0
+            scheduler.at(now + delay, lambda: waiter.resume(reply), life)
 
         scheduler.at(sent + latency * draw(), serve)
         value, error = waiter.wait()
