@@ -272,10 +272,12 @@ def _attempts(checkpoint: Checkpoint, view: View) -> int:
 
 def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tuple[Member, ...] | Wait:
     """The group: the one that is warm if nobody could be added to it, else of those that stand by."""
-    nodes = _largest_alike(view)
-    nodes = _without_losers(nodes, view, rules, checkpoint)
+    alike = _largest_alike(view)
+    nodes = _without_losers(alike, view, rules, checkpoint)
     warm = _warm(nodes, view.history)
     fresh = _standing_by(nodes, view.history)
+    if not warm and len(fresh) < rules.min_workers:  # without standbys the others are of use only with those that lost
+        warm = _warm(alike, view.history)
     if warm and len(warm) >= max(rules.min_workers, len(fresh)):
         return warm
     if len(fresh) < rules.min_workers:

@@ -300,6 +300,16 @@ def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
     assert action.settles[0].verdict == kind
 
 
+def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
+    """It has evaluated another since; nobody could take its place, so all would wait for ever."""
+    history = failures("member_lost", nodes=("n2",))
+    history.apply(plan(2, B, ("n1.i.1", "n2.i.1")))
+    history.apply(outcome(2))
+    group = [node(name, slot(worker=f"{name}.i.1", group="g")) for name in ("n1", "n2")]
+    action = decided(history=history, members=group, now=NOW + 1000)
+    assert (action.checkpoint, [member.worker for member in action.members]) == (A, ["n1.i.1", "n2.i.1"])
+
+
 @pytest.mark.parametrize("kind", ["corrupt", "vanished"])
 def test_one_node_that_cannot_read_a_checkpoint_is_left_out(kind):
     """The proposer holds it: whoever does not see it must not end it for all, nor fail the next plan as well."""

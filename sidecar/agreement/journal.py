@@ -114,9 +114,17 @@ class Journal:
                 break
             found.append(entry)
             before_newest = place
-        if found and not self._stays(found[-1]):
-            self.through, self.open = before_newest
-            found.pop()
+        if not found:
+            return found
+        place, (self.through, self.open) = (self.through, self.open), before_newest
+        newest = found.pop()  # unless all goes well it is read again next time
+        try:
+            if self._stays(newest):
+                self.through, self.open = place
+                found.append(newest)
+        except SidecarError:
+            if not found:
+                raise
         return found
 
     def propose(self, plan: Plan) -> bool:

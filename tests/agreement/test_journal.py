@@ -443,6 +443,20 @@ def test_a_record_that_its_creator_had_not_made_durable_is_not_believed(storage,
     assert [record.nonce for record in other.read_new()] == ["another"]
 
 
+def test_a_record_that_could_not_be_made_durable_is_read_again(journal, new_plan, monkeypatch):
+    """It must not be counted as read and never be delivered."""
+
+    def fail(*_):
+        raise StorageError("cannot sync plans: Input/output error")
+
+    journal.propose(new_plan())
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStorage, "sync", fail)
+        with pytest.raises(StorageError):
+            journal.read_new()
+    assert journal.read_new() == [new_plan()]
+
+
 def test_a_run_that_its_creator_had_not_made_durable_is_not_joined(storage):
     """The daemon that read it starts once more, and finds the run that is there then."""
     open_run(storage, 0.0)
