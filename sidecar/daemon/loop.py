@@ -32,7 +32,6 @@ _EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: 
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
-_FOLD_PLANS: Final = 200  # a start reads no more plans than these, some 0.1 s; a snapshot of 20,000 takes as long
 _FAREWELL_BEATS: Final = 2  # after the time to drain, for storage to take what is left to say
 
 
@@ -90,6 +89,7 @@ class Daemon:
     log: Any
     show: Callable[[Status, History], None]
     scribe: Scribe
+    fold_plans: int = 200  # between two snapshots: a start reads no more than so many plans, some 0.1 s
     exit: SidecarError | int | None = None
     _part: Part | None = None
     _asked: tuple[Request, float] | None = None
@@ -413,7 +413,7 @@ class Daemon:
     def _snapshot(self, now: float) -> Snapshot | None:
         """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""
         history = self.world.history
-        due = self.world.caught_up and history.open is None and history.through >= self._folded + _FOLD_PLANS
+        due = self.world.caught_up and history.open is None and history.through >= self._folded + self.fold_plans
         if not due or self.world.run is None or not self.world.publishes(now):
             return None
         self._folded = history.through

@@ -292,7 +292,7 @@ def turns(node, seconds):
 
 def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     """It knows what is settled, best and newest, and reads no plan that was closed before."""
-    monkeypatch.setattr("sidecar.daemon.loop._FOLD_PLANS", 3)
+    node.daemon.fold_plans = 3
     for step in range(1, 6):
         save(node.checkpoint_dir, step, keep=range(1, step))
         pass_time(5, node)

@@ -150,6 +150,7 @@ class Life:
             _Log(self),
             self._show,
             Scribe(world, self.host, new_nonce=self._nonce),
+            fold_plans=2,  # so that most who start again begin with a snapshot
         )
 
     def _crew(self, identity: Identity) -> Crew:
