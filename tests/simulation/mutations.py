@@ -5,6 +5,7 @@ takes, and names the invariants that have to notice. `broken` applies one for as
 """
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
 from simulation import workers
+from simulation.scenario import Fault, Scenario, make
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Mutation:
     name: str
     patches: tuple
     caught_by: tuple[str, ...]
-    first_seed: int = 1  # from here on it is caught soon
+    needs: Callable[[Fault], bool] | None = None  # without such a fault it makes no difference: seeds are passed over
 
 
 def _overwrite(storage, path, data):
@@ -148,6 +150,7 @@ MUTATIONS = (
             (members.Freshness, "lost", lambda self, node, _=None: _lost(self, node)),
         ),
         ("the dead are noticed",),
+        needs=lambda fault: fault.kind in ("daemon_crash", "machine_crash") and fault.aimed and fault.length < 4.0,
     ),
     Mutation("a namesake goes unnoticed", ((members.Members, "_check_name", _nothing),), ("one daemon per name",)),
     Mutation("chief listed", ((world, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
@@ -194,6 +197,17 @@ MUTATIONS = (
 )
 
 _lost = members.Freshness.lost
+
+
+def scenarios(mutation: Mutation, count: int) -> Iterator[Scenario]:
+    """The first scenarios in which it can make a difference."""
+    seed = 0
+    while count:
+        seed += 1
+        scenario = make(seed)
+        if mutation.needs is None or any(map(mutation.needs, scenario.faults)):
+            count -= 1
+            yield scenario
 
 
 @contextlib.contextmanager
