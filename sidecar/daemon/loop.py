@@ -326,6 +326,8 @@ class Daemon:
                 self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
         if (broken := self.world.broken_group(now)) is not None:
             crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
+        elif not crew.workers.keep_standby and (outgrown := self.world.outgrown_group(now)) is not None:
+            crew.workers.kill_group(outgrown)  # likewise: a worker that is in a group joins no other
         if crew.task is not None and self.world.task != crew.task:
             self.world.task = crew.task
             self.world.state = "ready" if self.world.state == "starting" else self.world.state

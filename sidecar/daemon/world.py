@@ -228,6 +228,18 @@ class World:
         members = newest.plan.members or ()
         return group_id(members) if self._lost_among(members, now) else None
 
+    def outgrown_group(self, now: float) -> str | None:
+        """The group of the newest evaluation, if workers stand by that no group has: together they would be more."""
+        newest = self.history.newest
+        if newest is None or self.history.open is not None:
+            return None
+        ready = _ready_workers(self._freshness.fresh_heartbeats(now))
+        alike = [each for each in ready if (each.version, each.task) == (self.identity.version, self.task)]
+        members = newest.plan.members or ()
+        joined = {None, *(member.worker for member in members)} | self.history.spent_workers  # a heartbeat may be late
+        free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
+        return group_id(members) if free - joined else None
+
     def wanted(self, now: float) -> Callable[[Key], bool]:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 

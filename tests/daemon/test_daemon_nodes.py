@@ -114,6 +114,27 @@ def test_a_node_that_comes_later_is_taken_into_the_next_group(new_node):
     assert first.status.groups_formed == 2
 
 
+def test_without_standbys_a_group_grows_as_well(new_node):
+    """Its workers can join no other group, so they make room for new ones when somebody comes."""
+    first, second = (new_node(name, keep_standby=False) for name in ("worker-1", "worker-2"))
+    save(first.checkpoint_dir, 5)
+    pass_time(10, first)
+    alone = first.active
+    pass_time(20, first, second)
+    groups = []
+    for step in (6, 7):
+        first.silent = second.silent = {"Evaluate"}  # no rank is done before the other has begun
+        save(first.checkpoint_dir, step, keep=range(5, step))
+        pass_time(10, first, second)
+        groups.append((first.active, second.active))
+        first.silent = second.silent = set()
+        pass_time(10, first, second)
+    assert first.history.newest.outcome.result.workers == 2
+    assert alone.killed
+    assert groups[0] == groups[1]
+    assert outcomes(first.history) == [("succeeded", f"ckpt-{step}") for step in (5, 6, 7)]
+
+
 def test_a_node_that_is_killed_is_lost_after_its_lease(new_node):
     """The other closes the plan and goes on without it."""
     first, second = two_evaluating(new_node)
