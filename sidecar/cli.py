@@ -121,13 +121,15 @@ def run(flags: dict[str, Any]) -> None:
 @app.command(name="eval")
 @_takes_settings
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint's path prefix, such as ckpts/ckpt-5.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint: a file, a SavedModel's folder, or a prefix such as ckpts/ckpt-5.")
+    ],
     flags: dict[str, Any],
     save_dir: Annotated[Path | None, typer.Option(help="Where workers save; one folder each.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Evaluate one checkpoint, once, here; nothing is written to the journal."""
-    from sidecar.checkpoints.catalog import inspect_one
+    from sidecar.checkpoints.catalog import check, inspect_one
     from sidecar.commands.compose import make_join, make_workers
     from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
     from sidecar.commands.show import print_result, shown_progress
@@ -144,6 +146,8 @@ def evaluate(
     if decision.role == "chief":
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     found = inspect_one(path, step_key=settings.step_key, step_pattern=settings.step_pattern)
+    if settings.verify == "full":
+        check(path, found.format)
     inbox: Inbox = queue.SimpleQueue()
     incarnation = secrets.token_hex(4)
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

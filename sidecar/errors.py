@@ -68,6 +68,10 @@ class CorruptError(CheckpointError):
     """The checkpoint's own structure contradicts itself and will not get better."""
 
 
+class ChecksumError(CorruptError):
+    """The content is not what the checkpoint's own checksum says."""
+
+
 class VanishedError(CheckpointError):
     """The checkpoint was there and is gone."""
 

@@ -256,6 +256,20 @@ def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
         raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
 
 
+def check(path: Path, format_name: str) -> None:
+    """Compare all checksums of the checkpoint at a path.
+
+    Raises:
+        ChecksumError: one does not match.
+        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read.
+    """
+    try:
+        FORMATS[format_name].check(path.parent, path.name)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+
+
 def _step_in(name: str, format_: Format, pattern: re.Pattern[str]) -> int | None:
     """What the user's pattern finds in the name without the format's suffix, or else in all of it."""
     suffix = next((suffix for suffix in format_.suffixes if name.endswith(suffix)), "")

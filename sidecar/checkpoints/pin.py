@@ -19,7 +19,7 @@ from sidecar.checkpoints.catalog import Found, verify
 from sidecar.checkpoints.files import File, as_file, open_file, resolve
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import CorruptError, IncompleteError, StorageError, VanishedError
+from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, VanishedError
 from sidecar.records import Checkpoint
 
 _TEMPORARY: Final = ".tmp-"
@@ -35,10 +35,13 @@ _NO_LINK: Final = (
 """Why a link may be refused where a copy works."""
 
 
-def pin(found: Found, pins_dir: Path) -> Found:
+def pin(found: Found, pins_dir: Path, *, check: bool = False) -> Found:
     """Hold a checkpoint; if it is held already that is the answer.
 
+    `check`: compare all checksums first, of what was gathered, since that is what will be evaluated.
+
     Raises:
+        ChecksumError: a checksum does not match; nothing is held.
         VanishedError: its files are gone.
         IncompleteError: they are no longer what was found: look again.
         StorageError: the pin cannot be written.
@@ -54,7 +57,11 @@ def pin(found: Found, pins_dir: Path) -> Found:
         with _temporary_folder(folder.parent) as temporary:
             files = _gather(found, temporary)
             _require_unchanged(found, temporary, files)
+            if check:
+                FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
             _publish(temporary, folder)
+    except ChecksumError:
+        raise
     except CorruptError as error:
         raise IncompleteError(f"{checkpoint.name} changed while it was pinned: {error}") from error
     except OSError as error:

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.pin import pin
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
@@ -124,7 +126,7 @@ def make_daemon(
         settings.run_dir,
         make_catalog(settings, clock),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(settings.run_dir / "pins"),
+        Pinner(settings.run_dir / "pins", make=partial(pin, check=settings.verify == "full")),
         Saves(settings.run_dir),
         clock,
         settings.pin_max_bytes,

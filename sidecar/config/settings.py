@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     always_cluster: bool = False  # a group of one needs no cluster; tests force it
     step_key: str | None = None  # the usual names of the step are tried first
     step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
+    # TensorFlow compares the checksums of what it restores anyway, and full reads every file once more on some node.
+    verify: Literal["structure", "full"] = "structure"
     # What workers save, each to a path of its own: weights, and predictions if the task wants them.
     save_weights: SaveWeights = "all"  # every worker's own path is complete; first: rank 0's, since all hold the same
     keep_saves: Count = 2  # the newest and the one before it, to compare; a whole run would fill the storage

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog, Found, Look
+from sidecar.checkpoints.files import File
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.daemon.saves import Saves
-from sidecar.errors import IncompleteError, StorageError, VanishedError
+from sidecar.errors import ChecksumError, IncompleteError, StorageError, VanishedError
 from sidecar.records import Key, Settlement
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
@@ -45,6 +46,8 @@ class Keeper:
     _pins_changed: bool = True
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
+    # Whose checksums do not match, as their files were then.
+    _damaged: dict[Key, tuple[tuple[File, ...], Settlement]] = field(default_factory=dict)
 
     def has_no_place(self) -> bool:
         """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
@@ -73,6 +76,9 @@ class Keeper:
         lost, waiting = list(look.corrupt), list(look.waiting)
         for each in look.found:
             checkpoint = each.checkpoint
+            if (damaged := self._damaged.get(checkpoint.key)) and damaged[0] == each.files:
+                lost.append(damaged[1])  # reading all of it again would find the same
+                continue
             wanted, pinned = is_wanted(checkpoint.key), checkpoint.pin is not None
             try:
                 if wanted and not pinned and self._has_room(each):
@@ -85,6 +91,10 @@ class Keeper:
                     self._pins_changed = True
                 else:
                     found.append(each)
+            except ChecksumError as error:
+                reason = Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "corrupt", str(error))
+                self._damaged[checkpoint.key] = each.files, reason
+                lost.append(reason)
             except VanishedError as error:
                 lost.append(Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "vanished", str(error)))
             except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became

@@ -236,7 +236,7 @@ class World:
         ready = _ready_workers(self._freshness.fresh_heartbeats(now))
         alike = [each for each in ready if (each.version, each.task) == (self.identity.version, self.task)]
         members = newest.plan.members or ()
-        joined = {None, *(member.worker for member in members)} | self.history.spent_workers  # a heartbeat may be late
+        joined = {None, *(each.worker for each in members), *self.history.spent_workers}  # a heartbeat may be late
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
         return group_id(members) if free - joined else None
 

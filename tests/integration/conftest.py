@@ -269,9 +269,9 @@ class Writer:
     def __init__(self, process, log):
         self._process, self._log = process, log
 
-    def begin(self, folder, *steps, max_to_keep=100, every=0.0):
-        """Tell it to save once per step; `saved` returns what came of each."""
-        command = {"folder": str(folder), "steps": steps, "max_to_keep": max_to_keep, "every": every}
+    def begin(self, folder, *steps, max_to_keep=100, every=0.0, form=""):
+        """Tell it to save once per step; `saved` returns what came of each. `form`: one of those in writer.py."""
+        command = {"folder": str(folder), "steps": steps, "max_to_keep": max_to_keep, "every": every, "form": form}
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
@@ -281,9 +281,9 @@ class Writer:
         assert all(lines), f"the writer ended:\n{self._log.read_text()[-4000:]}"
         return [json.loads(line) for line in lines]
 
-    def save(self, folder, *steps, max_to_keep=100):
+    def save(self, folder, *steps, max_to_keep=100, form=""):
         """Save once per step and wait for it."""
-        self.begin(folder, *steps, max_to_keep=max_to_keep)
+        self.begin(folder, *steps, max_to_keep=max_to_keep, form=form)
         return self.saved(len(steps))
 
 

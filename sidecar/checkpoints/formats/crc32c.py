@@ -1,6 +1,7 @@
 """CRC-32C (Castagnoli, RFC 3720 appendix B.4) and the masking that LevelDB and TensorFlow store it with.
 
-Pure Python, 3 to 10 MB/s: enough for an index, not for tensors.
+`crc32c` is pure Python, 3 to 10 MB/s: enough for an index, not for tensors. `extend` is google-crc32c, 1900 MB/s; it is
+imported only where tensors are checked.
 """
 
 from typing import Final
@@ -32,5 +33,16 @@ def masked_crc32c(data: bytes) -> int:
 
     Source: leveldb `util/crc32c.h`, tensorflow `tsl/lib/hash/crc32c.h`.
     """
-    crc = crc32c(data)
+    return masked(crc32c(data))
+
+
+def extend(crc: int, data: bytes) -> int:
+    """The checksum of what had the checksum `crc` (0: nothing) followed by `data`, fast."""
+    import google_crc32c  # noqa: PLC0415 - most daemons check no tensors
+
+    return int(google_crc32c.extend(crc, data))
+
+
+def masked(crc: int) -> int:
+    """A checksum in the form in which it is stored."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _WORD

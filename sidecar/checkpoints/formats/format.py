@@ -62,6 +62,15 @@ class Format(Protocol):
         """
         ...
 
+    def check(self, folder: Path, name: str) -> None:
+        """Compare everything that the format keeps a checksum of with it; all of the content is read.
+
+        Raises:
+            ChecksumError: the message says which file, which part of it, what was expected and what was found.
+            VanishedError, IncompleteError, CorruptError: as `inspect`.
+        """
+        ...
+
     def written_in_place(self, file: str) -> bool:
         """Whether writers rewrite this file under its final name, so that a hard link would change with it."""
         ...

@@ -10,6 +10,7 @@ Only the table and the headers that it points to are read; nothing is ever extra
 
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.files import Listing, open_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
-from sidecar.errors import CorruptError, IncompleteError
+from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
 WEIGHTS: Final = "model.weights.h5"
 MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
@@ -40,6 +41,7 @@ _FULL_16: Final = 0xFFFF
 _FULL_32: Final = 0xFFFFFFFF
 STORED: Final = 0
 DEFLATED: Final = 8
+_CHUNK_BYTES: Final = 1 << 20
 _ENCRYPTED: Final = 1
 _STREAMED: Final = 8  # sizes and checksum stand behind the data, and zeros in the local header
 
@@ -82,6 +84,17 @@ class KerasArchive:
         for member in sorted(members, key=lambda member: member.name):
             digest.update(f"{member.name}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
         return Inspection(digest.hexdigest(), None, (name,))
+
+    def check(self, folder: Path, name: str) -> None:
+        """Every member against its CRC-32; what is compressed is expanded in small parts and not kept."""
+        with open_file(folder, require_suffix(name, self.suffixes)) as file:
+            for member in read_members(file, name):
+                found = _crc_of(file, member, name)
+                if found != member.crc:
+                    raise ChecksumError(
+                        f"{name}: {member.name} ({member.size} bytes) has the checksum {found:08x}, "
+                        f"the zip table says {member.crc:08x}"
+                    )
 
     def written_in_place(self, file: str) -> bool:
         """It is."""
@@ -202,6 +215,30 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
         raise CorruptError(f"{name}: {member.name!r} has another size or checksum in its own header")
     start = at + _LOCAL_BYTES + name_bytes + extra_bytes
     return Member(member.name, member.method, member.crc, member.stored_size, member.size, start)
+
+
+def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
+    """Of the member's content, which is not longer than it says."""
+    position, end = member.start, member.start + member.stored_size
+    expand = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == DEFLATED else None
+    crc, size = 0, 0
+    while position < end:
+        part = os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)
+        if not part:
+            break  # the file became shorter: the checksum tells
+        position += len(part)
+        while part:
+            try:
+                data = part if expand is None else expand.decompress(part, _CHUNK_BYTES)
+            except zlib.error as error:
+                raise ChecksumError(f"{name}: {member.name} cannot be expanded: {error}") from error
+            part = b"" if expand is None else expand.unconsumed_tail
+            crc, size = zlib.crc32(data, crc), size + len(data)
+            if size > member.size:
+                raise ChecksumError(f"{name}: {member.name} is longer than the {member.size} bytes that it says")
+    if size < member.size:
+        raise ChecksumError(f"{name}: {member.name} has {size} bytes, the zip table says {member.size}")
+    return crc
 
 
 def _number(data: bytes, at: int, length: int) -> int:

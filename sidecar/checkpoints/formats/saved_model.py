@@ -59,6 +59,11 @@ class SavedModel:
         files = (f"{name}/{MARKER}", *(f"{name}/{VARIABLES}/{file}" for file in bundle.files))
         return Inspection(digest.hexdigest(), bundle.step, files)
 
+    def check(self, folder: Path, name: str) -> None:
+        """Every variable, as of any object checkpoint. The marker has no checksum that can be computed here."""
+        self.inspect(folder, name)
+        _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
+
     def written_in_place(self, file: str) -> bool:
         """Only the index of the variables is."""
         return _BUNDLE.written_in_place(file)

@@ -24,6 +24,7 @@ from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
 from sidecar.checkpoints.formats.sstable import read_table
+from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.errors import CorruptError, IncompleteError
 
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
@@ -36,25 +37,13 @@ _INT64: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """The part of a BundleEntryProto that is needed to find a tensor and to check a scalar."""
-
-    dtype: int
-    scalar: bool
-    shard: int
-    offset: int
-    size: int
-    crc: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Bundle:
     """An index, summed up: how long each of its shards must be at least, and where the training step lies."""
 
     shards: int
     byteorder: Literal["little", "big"]
     ends: Mapping[int, int]
-    step: _Entry | None
+    step: Entry | None
 
 
 class TfObject:
@@ -99,6 +88,13 @@ class TfObject:
         step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
 
+    def check(self, folder: Path, name: str) -> None:
+        """Every tensor against its masked CRC-32C; the index has been checked by then."""
+        index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
+        bundle = _read_bundle(index, None)
+        shards = [f"{name}.data-{shard:05d}-of-{bundle.shards:05d}" for shard in _present(folder, name, bundle)]
+        check_tensors(folder, shards, _tensors(index))
+
     def written_in_place(self, file: str) -> bool:
         """Only the index is."""
         return file.endswith(".index")
@@ -119,7 +115,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
         raise CorruptError("the index has no header")
     shards, byteorder = _read_header(header)
     ends: dict[int, int] = {}
-    best: tuple[tuple[int, bool, int, str], _Entry] | None = None
+    best: tuple[tuple[int, bool, int, str], Entry] | None = None
     for key, value in entries:
         entry = _read_entry(value)
         if entry.shard >= shards:
@@ -130,6 +126,13 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
             if rank is not None and (best is None or rank < best[0]):
                 best = rank, entry
     return _Bundle(shards, byteorder, ends, best and best[1])
+
+
+def _tensors(index: bytes) -> Iterator[tuple[str, Entry]]:
+    """Every tensor by its key, in order of keys; those of slices have no data of their own."""
+    for key, value in read_table(index):
+        if key:
+            yield key.decode("utf-8", "replace"), _read_entry(value)
 
 
 def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | None:
@@ -175,10 +178,10 @@ def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
     return shards, "big" if endianness else "little"
 
 
-def _read_entry(message: bytes) -> _Entry:
+def _read_entry(message: bytes) -> Entry:
     """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7."""
     numbers = dict.fromkeys((1, 3, 4, 5), 0)
-    crc, scalar = 0, True
+    crc, scalar, shape = 0, True, b""
     for number, wire, value in fields(message):
         if wire == VARINT and number in numbers:
             numbers[number] = _natural(value)
@@ -187,7 +190,8 @@ def _read_entry(message: bytes) -> _Entry:
         elif wire == BYTES and number in (2, 7):
             # A TensorShapeProto is empty for a scalar; a tensor of slices keeps its data under other keys.
             scalar = scalar and value == b""
-    return _Entry(numbers[1], scalar, numbers[3], numbers[4], numbers[5], crc)
+            shape = value if number == 2 and isinstance(value, bytes) else shape  # noqa: PLR2004 - see above
+    return Entry(numbers[1], scalar, numbers[3], numbers[4], numbers[5], crc, shape)
 
 
 def _natural(value: int | bytes) -> int:

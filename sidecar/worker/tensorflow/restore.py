@@ -1,4 +1,7 @@
-"""From a TensorFlow object checkpoint into a built model: every variable bound, or an error that names what is missing.
+"""From a checkpoint into a built model: every variable bound, or an error that names what is missing.
+
+What Keras wrote as a file is `keras_file`'s matter. A SavedModel is its variables here, an object checkpoint whose root
+is what was saved; the graph stored beside them is never run.
 
 Variables are matched by the object graph that the checkpoint holds (`tf.train.CheckpointView`), since keys alone do not
 tell: an optimizer saved beside a model may own the names. Only the model's own tensors are read.
@@ -6,6 +9,7 @@ tell: an optimizer saved beside a model may own the names. Only the model's own 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import tensorflow as tf
@@ -13,11 +17,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.tensorflow.keras_file import is_keras_file, load
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
 _KERAS_2_SIGNS: Final = ("layer_with_weights-0", "keras_api")  # children that only Keras 2 (tf_keras) models save
+_VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
+_EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras 3 keeps of a model it exports
 _NAMED: Final = 5  # missing variables that an error lists by name
 
 _OF_STORAGE: Final = (
@@ -51,7 +58,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
 
     Args:
         model: Built: an unbuilt one has no variables to bind, and would keep its random initial values.
-        path: The checkpoint's prefix.
+        path: A file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix.
         make_root: Maps the model to the root object that was saved; None: found.
 
     Raises:
@@ -62,13 +69,22 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
     variables = variables_of(model)
     if not variables:
         raise EvaluationError("mismatch", "the model has no variables after it was called on the first batch")
+    if is_keras_file(path):
+        if make_root is not None:
+            raise EvaluationError(
+                "mismatch", f"{path} is a file, in which Task(checkpoint=…) can name no place: remove it"
+            )
+        load(model, variables, path)
+        return
     root = make_root(model) if make_root is not None else None
+    if Path(path).is_dir():
+        path = str(Path(path, *_VARIABLES))
     try:
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(GRAPH_KEY):
             raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
         graph = _object_graph(reader)
-        binding = _find(model, variables, path, graph, root)
+        binding = _exported(model, variables, graph) or _find(model, variables, path, graph, root)
         _check_types(variables, binding, reader)
         _assign(variables, binding, path)
         if binding.has_more:
@@ -147,6 +163,36 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
             return complete[0]
         tried += bindings
     raise EvaluationError("mismatch", _explain(model, variables, path, graph, tried))
+
+
+def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
+    """Of what `model.export` of Keras 3 saved: lists of variables by their position alone; None if it is not that."""
+    children = {child.local_name: child.node_id for child in graph.nodes[0].children}
+    if is_keras_2(model) or not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
+        return None
+    places = {id(variable): index for index, variable in enumerate(variables)}
+    keys: dict[int, str] = {}
+    for name in _EXPORTED:
+        own, saved = getattr(model, name), list(graph.nodes[children[name]].children)
+        if len(own) != len(saved):
+            raise EvaluationError(
+                "mismatch", f"the model has {len(own)} {name}, {len(saved)} were exported: it is not the one that was"
+            )
+        for child in saved:
+            variable = own[int(child.local_name)]
+            for attribute in graph.nodes[child.node_id].attributes:
+                _require_same_name(variable, attribute.full_name)
+                if id(variable) in places:  # states of random generators are not restored
+                    keys[places[id(variable)]] = attribute.checkpoint_key
+    return _Binding(_Candidate("", model), dict(sorted(keys.items())), has_more=False)
+
+
+def _require_same_name(variable: Any, saved: str) -> None:
+    """A kernel is no bias, though position and shape agree; layers count up in their names, so these say nothing."""
+    if variable.name.rpartition("/")[2] != saved.rpartition("/")[2]:
+        raise EvaluationError(
+            "mismatch", f"{_name(variable)} of the model stands where {saved} was exported: it is not the same model"
+        )
 
 
 def _bind(candidate: _Candidate, variables: list[Any], view: Any, graph: Any) -> _Binding:

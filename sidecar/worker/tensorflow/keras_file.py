@@ -1,0 +1,75 @@
+"""From a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model: weights only.
+
+`model.load_weights` reads arrays by the model's own structure; what else such a file holds, a configuration, code in
+Lambda layers, is never looked at. Since Keras says nothing of a variable that it left alone, that is found out here.
+"""
+
+import errno
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.worker.failures import EvaluationError
+
+_SUFFIXES: Final = (".keras", ".weights.h5", ".weights.json", ".h5", ".hdf5")
+_LONGEST: Final = 500  # characters of what Keras says; it may list every layer
+_OF_STORAGE: Final = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EPERM)
+
+
+def is_keras_file(path: str) -> bool:
+    """Whether a checkpoint's path is that of a file, not the prefix of several or a folder."""
+    return path.endswith(_SUFFIXES) and not Path(path).is_dir() and not Path(f"{path}.index").exists()
+
+
+def load(model: Any, variables: list[Any], path: str) -> None:
+    """Assign the file's values to `variables`, which are the model's; a variable that it does not give is an error.
+
+    Raises:
+        EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore`.
+    """
+    unbound = list(variables)
+    for attempt in (0, 1):  # a value may by chance be what was filled in; it is not twice
+        fillings = [_filling(variable, attempt) for variable in unbound]
+        for variable, filling in zip(unbound, fillings, strict=True):
+            variable.assign(filling)
+        _load(model, path)
+        unbound = [
+            variable
+            for variable, filling in zip(unbound, fillings, strict=True)
+            if np.asarray(variable).tobytes() == filling.tobytes() and filling.size
+        ]
+        if not unbound:
+            return
+    names = ", ".join(str(getattr(each, "path", None) or each.name) for each in unbound[:5])
+    raise EvaluationError(
+        "mismatch",
+        f"{path} does not hold the model: {len(unbound)} of {len(variables)} variables are not in it: {names}. "
+        "Let build_model return the model that was saved.",
+    )
+
+
+def _load(model: Any, path: str) -> None:
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, TypeError, NotImplementedError, ImportError) as error:
+        said = " ".join(str(error).split())
+        raise EvaluationError("mismatch", f"{path} does not fit the model: {said[:_LONGEST]}") from error
+    except zipfile.BadZipFile as error:
+        raise EvaluationError("corrupt", f"{path} is damaged: {error}") from error
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or not Path(path).exists():
+            raise EvaluationError("vanished", f"{path} is gone, or a file of it: {error}") from error
+        kind = "storage" if error.errno in _OF_STORAGE else "corrupt"  # h5py says what is damaged by OSErrors, too
+        raise EvaluationError(kind, f"{path} cannot be read: {error}") from error
+
+
+def _filling(variable: Any, attempt: int) -> NDArray[Any]:
+    """Values that no checkpoint holds, and others the second time."""
+    now = np.asarray(variable)
+    if now.dtype == np.bool_:
+        return np.full(now.shape, bool(attempt))
+    numbers = np.random.default_rng(attempt).integers(1, 100, now.shape)
+    return (numbers + attempt + 0.5).astype(now.dtype)
