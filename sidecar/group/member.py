@@ -126,10 +126,14 @@ class Workers:
         self._replicas = [_Replica(devices) for devices in self.launch.devices]
 
     def fill(self, now: float) -> list[Worker]:
-        """Start a standby in every slot that should have one; returns those that were started."""
+        """Start a standby in every slot that should have one; returns those that were started.
+
+        While the one before it joins and builds none is started: its import would hold up the next evaluation.
+        """
         started = []
         for replica in self._replicas:
-            if replica.standby is None and (replica.active is None or self.keep_standby):
+            has_joined = replica.active is not None and replica.active.joined is not None
+            if replica.standby is None and (replica.active is None or (self.keep_standby and has_joined)):
                 replica.standby = self._start(replica.devices, now)
                 started.append(replica.standby)
         return started

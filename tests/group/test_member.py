@@ -110,7 +110,9 @@ def test_slots_as_the_heartbeat_tells_them(node):
     workers.observe("n.1.1", Ready("tensorflow", "2"), 1.0)
     assert workers.slots() == (Slot(None, None, None, "n.1.1", "10.0.0.7:9001"),)
     workers.join(join(), "n.1.1", 2.0)
-    workers.fill(2.0)
+    assert workers.fill(2.0) == [], "an import beside it would hold up the group"
+    workers.observe("n.1.1", Joined("g", "t", {}), 2.5)
+    workers.fill(2.5)
     workers.observe("n.1.2", Ready("tensorflow", "2"), 3.0)
     assert workers.slots() == (Slot("n.1.1", "g", "10.0.0.7:9001", "n.1.2", "10.0.0.7:9002"),)
     workers.kill_all()
@@ -257,6 +259,7 @@ def test_killing_groups(node):
     for worker, group in (("n.1.1", "g"), ("n.1.2", "h")):
         workers.observe(worker, Ready("tensorflow", "2"), 0.0)
         workers.join(join(group), worker, 0.0)
+        workers.observe(worker, Joined(group, "t", {}), 0.5)
     workers.fill(1.0)
     kills = lambda: [each.process.kills for each in workers.all()]  # noqa: E731
     workers.kill_group("g")
