@@ -51,7 +51,9 @@ def test_keras_3(digits, tmp_path, refusal):
     saved.save(tmp_path / "m.h5")
     saved.export(tmp_path / "export", verbose=False)
     tf.saved_model.save(saved, str(tmp_path / "saved_model"))
-    for name in ("m.keras", "m.weights.h5", "s.weights.json", "m.h5", "export", "saved_model"):
+    tf.train.Checkpoint(model=saved).write(str(tmp_path / "prefix"))
+    (tmp_path / "prefix").mkdir()  # a folder beside it that is no SavedModel
+    for name in ("m.keras", "m.weights.h5", "s.weights.json", "m.h5", "export", "saved_model", "prefix"):
         assert restored(digits.conv(), tmp_path / name) == expected, name
     assert len(list(tmp_path.glob("s_*.weights.h5"))) > 1
 
