@@ -1,5 +1,6 @@
 """Full verification: what real writers wrote passes, and no flipped bit in a checksummed range does."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from checkpoints.kinds import KINDS, NEVER_WHOLE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sidecar.checkpoints.catalog import check
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.crc32c import crc32c, extend
+from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.checkpoints.pin import pin
 from sidecar.config.settings import Settings
 from sidecar.daemon.keeper import Keeper
@@ -139,8 +143,6 @@ def test_a_member_that_expands_to_more_or_less_than_it_says(tmp_path, size):
 
 def test_tensors_over_one_another(tmp_path):
     """An index that names the same bytes a million times is refused, not read a million times."""
-    from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
-
     (tmp_path / "shard").write_bytes(b"x" * 100)
     entry = Entry(1, scalar=False, shard=0, offset=0, size=100, crc=0xAA21888E, shape=b"")
     with pytest.raises(CorruptError, match="lies over"):
@@ -148,6 +150,22 @@ def test_tensors_over_one_another(tmp_path):
     (tmp_path / "shard").write_bytes(b"\xff" * 100)
     with pytest.raises(ChecksumError, match="no readable lengths"):
         check_tensors(tmp_path, ["shard"], [("s", Entry(7, False, 0, 0, 100, 0, b""))])
+
+
+@settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=60),
+    st.lists(st.tuples(st.sampled_from([1, 7, 21]), st.integers(0, 70), st.integers(0, 70), st.binary(max_size=8))),
+)
+def test_arbitrary_tensors_have_an_answer(tmp_path, data, tensors):
+    """Whatever lies in a shard and whatever the index says of it."""
+    (tmp_path / "shard").write_bytes(data)
+    entries = [
+        (str(number), Entry(dtype, scalar=False, shard=0, offset=offset, size=size, crc=0, shape=shape))
+        for number, (dtype, offset, size, shape) in enumerate(tensors)
+    ]
+    with contextlib.suppress(CheckpointError):
+        check_tensors(tmp_path, ["shard"], entries)
 
 
 @pytest.fixture
@@ -219,8 +237,6 @@ def test_speed(root, record_property):
     size = 64 << 20
     data = root / "data"
     data.write_bytes(bytes(size))
-    from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
-
     started = time.monotonic()
     with pytest.raises(ChecksumError):
         check_tensors(root, ["data"], [("t", Entry(1, False, 0, 0, size, 0, b""))])

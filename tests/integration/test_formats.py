@@ -25,3 +25,19 @@ def test_every_format_is_evaluated(sidecar, writer, tmp_path):
         assert entry["metrics"]["test"]["accuracy"]["value"] == each["correct"] / each["examples"]
         assert entry["metrics"]["test"]["loss"]["value"] == pytest.approx(each["loss"], rel=1e-5)
     assert list((folder / ".sidecar" / "ckpts" / "pins").iterdir()) == []
+
+
+def test_a_damaged_one_is_given_up_and_the_rest_goes_on(sidecar, writer, tmp_path):
+    """With full verification no worker ever sees it; the journal says which tensor."""
+    folder = tmp_path / "ckpts"
+    first, second = writer.save(folder, 10, 20)
+    data = folder / f"{first['name']}.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    daemon = sidecar.run(folder, "--no-wait", task="plain.py", SIDECAR_VERIFY="full")
+    assert daemon.wait().code == 1
+    found = {entry["checkpoint"]: entry for entry in daemon.history()}
+    assert (found[first["name"]]["status"], found[second["name"]]["status"]) == ("corrupt", "succeeded")
+    assert f"{data.name}: the tensor " in found[first["name"]]["message"]
+    assert ", the index says " in found[first["name"]]["message"]

@@ -51,6 +51,8 @@ def test_keras_3(digits, tmp_path, refusal):
     saved.save(tmp_path / "m.h5")
     saved.export(tmp_path / "export", verbose=False)
     tf.saved_model.save(saved, str(tmp_path / "saved_model"))
+    tf.train.Checkpoint(model=saved).write(str(tmp_path / "prefix"))
+    (tmp_path / "prefix").mkdir()
     for name in ("m.keras", "m.weights.h5", "s.weights.json", "m.h5", "export", "saved_model"):
         assert restored(digits.conv(), tmp_path / name) == expected, name
     assert len(list(tmp_path.glob("s_*.weights.h5"))) > 1
@@ -58,8 +60,9 @@ def test_keras_3(digits, tmp_path, refusal):
     for name in ("m.keras", "m.weights.h5", "s.weights.json", "m.h5", "export", "saved_model"):
         kind, message = refusal(digits.conv(width=5), tmp_path / name)
         assert kind == "mismatch", (name, message)
-    kind, message = refusal(digits.dense(), tmp_path / "m.weights.h5")
-    assert kind == "mismatch"
+    assert refusal(digits.dense(), tmp_path / "m.weights.h5")[0] == "mismatch"
+    kind, message = refusal(digits.conv(), tmp_path / "prefix")
+    assert (kind, "move one of them" in message) == ("mismatch", True)
     (tmp_path / "m.keras").write_bytes((tmp_path / "m.keras").read_bytes()[:5000])
     assert refusal(digits.conv(), tmp_path / "m.keras")[0] == "corrupt"
     (tmp_path / "m.h5").write_bytes((tmp_path / "m.h5").read_bytes()[:5000])

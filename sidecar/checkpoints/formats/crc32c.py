@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli, RFC 3720 appendix B.4) and the masking that LevelDB and TensorFlow store it with.
 
-`crc32c` is pure Python, 3 to 10 MB/s: enough for an index, not for tensors. `extend` is google-crc32c, 1900 MB/s; it is
-imported only where tensors are checked.
+`crc32c` is pure Python, 3 to 10 MB/s: enough for an index, not for tensors. `extend` is google-crc32c, more than
+1 GB/s; it is imported only where tensors are checked.
 """
 
 from typing import Final

@@ -61,7 +61,7 @@ class SavedModel:
 
     def check(self, folder: Path, name: str) -> None:
         """Every variable, as of any object checkpoint. The marker has no checksum that can be computed here."""
-        self.inspect(folder, name)
+        self.inspect(folder, name)  # the marker, too
         _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:

@@ -89,7 +89,8 @@ class TfObject:
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
 
     def check(self, folder: Path, name: str) -> None:
-        """Every tensor against its masked CRC-32C; the index has been checked by then."""
+        """Every tensor against its masked CRC-32C."""
+        self.inspect(folder, name)
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         bundle = _read_bundle(index, None)
         shards = [f"{name}.data-{shard:05d}-of-{bundle.shards:05d}" for shard in _present(folder, name, bundle)]

@@ -78,6 +78,8 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
         return
     root = make_root(model) if make_root is not None else None
     if Path(path).is_dir():
+        if Path(f"{path}.index").exists():  # TensorFlow's readers take the folder, whatever is in it
+            raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies beside it: move one of them")
         path = str(Path(path, *_VARIABLES))
     try:
         reader = tf.train.load_checkpoint(path)
