@@ -142,7 +142,9 @@ def take(history: History, run: str) -> Snapshot:
         goals=history.goals,
         latest={name: Latest(*each) for name, each in history.latest.items()},
         settled={verdict: tuple(keys) for verdict, keys in settled.items()},
-        failed_tasks=tuple(FailedFor(_join(key), tuple(tasks)) for key, tasks in history.failed_tasks.items()),
+        failed_tasks=tuple(
+            FailedFor(_join(key), tuple(sorted(tasks, key=str))) for key, tasks in history.failed_tasks.items()
+        ),
         failures=tuple(
             Attempts(_join(key), task, tuple(outcomes))
             for key, by_task in history.failures.items()
@@ -152,7 +154,7 @@ def take(history: History, run: str) -> Snapshot:
         eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
         folders=tuple(history.folders),
         last_step=history.last_step,
-        checkpoints={status: tuple(map(_join, keys)) for status, keys in totals.checkpoints.items()},
+        checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
         failed=totals.failures,
         durations={phase: Histogram(tuple(each.counts), each.total) for phase, each in totals.durations.items()},
         best=best,

@@ -214,13 +214,16 @@ class Freshness:
         self.lease_seconds = lease_seconds
         self._watches: dict[str, _Watch] = {}
         self._looked_at_all: float | None = None  # when it did last
+        self._there: tuple[float, list[Heartbeat]] | None = None  # at that time; a turn of the loop asks several times
 
     def wrote(self, heartbeat: Heartbeat, now: float) -> None:
         """Note that this node's own heartbeat was written."""
+        self._there = None
         self._watches[self.node] = _Watch(looked_at=now, silent_since=now, heartbeat=heartbeat, changed=True)
 
     def observe(self, reading: Reading, now: float) -> list[str]:
         """Note what a look at the others found at `now`; returns who showed a sign of life."""
+        self._there = None
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
         nodes = (found.keys() | reading.unread.keys()) - {self.node}
         alive = [node for node in sorted(nodes, key=natural_order) if self._observe(node, found.get(node), now)]
@@ -242,8 +245,11 @@ class Freshness:
 
     def fresh_heartbeats(self, now: float) -> list[Heartbeat]:
         """What the nodes that are there said last, in natural order of their names; this node is among them."""
-        nodes = sorted(self._watches, key=natural_order)
-        return [heartbeat for node in nodes if self.fresh(node, now) and (heartbeat := self.heartbeat(node))]
+        if self._there is None or self._there[0] != now:
+            nodes = sorted(self._watches, key=natural_order)
+            there = [heartbeat for node in nodes if self.fresh(node, now) and (heartbeat := self.heartbeat(node))]
+            self._there = now, there
+        return list(self._there[1])
 
     def heartbeat(self, node: str) -> Heartbeat | None:
         """Return what the node said last, however long ago."""

@@ -51,11 +51,12 @@ def _machine_gone(_, host, __) -> None:
 
 def _all_replaced(simulation, *_) -> None:
     """All machines are taken away for good, and others come, under other names: as pods do."""
-    for number, host in enumerate(list(simulation.hosts)):
+    for host in [each for each in simulation.hosts if not each.gone]:
         host.gone = True
         if host.runs:
             host.life.end()
-        if not host.spec.key.startswith("m") and host.role == "worker":
+        if host.role == "worker":
+            number = len(simulation.hosts)  # no machine and no daemon of one ever has the name of another
             spec = replace(host.spec, key=f"m{number}", name=f"machine-{number}", role="worker")
             second = simulation.add(spec, "worker")
             simulation.scheduler.at(simulation.scheduler.now + 1.0 + 5.0 * simulation.random.random(), second.start)

@@ -88,8 +88,9 @@ def _close_and_free(self, outcome):
 
 
 def _forget_the_spent(self, outcome):
-    _history_close(self, outcome)
+    made = _history_close(self, outcome)
     self.spent_workers.clear()
+    return made
 
 
 def _there_is_a_file(self, node, _):
