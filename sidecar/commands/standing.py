@@ -33,6 +33,7 @@ _PHASES: Final = (
     "evaluate",
     "save",
     "reduce",
+    "sum",
     "conclude",
 )  # as they follow
 

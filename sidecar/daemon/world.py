@@ -19,7 +19,7 @@ from sidecar.snapshot import RECENT
 from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
-_TOGETHER: Final = ("hello", "reduce")  # phases in which a rank waits for the others
+_TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Overrun:
 def limit(bounds: Bounds, phase: str, *, batches: int, slowest: float) -> Limit | None:
     """The bound in a phase, given the batches done in it and the seconds that the slowest so far took.
 
-    None in hello and reduce, where a rank waits for others whose own daemons judge them, and where nothing is done.
+    None in hello, reduce and sum, where a rank waits for others whose own daemons judge them, and where it is idle.
     """
     if phase in ("import", "join"):
         what = "importing" if phase == "import" else "forming the group"

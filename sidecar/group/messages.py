@@ -77,7 +77,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The worker entered a phase: import, join, build; then read, restore, hello, evaluate, save, reduce, conclude."""
+    """The worker entered a phase: import, join, build; then read, restore, hello, evaluate, save, reduce, conclude.
+
+    Of large states `reduce` is called `sum`: it may take its time.
+    """
 
     phase: str
     plan: int | None = None

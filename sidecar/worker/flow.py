@@ -41,6 +41,12 @@ What they restored they compare later, in the second collective: it is hashed wh
 _PROFILE_BYTES: Final = 1024
 """Of every rank's profile that travel in the hello, so that each can say what differs; a usual one has 300."""
 
+_SMALL_BYTES: Final = 4 * 1024 * 1024
+"""States of that size cross any link within seconds: daemons take a group for stuck that takes longer in `reduce`.
+
+Larger ones, such as a confusion matrix of a thousand classes, may take their time; the phase is called `sum` then.
+"""
+
 _TIMED: Final = ("restore", "evaluate", "save", "reduce")
 """Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
 
@@ -97,7 +103,7 @@ def evaluate(
         with phase("save", "save"):
             variables = hashed()
             saves.finish(states, variables)
-    with phase("reduce", "reduce"):
+    with phase("sum" if _bytes(states) > _SMALL_BYTES else "reduce", "reduce"):
         reduced, slowest = _reduce(collective, join, states, seconds, variables)
     enter("conclude")
     examples = _count(streams, reduced)
@@ -118,6 +124,10 @@ def evaluate(
         nonfinite=found_nonfinite,
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
+
+
+def _bytes(states: States) -> int:
+    return 8 * sum(state.rows * state.width for by_name in states.values() for state in by_name.values())
 
 
 def _saves_weights(command: Evaluate, join: Join) -> bool:

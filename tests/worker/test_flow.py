@@ -177,6 +177,13 @@ def test_every_rank_holds_the_whole_result(tmp_path):
         assert reports == [Progress(7, 1, None), Progress(7, 2, None), Progress(7, 3, None), Progress(7, 1, 1)]
 
 
+def test_to_add_up_large_states_may_take_its_time(tmp_path, monkeypatch):
+    """It has another name, since daemons give up a group that is in `reduce` for seconds."""
+    monkeypatch.setattr(flow, "_SMALL_BYTES", 8)
+    for _, phases, _ in run(tmp_path, ranks()):
+        assert phases == ["read", "restore", "hello", "evaluate", "save", "sum", "conclude"]
+
+
 def test_the_plan_says_which_sets_take_part(tmp_path):
     """Its number of evaluations reaches whoever chooses them."""
     evaluators = ranks()
