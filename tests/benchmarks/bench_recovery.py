@@ -17,6 +17,7 @@ from table import Figure, Table
 from sidecar.agreement.journal import outcome_path, plan_path, read_history
 from sidecar.agreement.members import Members
 from sidecar.agreement.storage import PosixStorage
+from sidecar.history import Closed
 
 LEASE = 10.0  # the default, as everything here
 HANG_SECONDS = 30.0
@@ -219,7 +220,7 @@ class Run:
         before, begin = self._marked(), time.monotonic()
         mend = fault(self, plan)
         noticed = self._until((self.run_dir / outcome_path(plan.plan)).exists, "an outcome") - begin
-        if self.history().succeeded.keys() & {plan.checkpoint.key}:
+        if plan.checkpoint.key in self.history().succeeded:
             raise RuntimeError("the evaluation was over before anything happened to it")
         proposed = self._until((self.run_dir / plan_path(plan.plan + 1)).exists, "the next plan") - begin
         evaluating = self._until(lambda: self._marked() > before, "the next evaluation") - begin
@@ -272,7 +273,8 @@ class Run:
         """Wait until a checkpoint is evaluated; raise unless once."""
 
         def look():
-            return [each for each, _ in self.history().evaluated() if each.name == name]
+            closed = [each for each in self.history().entries if isinstance(each, Closed)]
+            return [each for each in closed if each.outcome.status == "succeeded" and each.plan.checkpoint.name == name]
 
         if len(wait_until(look, lambda: f"{name}; {self._said()}")) != 1:
             raise RuntimeError(f"{name} was evaluated more than once")
