@@ -234,7 +234,9 @@ class Freshness:
     def lease_of(self, node: str) -> float:
         """How many seconds a node may be silent: longer if storage shows its changes late, but within reason."""
         watch = self._watches.get(node)
-        return max(self.lease_seconds, 3 * min(watch.largest_gap, self.lease_seconds)) if watch else self.lease_seconds
+        if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
+            return self.lease_seconds
+        return 3 * min(watch.largest_gap, self.lease_seconds)
 
     def fresh(self, node: str, now: float) -> bool:
         """Whether the node is there: it has changed within its lease and did not say that it left."""

@@ -133,6 +133,8 @@ class Courier:
                 f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
             )
             answer = Answer(request, error=unknown)
+        if not self._read:
+            return answer
         entries, self._read = tuple(self._read), []
         return replace(answer, entries=entries)
 

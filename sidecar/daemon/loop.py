@@ -409,7 +409,7 @@ class Daemon:
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        written = replace(self._told, doing=doing)
+        written = self._told if doing is None else replace(self._told, doing=doing)
         return Visit(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:

@@ -180,7 +180,10 @@ class Workers:
     def all(self) -> Iterator[Worker]:
         """Every worker process there is."""
         for replica in self._replicas:
-            yield from (each for each in (replica.active, replica.standby) if each is not None)
+            if replica.active is not None:
+                yield replica.active
+            if replica.standby is not None:
+                yield replica.standby
         yield from self._leaving
         if self._probe is not None:
             yield self._probe

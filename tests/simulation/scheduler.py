@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from random import Random
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 
 _MASK = (1 << 64) - 1
 
@@ -53,7 +53,7 @@ class Scheduler:
 class Waiter:
     """Runs a function that waits: each `wait` gives the line of time to others until somebody calls `resume`.
 
-    To be started and resumed by events of the scheduler, which all run in one greenlet.
+    To be made, started and resumed by events of the scheduler, which all run in one greenlet.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -61,7 +61,6 @@ class Waiter:
 
     def resume(self, value=None) -> None:
         """Go on with what `wait` was to return, until the next wait or the end."""
-        self._greenlet.parent = getcurrent()
         self._greenlet.switch(value)
 
     def wait(self):
