@@ -63,7 +63,7 @@ class Selection:
             return list(waiting)
         evaluate, reached, certain = [], history.reached, True
         for each in waiting:
-            if each.step is None or each.key in history.requeued or each.key in history.failures:
+            if each.step is None or _counts_anyway(each.key, history) or each.key in history.failures:
                 evaluate.append(each)
             elif reached is None or each.step // every > reached // every or each.step < reached:
                 evaluate.append(each)
@@ -78,6 +78,12 @@ class Selection:
         return evaluate
 
 
+def _counts_anyway(key: Key, history: History) -> bool:
+    """Whether a plan is open for it, or a person asked for it again."""
+    plan = history.open
+    return key in history.requeued or (plan is not None and plan.checkpoint is not None and plan.checkpoint.key == key)
+
+
 def _latest(
     waiting: list[Checkpoint],
     history: History,
@@ -87,9 +93,9 @@ def _latest(
 ) -> list[Checkpoint]:
     """The newest that is held and what is newer still: that one may vanish before it is held.
 
-    What a person asked for again is evaluated even so.
+    What is being evaluated, and what a person asked for again, is not passed over.
     """
-    rest = [each for each in waiting if each.key not in history.requeued]
+    rest = [each for each in waiting if not _counts_anyway(each.key, history)]
     held = max((place for place, each in enumerate(rest) if each.pin is not None), default=0)
     for place, each in enumerate(rest[:-1]):
         passed[each.key] = f"superseded by {rest[-1].name} (queue=latest)"

@@ -100,7 +100,7 @@ class World:
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
-        self._active_at = now
+        self._active_at, self._done = now, False  # a new run may have begun meanwhile: the next look says
         if isinstance(record, Plan):
             for settlement in record.settles:
                 self._given_up.pop(settlement.key, None)
@@ -170,26 +170,29 @@ class World:
         }
         missed |= {each.key: (each, now) for each in given_up if each.verdict == "vanished"}
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
-        certain |= self._passed_over({key: each for key, each in self._missed.items() if key not in here}, look)
-        self._missed = {key: each for key, each in missed.items() if key not in certain}
+        certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
+        missed = {key: each for key, each in missed.items() if key not in certain}
+        self._missed = self._passed_over(missed, look)
         self._given_up = {
             key: settlement
             for key, settlement in (self._given_up | certain).items()
             if key not in here and not self.history.is_settled(key, self.task)
         }
 
-    def _passed_over(self, missed: Mapping[Key, tuple[Settlement, float]], look: Look) -> dict[Key, Settlement]:
+    def _passed_over(
+        self, missed: dict[Key, tuple[Settlement, float]], look: Look
+    ) -> dict[Key, tuple[Settlement, float]]:
         """How these end: what would not have been evaluated anyway is skipped, and let go on purpose, perhaps."""
         if not missed:
-            return {}
+            return missed
         gone = [(seen, Checkpoint(each.name, each.digest, each.step, "")) for each, seen in missed.values()]
         there = [(found.seen_at, found.checkpoint) for found in look.found]
         waiting = [each for _, each in sorted([*gone, *there], key=_by_discovery)]
         choice = self.selection.choose(self._waiting_among(waiting), self.history)
         reasons = choice.passed | dict.fromkeys(self._unwanted or (), BEFORE_START)
         return {
-            key: replace(each, verdict="skipped", reason=reasons[key]) if key in reasons else each
-            for key, (each, _) in missed.items()
+            key: (replace(each, verdict="skipped", reason=reasons[key]) if key in reasons else each, seen)
+            for key, (each, seen) in missed.items()
         }
 
     def _waiting_among(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
