@@ -168,7 +168,11 @@ class World:
             for key, each in gone.items()
             if not self.history.is_settled(key, self.task)
         }
-        missed |= {each.key: (each, now) for each in given_up if each.verdict == "vanished"}
+        # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
+        new = min((found.seen_at for found in look.found if found.checkpoint.key not in self.found), default=now)
+        for each in given_up:
+            if each.verdict == "vanished":
+                missed[each.key] = each, self.found[each.key].seen_at if each.key in self.found else new
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
         certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
         missed = {key: each for key, each in missed.items() if key not in certain}
