@@ -54,9 +54,11 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "min_workers": (int, "The smallest group that evaluates."),
     "http": (str, "HOST:PORT of /metrics and the status page; port 0 takes a free one."),
     "queue": (str, "every or latest: which of several waiting checkpoints are evaluated."),
+    "every_steps": (int, "Evaluate the first checkpoint of every so many steps only."),
     "start": (str, "all or new: whether checkpoints that are there at the start count."),
     "stop_after_step": (int, "End once a checkpoint of this step is evaluated."),
     "stop_idle_seconds": (float, "End after so long without anything to do."),
+    "done_marker": (str, "End when training put a file of this name beside its checkpoints, and all are evaluated."),
     "log_format": (str, "console or json. Default: console on a terminal, json elsewhere."),
 }
 _SWITCHES: Final = {"wait": ("--no-wait", "Do not wait: `run` evaluates what is there and ends.")}
@@ -304,7 +306,7 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
     """Who looks at a run from outside."""
     from sidecar.agreement.storage import PosixStorage
     from sidecar.clock import SystemClock
-    from sidecar.commands.compose import make_catalog
+    from sidecar.commands.compose import make_catalog, make_rules
     from sidecar.commands.patience import HeardStorage
     from sidecar.commands.standing import Onlooker, check_place, file_times, runs_in
 
@@ -317,6 +319,7 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
         runs=runs_in(settings.state_dir),
+        selection=make_rules(settings).selection,
     )
     return settings, patience, onlooker
 

@@ -76,6 +76,12 @@ class VanishedError(CheckpointError):
     """The checkpoint was there and is gone."""
 
 
+class NoRoomError(CheckpointError):
+    """The checkpoint cannot be held within the bounds that pins have: try again when others are let go."""
+
+    retryable = True
+
+
 class EvaluationFailedError(SidecarError):
     """An evaluation ended without a result."""
 

@@ -70,6 +70,8 @@ class History:
     folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
     last_step: int = -1  # the highest that is settled, by an evaluation or otherwise
+    reached: int | None = None  # the step of the checkpoint that was planned for the first time last
+    requeued: set[Key] = field(default_factory=set)  # asked for again by a person, and not settled since
     _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -94,7 +96,15 @@ class History:
             self._settle(settlement)
         if plan.checkpoint is not None and plan.members is not None:
             self.open = plan
+            self._reach(plan.checkpoint)
         return [Settled(plan, settlement) for settlement in plan.settles]
+
+    def _reach(self, checkpoint: Checkpoint) -> None:
+        """Note where evaluation stands; a further attempt at an older checkpoint does not set it back."""
+        key = checkpoint.key
+        known = any(key in past for past in (self.failures, self.settled, self.requeued, self.succeeded))
+        if checkpoint.step is not None and not known:
+            self.reached = checkpoint.step
 
     def _settle(self, settlement: Settlement) -> None:
         key, verdict = settlement.key, settlement.verdict
@@ -102,7 +112,9 @@ class History:
         if verdict == "requeued":
             for known in (self.settled, self.failed_tasks, self.failures):
                 known.pop(key, None)
+            self.requeued.add(key)
             return
+        self.requeued.discard(key)
         self.settled[key] = verdict
         self.last_step = max(self.last_step, -1 if settlement.step is None else settlement.step)
         if verdict == "failed":
@@ -138,6 +150,7 @@ class History:
         self.last_step = max(self.last_step, -1 if checkpoint.step is None else checkpoint.step)
         self.folders = [*self.folders, plan.folder][-FOLDERS_KEPT:]
         self.failures.pop(checkpoint.key, None)
+        self.requeued.discard(checkpoint.key)
         if result is None:
             self.succeeded.add(checkpoint.key)
             return

@@ -11,6 +11,9 @@ from typing import Final, Literal
 
 from sidecar.history import History, blamed
 from sidecar.records import KINDS, Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
+from sidecar.selection import Selection
+
+BEFORE_START: Final = "it was there before the start (start=new)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Rules:
     """The settings that decisions depend on; durations in seconds."""
 
     queue: Literal["every", "latest"] = "every"
+    every_steps: int | None = None
     min_workers: int = 1
     max_attempts: int = 3
     max_losses: int = 10
@@ -33,6 +37,11 @@ class Rules:
     stop_idle: float | None = None
     wait: bool = True
 
+    @property
+    def selection(self) -> Selection:
+        """Which checkpoints are evaluated."""
+        return Selection(self.queue, self.every_steps)
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -44,8 +53,12 @@ class View:
     history: History
     members: Sequence[Heartbeat] = ()
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
-    given_up: Sequence[Settlement] = ()  # corrupt, vanished or too large to be pinned, as this node saw it
+    given_up: Sequence[Settlement] = ()  # corrupt, vanished or passed over and gone, as this node saw it
     unwanted: frozenset[Key] = frozenset()  # there before the start, with start = new
+    draws_line: bool = False  # with start = new, while the journal does not say yet what was there before the start
+    no_room: frozenset[Key] = frozenset()  # of those found: this node may not pin them, for want of room
+    tasks: frozenset[str | None] = frozenset()  # of the nodes that are there
+    done: bool = False  # the trainer's marker says that it saved its last checkpoint
     lost: dict[str, str] = field(default_factory=dict)  # nodes of the open plan that will not finish it, and why
     chiefs: frozenset[str] = frozenset()  # nodes whose heartbeat says chief
     ready_to_propose: bool = False
@@ -112,11 +125,10 @@ def decide(view: View, rules: Rules, now: float) -> Action:
         return Wait(why="the journal is not read yet")
     if view.history.open is not None:
         return _judge(view.history.open, view, rules, now)
-    settles = tuple(_settlements(view, rules))
-    settled = {settlement.key for settlement in settles}
-    queue = [each for each in _unsettled(view) if each.key not in settled]
-    if not queue and not settles:
-        return _idle(view, rules, now)
+    ending = _ending(view, rules, now)
+    settles, queue = _sorted_out(view, rules, over=isinstance(ending, str))
+    if not queue and not settles and not view.draws_line:
+        return Stop(ending, _failed(view)) if isinstance(ending, str) else ending
     action = _plan(view, rules, now, queue, settles)
     return _in_turn(view, rules, now, action) if isinstance(action, Propose) else action
 
@@ -152,29 +164,26 @@ def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     return Wait(view.opened_at + rules.plan_cap, "a plan is open")
 
 
-def _unsettled(view: View) -> list[Checkpoint]:
-    """Complete checkpoints that the journal has not settled, in order of discovery."""
-    return [each for each in view.found if not view.history.is_settled(each.key, view.task)]
-
-
-def _settlements(view: View, rules: Rules) -> Iterator[Settlement]:
-    """What is settled without an evaluation: each once, since what the journal holds is not told again."""
-    told = set()
-    for given_up in view.given_up:
-        if not view.history.is_settled(given_up.key, view.task):
-            told.add(given_up.key)
-            yield given_up
+def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:
+    """What is settled without an evaluation, each once, and what is to be evaluated, in order of discovery."""
+    settles = [each for each in view.given_up if not view.history.is_settled(each.key, view.task)]
+    told = {each.key for each in settles}
     waiting = []
-    for each in _unsettled(view):
+    for each in pending(view.history, view.found, view.task):
         if each.key in told:
             continue
         if (end := _end(each, view, rules)) is None:
             waiting.append(each)
-            continue
-        verdict, reason = end
-        yield Settlement(each.name, each.digest, each.step, verdict, reason, view.task if verdict == "failed" else None)
-    for each, reason in _superseded(waiting, view, rules):
-        yield Settlement(each.name, each.digest, each.step, "skipped", reason)
+        else:
+            verdict, reason = end
+            task = view.task if verdict == "failed" else None
+            settles.append(Settlement(each.name, each.digest, each.step, verdict, reason, task))
+    choice = rules.selection.choose(waiting, view.history, over=over)
+    skipped = [(each, choice.passed[each.key]) for each in choice.settled]
+    skipped += _crowded_out(view, choice.evaluate)
+    settles += [Settlement(each.name, each.digest, each.step, "skipped", reason) for each, reason in skipped]
+    gone = {each.key for each in settles}
+    return tuple(settles), [each for each in choice.evaluate if each.key not in gone]
 
 
 def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
@@ -183,21 +192,29 @@ def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str
     if failures and (end := _exhausted(failures, rules)) is not None:
         return end
     if checkpoint.key in view.unwanted:
-        return "skipped", "it was there before the start (start=new)"
+        return "skipped", BEFORE_START
     return None
 
 
-def _superseded(waiting: list[Checkpoint], view: View, rules: Rules) -> Iterator[tuple[Checkpoint, str]]:
-    """Which of those that wait give way to newer ones, and why."""
-    if rules.queue == "latest":
-        for each in waiting[:-1]:
-            yield each, f"superseded by {waiting[-1].name} (queue=latest)"
-        return
+def _crowded_out(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
+    """The one that gives way, and why, if another found no room to be held: the oldest, never the last of the queue."""
     held = [each for each in view.found if each.pin is not None]
-    pinned = [each for each in waiting if each.pin is not None]
-    # A settled pin that is still held makes room by itself, at the next look.
-    if len(pinned) > 1 and len(pinned) < len(waiting) and len(held) == len(pinned):
-        yield pinned[0], "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes)"
+    if not any(each.key in view.no_room for each in queue) or any(_is_over(each, view) for each in held):
+        return  # what nobody needs any more makes room by itself, at the next look
+    newer = "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes, keep_free_bytes)"
+    # Of a group that has another task, and is smaller, or it would have evaluated them: it may never have its turn.
+    for each in held:
+        if view.history.is_settled(each.key, view.task):
+            yield each, f"{newer}; only nodes with another task still wanted it"
+            return
+    own = [each for each in queue if each.pin is not None]
+    if len(own) > 1:
+        yield own[0], newer
+
+
+def _is_over(checkpoint: Checkpoint, view: View) -> bool:
+    """Whether no node that is there needs it any more."""
+    return all(view.history.is_settled(checkpoint.key, task) for task in {*view.tasks, view.task})
 
 
 def _exhausted(failures: Sequence[Outcome], rules: Rules) -> tuple[Verdict, str] | None:
@@ -223,7 +240,7 @@ def _plan(
     action = _evaluate(view, rules, now, [each for each in queue if each.pin is not None])
     if isinstance(action, Propose):
         return replace(action, settles=settles)
-    return Propose(None, 0, None, settles) if settles else action
+    return Propose(None, 0, None, settles) if settles or view.draws_line else action
 
 
 def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
@@ -251,7 +268,7 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     nodes = [heartbeat.node for heartbeat in alike]
     if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
         return Wait(why=f"{view.node} is not counted, or has another version or task than most nodes")
-    undone_since = now if view.undone_since is None else view.undone_since
+    undone_since = view.active_at if view.undone_since is None else view.undone_since
     mine = undone_since + nodes.index(view.node) * rules.patience
     return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first", listen=True)
 
@@ -336,29 +353,34 @@ def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[M
     return tuple(Member(rank, node, worker, address) for rank, (node, worker, address) in enumerate(there))
 
 
-def _idle(view: View, rules: Rules, now: float) -> Stop | Wait:
-    """Nothing is left to do: whether that is the end."""
-    failed = _failed(view)
+def _ending(view: View, rules: Rules, now: float) -> str | Wait:
+    """Why the run is over, or until when nothing says that it is. What is still being written is waited for."""
+    seen = max((each.step for each in view.found if each.step is not None), default=-1)
+    last = rules.stop_after_step
+    idle = None if rules.stop_idle is None else view.active_at + rules.stop_idle
     if not rules.wait:
-        # Long enough for what is named and broken to be given up by the catalog first.
-        end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
-        if now < end:
-            return Wait(end, "something there is not complete yet")
-        return Stop("everything there is evaluated (--no-wait)", failed)
-    if rules.stop_after_step is not None and view.history.last_step >= rules.stop_after_step:
-        return Stop(f"step {rules.stop_after_step} is evaluated (stop_after_step)", failed)
-    if rules.stop_idle is not None:
-        end = view.active_at + rules.stop_idle
+        why = "everything there is evaluated (--no-wait)"
+    elif view.done:
+        why = "the trainer's marker is there, and everything is evaluated (done_marker)"
+    elif last is not None and max(view.history.last_step, seen) >= last:
+        why = f"step {last} is evaluated (stop_after_step)"
+    elif idle is not None and now >= idle:
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
-        return Stop(why, failed) if now >= end else Wait(end, "nothing to do")
-    return Wait(why="nothing to do")
+    else:
+        return Wait(idle, "nothing to do")
+    # Long enough for what is named and broken to be given up by the catalog first.
+    end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
+    return why if now >= end else Wait(end, "something there is not complete yet")
 
 
 def _failed(view: View) -> int:
-    """Checkpoints that failed for good and have not succeeded, say under a corrected task."""
+    """Checkpoints that failed for good and have not succeeded, say under a corrected task.
+
+    What vanished or was skipped is no failure: training deleted it sooner than it could be held, or nobody wanted it.
+    """
     history = view.history
     return sum(
-        verdict in ("failed", "corrupt") and key not in history.succeeded
+        key not in history.succeeded
+        and (verdict == "corrupt" or bool({None, view.task} & history.failed_tasks.get(key, set())))
         for key, verdict in history.settled.items()
-        if history.is_settled(key, view.task)
     )

@@ -14,7 +14,7 @@ from sidecar.history import Closed, Entry, History, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
-FOLD: Final = 1
+FOLD: Final = 2
 """Version of what `History` makes of the journal: raised with every change of it, so that no old view is believed."""
 
 RECENT: Final = 64
@@ -104,6 +104,8 @@ class Snapshot:
     eval_sets: dict[str, SeenData]
     folders: tuple[str, ...]
     last_step: int
+    reached: int | None
+    requeued: tuple[str, ...]
     # Totals
     checkpoints: dict[str, tuple[str, ...]]
     failed: dict[str, int]
@@ -154,6 +156,8 @@ def take(history: History, run: str) -> Snapshot:
         eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
         folders=tuple(history.folders),
         last_step=history.last_step,
+        reached=history.reached,
+        requeued=tuple(sorted(map(_join, history.requeued))),
         checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
         failed=totals.failures,
         durations={phase: Histogram(tuple(each.counts), each.total) for phase, each in totals.durations.items()},
@@ -191,6 +195,8 @@ def _restore(snapshot: Snapshot) -> History:
         folders=list(snapshot.folders),
         nonces=(snapshot.plan_nonce, snapshot.outcome_nonce),
         last_step=snapshot.last_step,
+        reached=snapshot.reached,
+        requeued=set(_keys(snapshot.requeued)),
     )
     for verdict, keys in snapshot.settled.items():
         history.settled |= dict.fromkeys(_keys(keys), _VERDICTS[verdict])

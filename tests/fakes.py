@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sidecar.agreement.journal import read_history
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
+from sidecar.checkpoints.pin import pin
+from sidecar.checkpoints.room import Room
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.keeper import Keeper
@@ -157,6 +161,7 @@ class Node:
         start_new: bool = False,
         keep_standby: bool = True,
         pin_max_bytes: int | None = None,
+        keep_free_bytes: int = 0,
         **rules,
     ) -> None:
         self.clock, self.node = clock, node
@@ -176,15 +181,20 @@ class Node:
         catalog = Catalog(
             self.checkpoint_dir, self.run_dir / "pins", settle_seconds=3.0, corrupt_after_seconds=60.0, clock=clock
         )
-        pinner, saves = Pinner(self.run_dir / "pins"), Saves(self.run_dir)
-        keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, pin_max_bytes)
+        self.free: int | None = None  # bytes on the storage; None: nobody looks
+        saves = Saves(self.run_dir)
+        room = Room(pin_max_bytes, keep_free_bytes, lambda: self.free)
+        pinner = Pinner(self.run_dir / "pins", make=partial(pin, room=room))
+        marker = partial(is_there, self.checkpoint_dir / "DONE")
+        keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
         self.courier = Courier(self.storage, keeper, clock, self.answers.append)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
-        self.world = World(identity, TIMING.lease, start_new=start_new)
+        settings = Rules(**rules)
+        self.world = World(identity, TIMING.lease, start_new, settings.selection)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,
-            Rules(**rules),
+            settings,
             TIMING,
             Retention(2),
             self,

@@ -210,6 +210,44 @@ def test_what_was_there_before_the_start_is_skipped_with_start_new():
     assert [(each.name, each.verdict, each.task) for each in action.settles] == [("ckpt-1", "skipped", None)]
 
 
+def test_with_start_new_the_journal_says_first_what_was_there():
+    """Even if it was nothing: else whoever starts later would take for old what came meanwhile."""
+    assert decided(found=[], draws_line=True) == Propose(None, 0, None, ())
+    assert isinstance(decided(found=[], draws_line=True, draining=True), Wait)
+    assert decided(found=[A], draws_line=True, members=[node("n1", slot())]) == Propose(None, 0, None, ())
+    assert decided(found=[A], draws_line=True).checkpoint == A
+
+
+def test_with_every_steps_what_lies_between_is_skipped():
+    """With the reason, in the same plan; the last one waits for a newer one, and is no work meanwhile."""
+    rules, there = Rules(every_steps=100), [checkpoint(step) for step in (90, 95, 99)]
+    action = decided(rules, found=there)
+    assert (action.checkpoint, [each.name for each in action.settles]) == (there[0], ["ckpt-95"])
+    assert "every_steps" in action.settles[0].reason
+    assert action.settles[0].verdict == "skipped"
+    history = fold(plan(1, there[0]), outcome(1), plan(2, None, settles=action.settles))
+    assert decided(rules, found=there[2:], history=history) == Wait(None, "nothing to do")
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        ({"wait": False}, {}),
+        ({}, {"done": True}),
+        ({"stop_after_step": 95}, {}),
+        ({"stop_idle": 60}, {"active_at": NOW - 60}),
+    ],
+)
+def test_with_every_steps_the_last_one_of_a_run_is_evaluated(rules, changes):
+    """Whatever its step: it is the result. What is still being written may be it, and is waited for."""
+    last = checkpoint(95)
+    seen = {"found": [last], "history": fold(plan(1, checkpoint(90), ("n1.i.9",)), outcome(1))} | changes
+    rules = Rules(every_steps=100, **rules)
+    assert decided(rules, **seen).checkpoint == last
+    assert isinstance(decided(rules, **seen, incomplete_since=NOW - 62), Wait)
+    assert decided(rules, **seen, incomplete_since=NOW - 63).checkpoint == last
+
+
 @pytest.mark.parametrize("verdict", ["corrupt", "vanished"])
 def test_what_was_given_up_is_settled_even_if_nobody_can_evaluate(verdict):
     """A plan that only settles needs no members."""
@@ -221,12 +259,36 @@ def test_what_was_given_up_is_settled_even_if_nobody_can_evaluate(verdict):
 def test_the_oldest_gives_way_when_newer_ones_find_no_room():
     """One at a time, never the last one that is held, and not while a settled pin is about to make room."""
     waiting = [A, B, checkpoint(3, pinned=False)]
-    action = decided(found=waiting)
+    crowded = {"no_room": frozenset({waiting[2].key})}
+    action = decided(found=waiting, **crowded)
     assert (action.checkpoint, [each.name for each in action.settles]) == (B, ["ckpt-1"])
     assert "pin_max_bytes" in action.settles[0].reason
-    assert decided(found=waiting[1:]).settles == ()
+    assert decided(found=waiting[1:], **crowded).settles == ()
     done = checkpoint(9)
-    assert decided(found=[done, *waiting], history=fold(plan(1, done, ("n9.i.1",)), outcome(1))).settles == ()
+    history = fold(plan(1, done, ("n9.i.1",)), outcome(1))
+    assert decided(found=[done, *waiting], history=history, **crowded).settles == ()
+    settled_since = fold(plan(1, None, settles=(settled(waiting[2], "skipped"),)))
+    assert decided(found=waiting, history=settled_since, **crowded).settles == ()
+
+
+def test_what_is_still_being_copied_drives_nobody_out():
+    """It is not pinned yet, but there is room for it."""
+    assert decided(found=[A, B, checkpoint(3, pinned=False)]).settles == ()
+
+
+def test_what_only_nodes_with_another_task_still_want_gives_way_first():
+    """They may never have their turn, and without this nothing would ever be skipped or pinned again."""
+    newer = checkpoint(3, pinned=False)
+    history = fold(plan(1, None, settles=(settled(A, "failed", "t"),)))
+    seen = {"history": history, "found": [A, B, newer], "tasks": frozenset({"t", "other"})}
+    assert decided(**seen).settles == ()
+    action = decided(**seen, no_room=frozenset({newer.key}))
+    assert (action.checkpoint, [(each.name, each.verdict) for each in action.settles]) == (B, [("ckpt-1", "skipped")])
+    assert "another task" in action.settles[0].reason
+    alone = seen | {"found": [A, newer]}
+    assert [each.name for each in decided(**alone, no_room=frozenset({newer.key})).settles] == ["ckpt-1"]
+    leaving = seen | {"tasks": frozenset({"t"})}  # that node is gone: the pin goes by itself
+    assert decided(**leaving, no_room=frozenset({newer.key})).settles == ()
 
 
 # -- trying again ----------------------------------------------------------------------------------------------------
@@ -459,6 +521,15 @@ NO_WAIT = Rules(wait=False)
         (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "found": [A]}, False),
         (Rules(stop_idle=60), {"active_at": NOW - 59}, False),
         (Rules(stop_idle=60), {"active_at": NOW - 60}, True),
+        (Rules(stop_idle=60), {"active_at": NOW - 60, "incomplete_since": NOW - 62}, False),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "incomplete_since": NOW - 62}, False),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "incomplete_since": NOW - 63}, True),
+        (RULES, {"done": True}, True),
+        (RULES, {"done": True, "found": [A]}, False),
+        (RULES, {"done": True, "given_up": [settled(A, "corrupt")]}, False),
+        (RULES, {"done": True, "incomplete_since": NOW - 62}, False),
+        (RULES, {"done": True, "incomplete_since": NOW - 63}, True),
+        (RULES, {"done": True, "node": "n2", "members": [node("n1"), node("n2")]}, True),
     ],
 )
 def test_when_a_run_is_over(rules, changes, stops):
@@ -473,8 +544,13 @@ def test_when_a_run_is_over(rules, changes, stops):
         ([plan(1, None, settles=(settled(A, "failed", "old"),))], 0),
         ([plan(1, None, settles=(settled(A, "failed", "old"),)), plan(2, A), outcome(2)], 0),
         ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "requeued"),))], 0),
+        ([plan(1, None, settles=(settled(A, "vanished"), settled(B, "skipped")))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "skipped"),))], 1),
     ],
-    ids=["failed and corrupt", "under another task", "succeeded after all", "asked for again"],
+    ids=[
+        *("failed and corrupt", "under another task", "succeeded after all", "asked for again"),
+        *("vanished and skipped are none", "let go for want of room after it failed"),
+    ],
 )
 def test_only_what_failed_for_good_makes_a_run_fail(records, failed):
     """Not what a corrected task evaluated in the end."""
@@ -531,10 +607,15 @@ VIEWS = st.builds(
     chiefs=st.frozensets(st.sampled_from(["n1", "n2", "c"]), max_size=1),
     incomplete_since=st.none() | st.floats(0, NOW),
     undone_since=st.none() | st.floats(0, NOW),
+    draws_line=st.booleans(),
+    no_room=st.frozensets(STEPS.map(lambda step: checkpoint(step).key), max_size=2),
+    tasks=st.frozensets(st.sampled_from(["t", "old"])),
+    done=st.booleans(),
 )
 ANY_RULES = st.builds(
     Rules,
     queue=st.sampled_from(["every", "latest"]),
+    every_steps=st.none() | st.integers(1, 3),
     min_workers=st.integers(1, 3),
     max_attempts=st.integers(1, 3),
     wait=st.booleans(),
@@ -560,8 +641,9 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert not seen.draining
     keys = [settlement.key for settlement in action.settles]
     assert len(keys) == len(set(keys))
-    assert not any(seen.history.is_settled(key, seen.task) for key in keys)
-    assert action.settles or action.members
+    for_others = {each.key for each in action.settles if each.reason.startswith("pin_budget")}
+    assert not any(seen.history.is_settled(key, seen.task) for key in keys if key not in for_others)
+    assert action.settles or action.members or seen.draws_line
     if action.checkpoint is None:
         assert action.members is None
         return

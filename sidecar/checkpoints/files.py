@@ -104,6 +104,22 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
         yield file
 
 
+def is_there(path: Path) -> bool:
+    """Whether a regular file is there. It is opened, since on NFS listings and what is known of names may be old."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except PermissionError:
+        return path.is_file()  # whoever put it there had to say no more than that
+    except OSError as error:
+        if error.errno in (*_ABSENT, errno.ESTALE, errno.ENXIO, errno.ELOOP):  # ENXIO: a socket
+            return False
+        raise
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+
+
 def read_file(folder: Path, name: str, *, limit: int) -> bytes:
     """All of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
     with open_file(folder, name) as file:

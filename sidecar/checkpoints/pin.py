@@ -18,6 +18,7 @@ from typing import Final
 from sidecar.checkpoints.catalog import Found, verify
 from sidecar.checkpoints.files import File, as_file, open_file, resolve
 from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.room import Room
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, VanishedError
 from sidecar.records import Checkpoint
@@ -35,12 +36,14 @@ _NO_LINK: Final = (
 """Why a link may be refused where a copy works."""
 
 
-def pin(found: Found, pins_dir: Path, *, check: bool = False) -> Found:
+def pin(found: Found, pins_dir: Path, *, check: bool = False, room: Room = Room()) -> Found:  # noqa: B008 - frozen
     """Hold a checkpoint; if it is held already that is the answer.
 
-    `check`: compare all checksums first, of what was gathered, since that is what will be evaluated.
+    `check`: compare all checksums first, of what was gathered, since that is what will be evaluated. `room`: asked
+    before anything is copied.
 
     Raises:
+        NoRoomError: it would have to be copied, and there is not enough room; nothing is held.
         ChecksumError: a checksum does not match; nothing is held.
         VanishedError: its files are gone.
         IncompleteError: they are no longer what was found: look again.
@@ -55,7 +58,7 @@ def pin(found: Found, pins_dir: Path, *, check: bool = False) -> Found:
         raise VanishedError(f"{found.folder} is gone, and {checkpoint.name} with it")
     try:
         with _temporary_folder(folder.parent) as temporary:
-            files = _gather(found, temporary)
+            files = _gather(found, temporary, room)
             _require_unchanged(found, temporary, files)
             if check:
                 FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
@@ -87,6 +90,11 @@ def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
 def pins_bytes(pins_dir: Path) -> int:
     """Bytes in all pins, counting a linked file in full: what they would occupy once the trainer deleted its own."""
     return sum(stat.st_size for folder in _folders(pins_dir) for stat in _stats(folder))
+
+
+def pins_bytes_alone(pins_dir: Path) -> int:
+    """Bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
+    return sum(stat.st_size for folder in _folders(pins_dir) for stat in _stats(folder) if stat.st_nlink == 1)
 
 
 def clean(pins_dir: Path, *, older_than_seconds: float = 3600.0, clock: Clock | None = None) -> int:
@@ -121,16 +129,30 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _gather(found: Found, temporary: Path) -> tuple[File, ...]:
-    """Link or copy each file, and say which files of the trainer's these were."""
+def _gather(found: Found, temporary: Path, room: Room) -> tuple[File, ...]:
+    """Link or copy each file, and say which files of the trainer's these were.
+
+    All that can be linked comes first, so that it is known what a copy of the rest takes before the first byte.
+    """
     format_ = FORMATS[found.checkpoint.format]
     basename = PurePath(found.checkpoint.name).name
     names = tuple(file.name for file in found.files) or format_.inspect(found.folder, basename).files
-    files = []
+    gathered: dict[str, File] = {}
+    refused = False  # by one, so by all: each is a file of the same owner on the same storage
     for name in names:
         (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-        linked = None if format_.written_in_place(name) else _link(found.folder, name, temporary)
-        files.append(linked or _copy(found.folder, name, temporary))
+        if refused or format_.written_in_place(name):
+            continue
+        linked = _link(found.folder, name, temporary)
+        refused = linked is None
+        if linked is not None:
+            gathered[name] = linked
+    rest = [name for name in names if name not in gathered]
+    sizes = [_size(found.folder, name) for name in rest]
+    for place, name in enumerate(rest):
+        room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
+        gathered[name] = _copy(found.folder, name, temporary)
+    files = [gathered[name] for name in names]
     for inner in {parent for name in names for parent in (temporary / name).parents if temporary in parent.parents}:
         _sync(inner)
     _sync(temporary)
@@ -145,6 +167,11 @@ def _link(source: Path, name: str, temporary: Path) -> File | None:
             return None
         raise
     return as_file(name, (temporary / name).stat())
+
+
+def _size(source: Path, name: str) -> int:
+    with open_file(source, name) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def _copy(source: Path, name: str, temporary: Path) -> File:

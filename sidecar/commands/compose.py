@@ -18,7 +18,9 @@ from prometheus_client import CollectorRegistry
 from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.pin import pin
+from sidecar.checkpoints.room import Room, free_bytes
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.config import Settings
@@ -122,20 +124,23 @@ def make_daemon(
     evaluates = decision.role == "worker"
     if evaluates:
         _prune(settings.worker_logs, node)
+    room = Room(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(settings.run_dir / "pins", make=partial(pin, check=settings.verify == "full")),
+        Pinner(settings.run_dir / "pins", make=partial(pin, check=settings.verify == "full", room=room)),
         Saves(settings.run_dir),
         clock,
-        settings.pin_max_bytes,
+        room,
+        _marker(settings),
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
-    world = World(identity, settings.lease_seconds, start_new=settings.start == "new")
+    rules = make_rules(settings)
+    world = World(identity, settings.lease_seconds, settings.start == "new", rules.selection)
     return Daemon(
         world,
-        _rules(settings),
+        rules,
         _timing(settings),
         Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
         courier,
@@ -147,6 +152,12 @@ def make_daemon(
         showing,
         Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
+
+
+def _marker(settings: Settings) -> Callable[[], bool]:
+    """Whether training said that it is done; it need not be a word that this program understands."""
+    name = settings.done_marker
+    return (lambda: False) if name is None else partial(is_there, settings.checkpoint_dir / name)
 
 
 def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
@@ -307,9 +318,11 @@ def _timing(settings: Settings) -> Timing:
     )
 
 
-def _rules(settings: Settings) -> Rules:
+def make_rules(settings: Settings) -> Rules:
+    """What decisions depend on."""
     return Rules(
         queue=settings.queue,
+        every_steps=settings.every_steps,
         min_workers=settings.min_workers,
         max_attempts=settings.max_attempts,
         max_losses=settings.max_losses,

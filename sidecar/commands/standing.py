@@ -21,6 +21,7 @@ from sidecar.errors import SettingsError
 from sidecar.history import History
 from sidecar.policy import pending, proposer
 from sidecar.records import Checkpoint
+from sidecar.selection import Selection
 
 LOOK_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: who lives has beaten twice by then
 _GLANCE_SECONDS: Final = 0.1  # between two looks at the members, while it is not known who lives
@@ -108,10 +109,12 @@ class Onlooker:
         lease_seconds: float,
         written_at: Callable[[str], float | None] = lambda _: None,
         runs: Callable[[], list[str]] = list,
+        selection: Selection = Selection(),  # noqa: B008 - frozen
     ) -> None:
         self.storage = storage
         self.written_at = written_at
         self.runs = runs
+        self.selection = selection
         self.catalog = catalog
         self.clock = clock
         self.lease_seconds = lease_seconds
@@ -131,6 +134,7 @@ class Onlooker:
         for record in self._journal.read_new():
             self._history.apply(record)
         found = [each.checkpoint for each in look.found]
+        queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
         members = tuple(self.pulses)
         written = {each.heartbeat.node: self.written_at(member_path(each.heartbeat.node)) for each in members}
         return Standing(
@@ -138,7 +142,7 @@ class Onlooker:
             history=self._history,
             members=members,
             unread=self._unread,
-            queue=tuple(pending(self._history, found, self._task())),
+            queue=queue,
             incomplete=look.waiting,
             missing=look.missing,
             lease=self.lease_seconds,

@@ -37,9 +37,11 @@ FLAGS: Final[Mapping[str, str]] = {
     "--min-workers": "min_workers",
     "--http": "http",
     "--queue": "queue",
+    "--every-steps": "every_steps",
     "--start": "start",
     "--stop-after-step": "stop_after_step",
     "--stop-idle-seconds": "stop_idle_seconds",
+    "--done-marker": "done_marker",
     "--log-format": "log_format",
     "--no-wait": "wait",
 }
@@ -95,9 +97,14 @@ class Settings(BaseSettings):
 
     # Which checkpoints, and when to end.
     queue: Literal["every", "latest"] = "every"  # nothing is lost unless asked for
+    # Of the complete checkpoints each first one that reaches a new multiple; the last of a run that ends counts, too.
+    every_steps: Count | None = None  # all of them, likewise
     start: Literal["all", "new"] = "all"  # a daemon started late evaluates what it missed
     stop_after_step: Whole | None = None  # a daemon serves until it is stopped
     stop_idle_seconds: Seconds | None = None
+    # A file in checkpoint_dir by which training says that it saved its last one. Off: a daemon that serves must not
+    # end, again at each restart, because a former run left a file there.
+    done_marker: str | None = None
     wait: bool = True  # `run` stays; --no-wait evaluates what is there and ends
 
     log_format: Literal["console", "json"] | None = None  # null: console on a terminal, JSON lines elsewhere
@@ -128,6 +135,9 @@ class Settings(BaseSettings):
     saves_max_bytes: Count | None = None  # newest and best stay even so; only the user can say what is too much
     cache_bytes: Whole = 1024**3  # common test sets fit; 0 prepares the data for every checkpoint again
     pin_max_bytes: Count | None = None  # every pinned checkpoint is wanted, so only the user can say what is too much
+    # Pins never take the last of what training writes to: some logs, and the next checkpoint of a model of 100 million
+    # weights with its optimizer. What is under a hundredth of what is free does not count: see checkpoints/room.py.
+    keep_free_bytes: Whole = 1024**3
 
     # Trying again: how often, how soon.
     max_attempts: Count = 3  # the checkpoint's or task's fault: one accident is excused, a habit is not
@@ -224,6 +234,13 @@ class Settings(BaseSettings):
     @classmethod
     def _named_after_checkpoints(cls, value: Any, info: ValidationInfo) -> Any:
         return info.data.get("checkpoint_dir", Path("run")).resolve().name if value is None else value
+
+    @field_validator("done_marker")
+    @classmethod
+    def _in_the_directory(cls, value: str | None) -> str | None:
+        if value is not None and (not value or "/" in value or "\0" in value or value in (".", "..")):
+            raise ValueError("write the name of a file in checkpoint_dir, such as DONE")
+        return value
 
     @field_validator("run", "node")
     @classmethod

@@ -18,7 +18,7 @@ from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Look
 from sidecar.clock import Clock
-from sidecar.daemon.keeper import Keeper
+from sidecar.daemon.keeper import Choose, Keeper
 from sidecar.daemon.retention import Tidying
 from sidecar.errors import SidecarError, StorageError
 from sidecar.history import Closed, History
@@ -39,7 +39,7 @@ class Visit:
 
     heartbeat: Heartbeat
     look: bool
-    is_wanted: Callable[[Key], bool]  # called from the courier's thread; it only looks things up
+    choose: Choose
     tidying: Tidying
     snapshot: Snapshot | None = None  # to be written
 
@@ -81,6 +81,8 @@ class Answer:
     pins_bytes: int | None = None
     saves_bytes: Mapping[str, int] = field(default_factory=dict)  # of the folders that were to be measured
     watch_problem: str | None = None
+    no_room: Mapping[Key, str] = field(default_factory=dict)  # what could not be pinned, and why
+    done: bool = False  # the trainer's marker is there
     error: SidecarError | None = None
 
 
@@ -212,11 +214,13 @@ class Courier:
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Add what the keeper finds and what it lost on the way."""
         leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
-        sight = self.keeper.look(visit.is_wanted, leaving=leaving)
+        sight = self.keeper.look(visit.choose, leaving=leaving)
         return replace(
             answer,
             look=sight.look,
             given_up=sight.given_up,
             pins_bytes=sight.pins_bytes,
             watch_problem=sight.watch_problem,
+            no_room=sight.no_room,
+            done=sight.done,
         )

@@ -6,7 +6,7 @@ decides, this carries out. Time is the injected clock's, so tests replay histori
 """
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,7 +24,7 @@ from sidecar.group.messages import Evaluate, Failed
 from sidecar.group.process import Event
 from sidecar.history import Closed, History
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
-from sidecar.records import Heartbeat, Outcome, Plan
+from sidecar.records import Checkpoint, Heartbeat, Key, Outcome, Plan
 from sidecar.snapshot import Snapshot, take
 from sidecar.status import Status
 
@@ -99,6 +99,7 @@ class Daemon:
     _blocked_until: float = float("-inf")
     _watch_problem: str | None = None
     _best_complaint: str | None = None
+    _step_missed: bool = False
     _beat: int = 0
     _told: Heartbeat | None = None
     _visited_at: float | None = None
@@ -244,6 +245,8 @@ class Daemon:
             self._note_missing(missing=answer.look.missing)
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
+                self._warn_of_step(found.checkpoint)
+            self._warn_of_room(world.note(answer.no_room, done=answer.done))
             if not answer.look.missing and answer.watch_problem not in (None, self._watch_problem):
                 self.log.info("file_events_unavailable", reason=answer.watch_problem, remedy="sweeps find everything")
             self._watch_problem = answer.watch_problem
@@ -304,6 +307,20 @@ class Daemon:
             self._best_complaint = complaint
             if complaint is not None:
                 self.log.warning("best_metric_unknown", message=complaint)
+
+    def _warn_of_step(self, checkpoint: Checkpoint) -> None:
+        """Say once that `every_steps` has no step to go by."""
+        if self.rules.every_steps is not None and checkpoint.step is None and not self._step_missed:
+            self._step_missed = True
+            remedy = "it is evaluated; name where the step stands with step_key or step_pattern"
+            self.log.warning("step_unknown", checkpoint=checkpoint.name, remedy=remedy)
+
+    def _warn_of_room(self, no_room: Mapping[Key, str]) -> None:
+        """Say when it begins that there is no room to hold what waits; it is tried again at each look."""
+        if no_room:
+            (name, _), reason = next(iter(no_room.items()))
+            remedy = "it may vanish before it is evaluated; free space, or change pin_max_bytes or keep_free_bytes"
+            self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
 
     def _terminate(self, message: Terminate, now: float) -> None:
         if self._drain_by is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.checkpoints.catalog import Found
-from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.checkpoints.pin import clean, pin, pins_bytes, pins_bytes_alone, unpin
 from sidecar.clock import Clock
 from sidecar.records import Checkpoint, Key
 
@@ -53,6 +53,10 @@ class Pinner:
             raise work.error
         return work.pinned
 
+    def works_on(self, key: Key) -> bool:
+        """Whether it is being pinned."""
+        return key in self._work
+
     def unpin(self, checkpoint: Checkpoint) -> None:
         """Let it go; raises what `checkpoints.pin.unpin` raises."""
         unpin(checkpoint, self.pins)
@@ -60,6 +64,10 @@ class Pinner:
     def bytes(self) -> int:
         """What all pins hold together."""
         return pins_bytes(self.pins)
+
+    def bytes_alone(self) -> int:
+        """What of it the trainer deleted, or what was copied."""
+        return pins_bytes_alone(self.pins)
 
     def clean(self, older_than_seconds: float, clock: Clock) -> None:
         """Remove what was left half pinned and nobody touched for so long."""

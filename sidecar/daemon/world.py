@@ -4,21 +4,24 @@ Told by the loop, asked by it: `view` is what the policy decides on, `heartbeat`
 see. No I/O and no clock.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.catalog import Found, Look
+from sidecar.daemon.keeper import Choose, Wanted
 from sidecar.group.member import group_id
 from sidecar.history import Entry, History
-from sidecar.policy import View, pending, proposer
+from sidecar.policy import BEFORE_START, View, pending, proposer
 from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
+from sidecar.selection import Choice, Selection
 from sidecar.snapshot import RECENT
 from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
+_DELETED: Final = "it was deleted before it was evaluated"
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -45,6 +48,7 @@ class World:
     identity: Identity
     lease: float
     start_new: bool  # checkpoints that were there before the first start do not count
+    selection: Selection = field(default_factory=Selection)
     history: History = field(default_factory=lambda: History(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
@@ -59,9 +63,12 @@ class World:
     found: dict[Key, Found] = field(default_factory=dict)
     _freshness: Freshness = field(init=False)
     _given_up: dict[Key, Settlement] = field(default_factory=dict)
-    _missed: dict[Key, Settlement] = field(default_factory=dict)  # vanished, unless the next look finds them after all
+    # Vanished, unless the next look finds them after all; and when they were discovered.
+    _missed: dict[Key, tuple[Settlement, float]] = field(default_factory=dict)
     _unwanted: set[Key] | None = None  # None: no look yet
-    _incomplete: frozenset[str] = _NOTHING
+    _no_room: Mapping[Key, str] = field(default_factory=dict)
+    _done: bool = False
+    _incomplete: frozenset[tuple[str, str]] = frozenset()  # names, and what they lack: being written is no rest
     _incomplete_since: float = 0.0
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
     _newest: Newest | None = None  # the one discovered last, also when it is gone
@@ -74,6 +81,7 @@ class World:
     _looks: int = 0
     _chosen: list[Checkpoint] = field(default_factory=list)
     _chosen_in: tuple[int, int, bool, str | None] | None = None
+    _choice: Choice = field(default_factory=lambda: Selection().choose((), History()))
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
@@ -92,13 +100,14 @@ class World:
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
-        self._active_at = now
+        self._active_at, self._done = now, False  # a new run may have begun meanwhile: the next look says
         if isinstance(record, Plan):
             for settlement in record.settles:
                 self._given_up.pop(settlement.key, None)
                 if settlement.verdict == "requeued":  # a person wants it: what was known against it is void
-                    (self._unwanted or set()).discard(settlement.key)
                     self._failed_at.pop(settlement.key, None)
+            if self._unwanted:  # the journal's first plan settled what was there before the start, for all nodes
+                self._unwanted = set()
             self.opened_at = now
             return entries
         closed = entries[-1]
@@ -133,33 +142,67 @@ class World:
             self._appeared |= {found.checkpoint.key: wall for found in new}
             self._appeared = {key: seconds for key, seconds in self._appeared.items() if key in here}
         if not look.missing:  # a directory that is gone may come back, with all that was in it
-            self._miss(look, given_up)
+            self._miss(look, given_up, now)
         self.found = {found.checkpoint.key: found for found in look.found}
         self._looks += 1
-        incomplete = frozenset(name for name, _ in look.waiting) | {name for name, _ in self._missed}
+        incomplete = frozenset(look.waiting) | {(name, digest) for name, digest in self._missed}
         if incomplete != self._incomplete:
             self._incomplete, self._incomplete_since = incomplete, now
         self.missing = look.missing
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
 
-    def _miss(self, look: Look, given_up: tuple[Settlement, ...]) -> None:
+    def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
+        """What the look could not pin, and whether the trainer says that it is done; returns what is new of the first.
+
+        One that found no room is followed by others, so as long as there is one the next are not new.
+        """
+        before, self._no_room, self._done = self._no_room, no_room, done
+        return no_room if not before else {}
+
+    def _miss(self, look: Look, given_up: tuple[Settlement, ...], now: float) -> None:
         """Note what this look lost. What vanished is given up for ever, so it must be gone in the next look too."""
         here = {found.checkpoint.key for found in look.found}
         gone = {key: found.checkpoint for key, found in self.found.items() if key not in here}
         missed = {
-            key: Settlement(each.name, each.digest, each.step, "vanished", "it was deleted before it was evaluated")
+            key: (Settlement(each.name, each.digest, each.step, "vanished", _DELETED), self.found[key].seen_at)
             for key, each in gone.items()
             if not self.history.is_settled(key, self.task)
         }
-        missed |= {settlement.key: settlement for settlement in given_up if settlement.verdict == "vanished"}
+        # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
+        new = min((found.seen_at for found in look.found if found.checkpoint.key not in self.found), default=now)
+        for each in given_up:
+            if each.verdict == "vanished":
+                missed[each.key] = each, self.found[each.key].seen_at if each.key in self.found else new
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
-        certain |= {key: settlement for key, settlement in self._missed.items() if key not in here}
-        self._missed = {key: settlement for key, settlement in missed.items() if key not in certain}
+        certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
+        missed = {key: each for key, each in missed.items() if key not in certain}
+        self._missed = self._passed_over(missed, look)
         self._given_up = {
             key: settlement
             for key, settlement in (self._given_up | certain).items()
             if key not in here and not self.history.is_settled(key, self.task)
         }
+
+    def _passed_over(
+        self, missed: dict[Key, tuple[Settlement, float]], look: Look
+    ) -> dict[Key, tuple[Settlement, float]]:
+        """How these end: what would not have been evaluated anyway is skipped, and let go on purpose, perhaps."""
+        if not missed:
+            return missed
+        gone = [(seen, Checkpoint(each.name, each.digest, each.step, "")) for each, seen in missed.values()]
+        there = [(found.seen_at, found.checkpoint) for found in look.found]
+        waiting = [each for _, each in sorted([*gone, *there], key=_by_discovery)]
+        choice = self.selection.choose(self._waiting_among(waiting), self.history)
+        reasons = choice.passed | dict.fromkeys(self._unwanted or (), BEFORE_START)
+        return {
+            key: (replace(each, verdict="skipped", reason=reasons[key]) if key in reasons else each, seen)
+            for key, (each, seen) in missed.items()
+        }
+
+    def _waiting_among(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Those that need an evaluation and were not there before the start, with start=new."""
+        waiting = pending(self.history, checkpoints, self.task)
+        return [each for each in waiting if each.key not in self._unwanted] if self._unwanted else waiting
 
     # -- asked -----------------------------------------------------------------------------------------------------
 
@@ -186,7 +229,7 @@ class World:
                 self._gathering_since = now
             self._changed_at = now
         self._available = available
-        undone = bool(self._pending() or self._given_up)
+        undone = bool(self._pending() or self._choice.settled or self._given_up or self._draws_line)
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -200,6 +243,10 @@ class World:
             found=self._relevant(),
             given_up=list(self._given_up.values()),
             unwanted=frozenset(self._unwanted or ()),
+            draws_line=self._draws_line,
+            no_room=frozenset(self._no_room),
+            tasks=self._tasks(fresh),
+            done=self._done,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
@@ -240,22 +287,26 @@ class World:
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
         return group_id(members) if free - joined else None
 
-    def wanted(self, now: float) -> Callable[[Key], bool]:
+    def wanted(self, now: float) -> Choose:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
-        The answer is asked from another thread, which only looks things up.
+        What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
+        others may have other settings. The answer is asked from another thread, which only looks things up.
         """
-        history, unwanted, nothing_yet = self.history, self._unwanted, self._only_new and not self.looked
-        plan = history.open
-        evaluated = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
-        tasks = {each.task for each in self._freshness.fresh_heartbeats(now) if each.task is not None} | {self.task}
+        history, unwanted, nothing_yet = self.history, self._unwanted or (), self._only_new and not self.looked
+        plan, selection, done, publishes = history.open, self.selection, self._done, self.publishes(now)
+        evaluated = {plan.checkpoint.key} if plan is not None and plan.checkpoint is not None else set[Key]()
+        tasks = self._tasks(self._freshness.fresh_heartbeats(now))
 
-        def is_wanted(key: Key) -> bool:
-            if nothing_yet or key in (unwanted or ()):
-                return False
-            return key == evaluated or any(not history.is_settled(key, task) for task in tasks)
+        def choose(found: Sequence[Checkpoint]) -> Wanted:
+            hold, needed = set(evaluated), set(evaluated)
+            for task in tasks if not nothing_yet else ():
+                waiting = [each for each in pending(history, found, task) if each.key not in unwanted]
+                needed |= {each.key for each in waiting}
+                hold |= selection.choose(waiting, history, over=done).hold
+            return Wanted(hold, hold if publishes else needed)
 
-        return is_wanted
+        return choose
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
         """What this node says of itself."""
@@ -319,18 +370,28 @@ class World:
         """Whether what the first look finds does not count."""
         return self.start_new and self.history.through == 0
 
-    def _pending(self) -> list[Checkpoint]:
-        """Complete checkpoints that need an evaluation, in order of discovery."""
-        return pending(self.history, self._relevant(), self.task)
+    @property
+    def _draws_line(self) -> bool:
+        return self._only_new and self.looked
+
+    def _tasks(self, fresh: Sequence[Heartbeat]) -> frozenset[str | None]:
+        """The tasks for which something may have to be evaluated."""
+        return frozenset({each.task for each in fresh if each.task is not None} | {self.task})
+
+    def _pending(self) -> Sequence[Checkpoint]:
+        """Complete checkpoints that are to be evaluated, in order of discovery."""
+        self._relevant()
+        return self._choice.evaluate
 
     def _relevant(self) -> list[Checkpoint]:
         """Those that need an evaluation or are pinned: the rest is looked through only when something has changed."""
         history = self.history
-        state = self._looks, history.through, history.open is None, self.task
+        state = self._looks, history.through, history.open is None, self.task  # each look may find the marker
         if self._chosen_in != state:
             there = [found.checkpoint for found in self.found.values()]
             needed = {each.key for each in pending(history, there, self.task)}
             self._chosen = [each for each in there if each.pin is not None or each.key in needed]
+            self._choice = self.selection.choose(self._waiting_among(self._chosen), history, over=self._done)
             self._chosen_in = state
         return self._chosen
 
@@ -368,3 +429,9 @@ class World:
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:
     return [each for each in fresh if each.role == "worker" and each.state == "ready"]
+
+
+def _by_discovery(seen: tuple[float, Checkpoint]) -> tuple[float, bool, int]:
+    """As in the catalog: within one look by step."""
+    at, checkpoint = seen
+    return at, checkpoint.step is None, checkpoint.step or 0

@@ -52,6 +52,12 @@ def failure(number):
     return Outcome(number, "r", "o", "failed", "n1", "now", kind="stalled")
 
 
+def holds(world, now, *steps):
+    """The steps of those that are to be pinned, of these that a look found."""
+    wanted = world.wanted(now)([found(step).checkpoint for step in steps])
+    return [step for step in steps if found(step).checkpoint.key in wanted.hold]
+
+
 def success(number):
     return replace(failure(number), status="succeeded", kind=None)
 
@@ -148,7 +154,7 @@ def test_a_pin_is_wanted_while_any_nodes_task_needs_it(task, wanted):
     world.fold(plan(1, members=(), settles=(settled,)), 0.0)
     for now in (100.0, 102.0):
         meet(world, now, heartbeat("n2", int(now), task=task))
-    assert world.wanted(103.0)(found(1).checkpoint.key) == wanted
+    assert holds(world, 103.0, 1) == ([1] if wanted else [])
 
 
 def test_what_is_being_evaluated_is_wanted_whatever_is_settled():
@@ -156,21 +162,19 @@ def test_what_is_being_evaluated_is_wanted_whatever_is_settled():
     world = new_world()
     settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
     world.fold(plan(1, members=(), settles=(settled,)), 0.0)
-    assert not world.wanted(0.0)(found(1).checkpoint.key)
+    assert holds(world, 0.0, 1) == []
     world.fold(plan(2, 1, task="t2"), 0.0)
-    assert world.wanted(0.0)(found(1).checkpoint.key)
+    assert holds(world, 0.0, 1) == [1]
 
 
 def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
     """Not even for the first look; asked for again it is."""
     world = new_world(start_new=True)
-    key = found(1).checkpoint.key
-    assert not world.wanted(0.0)(key)
+    assert holds(world, 0.0, 1) == []
     world.see(look(1), (), 0.0, 0.0)
-    assert not world.wanted(0.0)(key)
-    assert world.wanted(0.0)(found(2).checkpoint.key)
+    assert holds(world, 0.0, 1, 2) == [2]
     world.fold(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
-    assert world.wanted(0.0)(key)
+    assert holds(world, 0.0, 1, 2) == [1, 2]
     assert view(world, 1.0).unwanted == frozenset()
 
 

@@ -13,6 +13,7 @@ from sidecar import policy
 from sidecar.agreement import journal, members
 from sidecar.daemon import courier, world
 from sidecar.daemon.courier import Answer, Courier, CreatePlan
+from sidecar.daemon.keeper import Wanted
 from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
@@ -59,9 +60,14 @@ def _trust_the_call(self, request):
 
 def _pins_of_plans(self, now):
     """A pin belongs to the plan: it goes when that failed."""
-    is_wanted = _wanted(self, now)
+    choose = _wanted(self, now)
     failed = frozenset(self.history.failures)
-    return lambda key: is_wanted(key) and key not in failed
+
+    def choose_less(found):
+        wanted = choose(found)
+        return Wanted(wanted.hold - failed, wanted.keep - failed)
+
+    return choose_less
 
 
 def _only_members_judge(plan, view, rules, now):

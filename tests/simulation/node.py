@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from sidecar.checkpoints.room import Room
 from sidecar.daemon.courier import Answer, Courier, CreatePlan, Request, Visit
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.keeper import Keeper
@@ -126,7 +127,8 @@ class Life:
         self.catalog = NodeCatalog(simulation, self, spec.settings.visibility)
         place = SimpleNamespace(is_dir=lambda: simulation.disk.exists)
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
-        keeper = Keeper(place, self.catalog, None, pins, saves, host, spec.settings.pin_max)  # type: ignore[arg-type]
+        room = Room(spec.settings.pin_max)
+        keeper = Keeper(place, self.catalog, None, pins, saves, host, room)  # type: ignore[arg-type]
         self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
@@ -134,10 +136,11 @@ class Life:
     def _daemon(self, spec) -> Daemon:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
-        world = World(identity, settings.lease, start_new=settings.start_new)
+        rules = Rules(**settings.rules())
+        world = World(identity, settings.lease, settings.start_new, rules.selection)
         return Daemon(
             world,
-            Rules(**settings.rules()),
+            rules,
             Timing(
                 settings.beat, settings.lease, settings.sweep, settings.storage, settings.visibility, settings.drain
             ),

@@ -248,6 +248,14 @@ class NodePins:
         """As `Pinner.bytes`."""
         return len(self._disk.pins)
 
+    def bytes_alone(self) -> int:
+        """As `Pinner.bytes_alone`."""
+        return self.bytes()
+
+    def works_on(self, _) -> bool:
+        """As `Pinner.works_on`."""
+        return False
+
     def clean(self, *_) -> None:
         """Nothing is ever left half made."""
 

@@ -1,0 +1,412 @@
+"""Which checkpoints are evaluated and held, how much room they may take, and how a run ends: as histories."""
+
+import errno
+import os
+
+import pytest
+from fakes import FakeClock, Node, failed, outcomes, pass_time, restarted, save
+from prometheus_client import CollectorRegistry
+
+from sidecar.group.messages import Evaluate
+from sidecar.observers.prometheus import Exporter
+from sidecar.observers.report import rows
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
+    return FakeClock()
+
+
+@pytest.fixture
+def new_node(tmp_path, clock):
+    def new(name="worker-1", **settings):
+        return Node(tmp_path, clock, name, **settings)
+
+    return new
+
+
+def pinned(node):
+    """The steps of what is pinned."""
+    return sorted(int(path.name.split("@")[0].removeprefix("ckpt-")) for path in (node.run_dir / "pins").iterdir())
+
+
+def ends(node):
+    """How each checkpoint ended: steps by verdict, in the order of the journal."""
+    told = {}
+    for verdict, name in outcomes(node.history):
+        if name and name.startswith("ckpt-"):
+            told.setdefault(verdict, []).append(int(name.removeprefix("ckpt-")))
+    return told
+
+
+def settled_lines(node):
+    """What the log was told of settled checkpoints."""
+    return [entry.settlement.name for entry in node.log.entries if hasattr(entry, "settlement")]
+
+
+def counted(node, end):
+    """The counter of that end, as it is scraped."""
+    registry = CollectorRegistry()
+    Exporter(registry).update(node.status, node.world.history)
+    return registry.get_sample_value(f"sidecar_checkpoints_{end}_total", {"run": "run"})
+
+
+def storm(node, *steps, keep=()):
+    """Save these, a second apart, each deleting the one before."""
+    for step in steps:
+        save(node.checkpoint_dir, step, keep=keep)
+        node.wake()
+        pass_time(1, node, step=0.5)
+
+
+def one_size(folder):
+    """Bytes of one checkpoint."""
+    return sum(path.stat().st_size for path in folder.glob("ckpt-1.*"))
+
+
+# -- queue and every_steps -------------------------------------------------------------------------------------------
+
+
+def test_with_every_steps_what_lies_between_is_neither_evaluated_nor_held(new_node):
+    """During an evaluation, too, when nothing can be settled; deleted by then it was skipped, it has not vanished."""
+    node = new_node(every_steps=100)
+    node.silent = {"Evaluate"}
+    storm(node, 90, 95)
+    pass_time(5, node)
+    storm(node, 99, 105, 107, 190, 199, 203, 210)
+    pass_time(5, node)
+    assert pinned(node) == [90, 105, 203, 210]
+    assert node.status.pending == 3
+    node.silent = set()
+    pass_time(20, node)
+    assert ends(node) == {"succeeded": [90, 105, 203], "skipped": [95, 99, 107, 190, 199]}
+    assert pinned(node) == [210]
+    assert node.status.pending == 0
+    assert sorted(settled_lines(node)) == sorted(f"ckpt-{step}" for step in (95, 99, 107, 190, 199))
+    assert counted(node, "skipped") == 5
+    assert counted(node, "vanished") == 0
+    reasons = {row["checkpoint"]: row["message"] for row in rows(node.history) if row["status"] == "skipped"}
+    assert "reaches no new multiple of 100 (every_steps)" in reasons["ckpt-190"]
+
+
+def test_every_steps_goes_on_where_the_journal_ends(new_node):
+    """A restart knows nothing but the journal; training that was set back is evaluated again."""
+    node = new_node(every_steps=100)
+    storm(node, 90, 95, 110)
+    pass_time(10, node)
+    node = restarted(node, "i2", every_steps=100)
+    storm(node, 120, 130, 205, 210)
+    pass_time(20, node)
+    assert ends(node) == {"succeeded": [90, 110, 205], "skipped": [95, 120, 130]}
+    save(node.checkpoint_dir, 100)  # the same step again would be other content: here it is one that was not there
+    pass_time(5, node)
+    storm(node, 150, 200)
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [90, 110, 205, 100, 200], "skipped": [95, 120, 130, 210, 150]}
+
+
+def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node):
+    """Once."""
+    node = new_node(every_steps=100)
+    inspect = node.courier.keeper.catalog._checkpoint
+
+    def nameless(format_, name, inspection):
+        found = inspect(format_, name, inspection)
+        return type(found)(found.name, found.digest, None, found.format, found.pin)
+
+    node.courier.keeper.catalog._checkpoint = nameless
+    storm(node, 1, 2, 3)
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [1, 2, 3]}
+    (told,) = node.log.of("step_unknown")
+    assert "step_pattern" in told["remedy"]
+
+
+def test_with_latest_what_waits_gives_way_and_is_let_go(new_node):
+    """However many come during one evaluation: one is held beside it, the others are skipped, none has vanished."""
+    node = new_node(queue="latest")
+    node.silent = {"Evaluate"}
+    storm(node, 1)
+    pass_time(5, node)
+    storm(node, *range(2, 30))
+    pass_time(5, node)
+    assert pinned(node) == [1, 29]
+    node.silent = set()
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [1, 29], "skipped": list(range(2, 29))}
+    assert pinned(node) == []
+    assert counted(node, "skipped") == 27
+    assert len(settled_lines(node)) == 27
+    assert {row["message"] for row in rows(node.history) if row["checkpoint"] == "ckpt-28"} == {
+        "superseded by ckpt-29 (queue=latest)"
+    }
+
+
+def test_a_node_with_another_queue_lets_nothing_go_that_the_proposer_wants(new_node):
+    """Settings may differ between nodes: only who proposes lets go what is not settled."""
+    first, second = new_node("worker-1"), new_node("worker-2", queue="latest")
+    first.silent = second.silent = {"Evaluate"}
+    save(first.checkpoint_dir, 1)
+    pass_time(30, first, second)
+    for step in (2, 3, 4):
+        save(first.checkpoint_dir, step)
+        pass_time(4, first, second)
+    assert pinned(first) == [1, 2, 3, 4]
+    first.silent = second.silent = set()
+    pass_time(60, first, second)
+    assert ends(first) == {"succeeded": [1, 2, 3, 4]}
+
+
+def test_start_new_counts_from_the_first_start_of_the_run(new_node):
+    """Not from that of the node that comes second, though nothing was evaluated yet."""
+    second = new_node("worker-2", start_new=True, min_workers=2)
+    save(second.checkpoint_dir, 5)
+    pass_time(20, second)
+    save(second.checkpoint_dir, 6, keep=[5])
+    pass_time(20, second)
+    first = new_node("worker-1", start_new=True, min_workers=2)
+    pass_time(40, first, second)
+    assert ends(first) == {"skipped": [5], "succeeded": [6]}
+
+
+def test_start_new_in_an_empty_directory_counts_all_that_comes(new_node):
+    """The journal says that nothing was there."""
+    node = new_node("worker-2", start_new=True, min_workers=2)
+    node.checkpoint_dir.mkdir(parents=True)
+    pass_time(20, node)
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    fresh, other = restarted(node, "i2", start_new=True, min_workers=2), new_node(start_new=True, min_workers=2)
+    pass_time(60, fresh, other)
+    assert ends(fresh) == {"succeeded": [5]}
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def failing(node):
+    """Replies as a worker whose task raises."""
+    reply = node.reply
+
+    def raise_(process, command):
+        if isinstance(command, Evaluate):
+            return failed("task_error", "no such label", command.plan, 0)
+        return reply(process, command)
+
+    return raise_
+
+
+def test_pins_for_a_task_that_has_no_turn_block_nothing(tmp_path, clock):
+    """Two groups with different tasks, for ever: the larger fails each checkpoint, the smaller one waits for its turn.
+
+    What it waits for is held as long as there is room, and then gives way.
+    """
+    save(tmp_path / "checkpoints", 1)
+    room = {"pin_max_bytes": 2 * one_size(tmp_path / "checkpoints"), "max_attempts": 1}
+    nodes = [Node(tmp_path, clock, f"worker-{number}", **room) for number in (1, 2, 3)]
+    for node in nodes[:2]:
+        node.reply = failing(node)
+    nodes[2].task = "t2"
+    pass_time(40, *nodes)
+    for step in range(2, 8):
+        save(tmp_path / "checkpoints", step, keep=range(1, step))
+        pass_time(15, *nodes)
+        assert len(pinned(nodes[0])) <= 2
+    pass_time(60, *nodes)
+    assert ends(nodes[0])["failed"] == [1, 2, 3, 4, 5, 6, 7]
+    assert ends(nodes[0])["skipped"] == [1, 2, 3, 4, 5]
+    assert pinned(nodes[0]) == [6, 7]
+    assert not any(each.exited for each in nodes)
+
+
+def test_what_is_being_copied_drives_nobody_out(new_node, monkeypatch):
+    """A copy may take an hour; there is room for all of them."""
+    node = new_node(min_workers=2)  # nothing is evaluated
+    pinner = node.courier.keeper.pinner
+    storm(node, 1, 2, keep=range(1, 9))
+    monkeypatch.setattr(type(pinner), "pin", lambda *_: None)
+    storm(node, 3, keep=range(1, 9))
+    pass_time(20, node)
+    assert pinned(node) == [1, 2]
+    assert ends(node) == {}
+    monkeypatch.undo()
+    pass_time(10, node)
+    assert pinned(node) == [1, 2, 3]
+
+
+def test_pins_give_way_before_the_disk_is_full(new_node):
+    """They hold what training deleted: the oldest goes as long as too little is free, and it is told once."""
+    node = new_node(keep_free_bytes=10_000)
+    node.silent = {"Evaluate"}
+    node.free = 20_000
+    storm(node, 1, 2, 3)
+    pass_time(5, node)
+    assert pinned(node) == [1, 2, 3]
+    node.free = 9_999
+    storm(node, 4, 5)
+    pass_time(5, node)
+    (told,) = node.log.of("checkpoint_not_held")
+    assert told["checkpoint"] == "ckpt-4"
+    assert "less than the 10000 of keep_free_bytes" in told["reason"]
+    assert pinned(node) == [1, 2, 3]
+    node.report(node.active, failed("stalled"))
+    pass_time(10, node)
+    node.free, node.silent = 20_000, set()
+    pass_time(30, node)
+    assert ends(node)["skipped"][:1] == [1]
+    assert 5 in ends(node)["succeeded"]
+    assert ends(node)["vanished"] == [4]
+    assert counted(node, "vanished") == 1
+
+
+def test_small_checkpoints_on_a_small_disk_are_held(new_node):
+    """It never had what is to be kept free: a hundredth of what there is may be used."""
+    node = new_node(keep_free_bytes=1 << 30)
+    node.free = 1 << 20
+    storm(node, 1, 2, 3)
+    pass_time(20, node)
+    assert ends(node) == {"succeeded": [1, 2, 3]}
+
+
+def test_a_copy_that_would_fill_the_disk_waits_for_room(new_node, monkeypatch):
+    """Links are refused, and there is no room for a copy: said once, tried at each look, evaluated when there is."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    node = new_node(keep_free_bytes=10_000)
+    node.free = 10_000
+    monkeypatch.setattr(os, "link", refuse_links(refuse))
+    storm(node, 1, 2, keep=[1])
+    pass_time(60, node)
+    assert not (node.run_dir / "pins").exists() or pinned(node) == []
+    (told,) = node.log.of("checkpoint_not_held")
+    assert "keep_free_bytes" in told["reason"]
+    assert (node.status.pending, node.status.unready) == (2, None)
+    node.free = 20_000
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [1, 2]}
+
+
+def refuse_links(refuse, link=os.link):
+    """Links of checkpoints fail, those of the journal do not."""
+
+    def call(source, target, **more):
+        return refuse() if "ckpt-" in str(target) else link(source, target, **more)
+
+    return call
+
+
+# -- the end of a run ------------------------------------------------------------------------------------------------
+
+ENDINGS = {
+    "stop_after_step": {"stop_after_step": 6},
+    "stop_idle": {"stop_idle": 90.0},
+    "no_wait": {"wait": False},
+    "done": {},
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(("what", "code"), [("well", 0), ("failed", 1), ("corrupt", 1), ("vanished", 0)])
+def test_the_exit_code_says_whether_all_could_be_evaluated(new_node, ending, what, code):
+    """However a run ends. What training deleted too soon is counted as vanished; nothing failed."""
+    node = new_node(max_attempts=1, **ENDINGS[ending])
+    for step in (5, 6):
+        save(node.checkpoint_dir, step, keep=range(5, step))
+    if what == "failed":
+        node.reply = failing(node)
+    if what == "corrupt":
+        (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    if what == "vanished":
+        pinner = node.courier.keeper.pinner
+        make = pinner.make
+
+        def make_too_late(found, pins):
+            for path in node.checkpoint_dir.glob("ckpt-5.*"):
+                path.unlink()
+            return make(found, pins)
+
+        pinner.make = make_too_late
+    if ending == "done":
+        (node.checkpoint_dir / "DONE").touch()
+    pass_time(250, node)
+    assert node.exited == code
+    expected = {"well": "succeeded", "failed": "failed", "corrupt": "corrupt", "vanished": "vanished"}[what]
+    assert 5 in ends(node)[expected]
+    assert counted(node, expected if what != "well" else "evaluated") >= 1
+    assert settled_lines(node).count("ckpt-5") == (what != "well")
+    statuses = [row["status"] for row in rows(node.history) if row["checkpoint"] == "ckpt-5"]
+    assert statuses == [expected]
+    assert pinned(node) == []
+
+
+def test_without_a_marker_a_daemon_serves(new_node):
+    """For ever; and the marker counts when it comes."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    pass_time(600, node, step=5)
+    assert node.exited is None
+    (node.checkpoint_dir / "DONE").write_text("step 5")
+    pass_time(10, node)
+    assert node.exited == 0
+    assert node.log.of("run_ended") == [
+        {"reason": "the trainer's marker is there, and everything is evaluated (done_marker)", "failed": 0}
+    ]
+
+
+def test_a_marker_that_goes_away_before_the_end_ends_nothing(new_node):
+    """A new run began in the same directory."""
+    node = new_node()
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 5)
+    (node.checkpoint_dir / "DONE").touch()
+    pass_time(20, node)
+    assert node.exited is None
+    (node.checkpoint_dir / "DONE").unlink()
+    node.silent = set()
+    pass_time(60, node)
+    assert node.exited is None
+    assert ends(node) == {"succeeded": [5]}
+
+
+def test_what_is_still_being_written_is_waited_for(new_node):
+    """The marker, or the step, may come before the last file is whole; one that stays broken is a failure."""
+    node = new_node()
+    save(node.checkpoint_dir, 5)
+    save(node.checkpoint_dir, 6, keep=[5])
+    index = node.checkpoint_dir / "ckpt-6.index"
+    whole = index.read_bytes()
+    index.write_bytes(whole[:20])
+    (node.checkpoint_dir / "DONE").touch()
+    pass_time(40, node)
+    assert node.exited is None
+    index.write_bytes(whole)
+    pass_time(10, node)
+    assert (node.exited, ends(node)) == (0, {"succeeded": [5, 6]})
+
+
+def test_the_last_one_of_a_run_is_evaluated_whatever_its_step(new_node):
+    """With every_steps: it is the result of the training."""
+    node = new_node(every_steps=100)
+    storm(node, 90, 150, 190)
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [90, 150]}
+    (node.checkpoint_dir / "DONE").touch()
+    pass_time(20, node)
+    assert (node.exited, ends(node)) == (0, {"succeeded": [90, 150, 190]})
+    assert pinned(node) == []
+
+
+@pytest.mark.parametrize(("fails", "code"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_all_nodes_end(new_node, ending, fails, code):
+    """Also those that never propose; with one code."""
+    nodes = [new_node(f"worker-{number}", max_attempts=1, **ENDINGS[ending]) for number in (1, 2, 3)]
+    for node in nodes:
+        node.reply = failing(node) if fails else node.reply
+    save(nodes[0].checkpoint_dir, 6)
+    (nodes[0].checkpoint_dir / "DONE").touch() if ending == "done" else None
+    pass_time(200, *nodes)
+    assert [node.exited for node in nodes] == [code] * 3
