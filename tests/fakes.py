@@ -139,6 +139,21 @@ class ListLog:
         return [fields for name, fields in self.events if name == event]
 
 
+class AllAlike:
+    """Every checkpoint is wanted, or none."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.version = wanted
+
+    def __call__(self, _) -> bool:
+        """As `Wanted`."""
+        return self.version
+
+    def among(self, keys):
+        """As `Wanted`."""
+        return list(keys) if self.version else []
+
+
 class Node:
     """One node: a daemon, its courier and its worker processes, all of them turned by hand.
 

@@ -7,7 +7,7 @@ opened, not looked up in listings, which on NFS may be old.
 import errno
 import os
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 NAME: Final = "{name}"
@@ -17,9 +17,10 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENAMETOOLONG,
 
 
 class Marker:
-    """A pattern: a path from the checkpoint directory, in which `{name}` is the checkpoint's name.
+    """A pattern: a file in the checkpoint directory, in whose name `{name}` is the checkpoint's.
 
-    Without `{name}` it is one file for all that lies beside it, but for checkpoints that are folders one in each.
+    Without `{name}` it is one file for all that lies beside it, but for checkpoints that are folders one in each, as
+    `{name}/_SUCCESS` also says.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -59,15 +60,3 @@ class Marker:
     def marked(family: str) -> str | None:
         """Which checkpoint such a family marks: its name, or "" for all of them; None: it is another family."""
         return family.removeprefix(_FAMILY) if family.startswith(_FAMILY) else None
-
-
-def check_pattern(pattern: str) -> str:
-    """The pattern, if it can name markers; raises `ValueError` with a remedy."""
-    path = PurePosixPath(pattern)
-    if not pattern or path.is_absolute() or ".." in path.parts or "\0" in pattern or pattern.count(NAME) > 1:
-        raise ValueError(
-            "write a file name in which {name} may stand once for the checkpoint's, such as {name}.STABLE or _SUCCESS"
-        )
-    if pattern == NAME:
-        raise ValueError("is the checkpoint itself: write a file name such as {name}.STABLE")
-    return pattern

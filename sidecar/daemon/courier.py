@@ -18,11 +18,11 @@ from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Look
 from sidecar.clock import Clock
-from sidecar.daemon.keeper import Keeper
+from sidecar.daemon.keeper import Keeper, Wanted
 from sidecar.daemon.retention import Tidying
 from sidecar.errors import SidecarError, StorageError
 from sidecar.history import Closed, History
-from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
+from sidecar.records import Heartbeat, Outcome, Plan, Settlement
 from sidecar.snapshot import Snapshot
 
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
@@ -39,7 +39,7 @@ class Visit:
 
     heartbeat: Heartbeat
     look: bool
-    is_wanted: Callable[[Key], bool]  # called from the courier's thread; it only looks things up
+    is_wanted: Wanted  # asked from the courier's thread
     tidying: Tidying
     snapshot: Snapshot | None = None  # to be written
 

@@ -4,8 +4,9 @@ Told by the loop, asked by it: `view` is what the policy decides on, `heartbeat`
 see. No I/O and no clock.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
@@ -52,11 +53,12 @@ class World:
     state: NodeState = "starting"
     caught_up: bool = False  # the journal was read to its end once
     missing: bool = False  # the checkpoint directory does not exist
+    hint: str | None = None  # what a person may want to look at
     pins_bytes: int = 0
     saves_bytes: int = 0
     opened_at: float = 0.0
     groups_formed: int = 0
-    found: dict[Key, Found] = field(default_factory=dict)
+    found: Mapping[Key, Found] = field(default_factory=dict)  # in order of discovery
     _freshness: Freshness = field(init=False)
     _given_up: dict[Key, Settlement] = field(default_factory=dict)
     _missed: dict[Key, Settlement] = field(default_factory=dict)  # vanished, unless the next look finds them after all
@@ -65,13 +67,17 @@ class World:
     _incomplete_since: float = 0.0
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
     _newest: Newest | None = None  # the one discovered last, also when it is gone
+    _seen_something: bool = False
+    _empty_since: float | None = None
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
     _gathering_since: float = 0.0
     _changed_at: float = 0.0
     _failed_at: dict[Key, float] = field(default_factory=dict)
     _active_at: float = 0.0
-    _looks: int = 0
+    _finds: int = 0  # looks that found or lost something
+    _waiting_names: tuple[object, frozenset[str]] = (None, _NOTHING)  # of what was told last
+    _pinned: Mapping[Key, Found] = field(default_factory=dict)
     _chosen: list[Checkpoint] = field(default_factory=list)
     _chosen_in: tuple[int, int, bool, str | None] | None = None
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
@@ -121,8 +127,11 @@ class World:
 
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
-        new = [found for found in look.found if found.checkpoint.key not in self.found]
-        here = {found.checkpoint.key for found in look.found}
+        # In all looks but a few nothing is found or lost: then this is the very object that the last one brought.
+        here, before = look.by_key, self.found
+        is_same = here is before
+        new = [] if is_same else [here[key] for key in filterfalse(before.__contains__, here)]
+        gone = [] if is_same else list(filterfalse(here.__contains__, before))
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -131,26 +140,31 @@ class World:
             self._unwanted = {found.checkpoint.key for found in new} if self._only_new else set()
         else:
             self._appeared |= {found.checkpoint.key: wall for found in new}
-            self._appeared = {key: seconds for key, seconds in self._appeared.items() if key in here}
+            for key in gone:
+                self._appeared.pop(key, None)
         if not look.missing:  # a directory that is gone may come back, with all that was in it
-            self._miss(look, given_up)
-        self.found = {found.checkpoint.key: found for found in look.found}
-        self._looks += 1
-        incomplete = frozenset(name for name, _ in look.waiting) | {name for name, _ in self._missed}
+            self._miss(here, gone, given_up)
+        self.found, self._pinned = here, look.pinned
+        self._finds += not is_same
+        if self._waiting_names[0] is not look.waiting:
+            self._waiting_names = look.waiting, frozenset(name for name, _ in look.waiting)
+        incomplete = self._waiting_names[1] | {name for name, _ in self._missed}
         if incomplete != self._incomplete:
             self._incomplete, self._incomplete_since = incomplete, now
         self.missing = look.missing
+        if here or look.waiting or given_up or self.history.count:
+            self._seen_something, self.hint = True, None
+        elif not look.missing and self._empty_since is None:
+            self._empty_since = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
 
-    def _miss(self, look: Look, given_up: tuple[Settlement, ...]) -> None:
+    def _miss(self, here: Mapping[Key, Found], gone: Iterable[Key], given_up: tuple[Settlement, ...]) -> None:
         """Note what this look lost. What vanished is given up for ever, so it must be gone in the next look too."""
-        here = {found.checkpoint.key for found in look.found}
-        gone = {key: found.checkpoint for key, found in self.found.items() if key not in here}
-        missed = {
-            key: Settlement(each.name, each.digest, each.step, "vanished", "it was deleted before it was evaluated")
-            for key, each in gone.items()
-            if not self.history.is_settled(key, self.task)
-        }
+        missed = {}
+        for key in self.history.unsettled(gone, self.task):
+            each = self.found[key].checkpoint
+            why = "it was deleted before it was evaluated"
+            missed[key] = Settlement(each.name, each.digest, each.step, "vanished", why)
         missed |= {settlement.key: settlement for settlement in given_up if settlement.verdict == "vanished"}
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
         certain |= {key: settlement for key, settlement in self._missed.items() if key not in here}
@@ -167,6 +181,11 @@ class World:
     def looked(self) -> bool:
         """Whether the checkpoint directory was looked at."""
         return self._unwanted is not None
+
+    @property
+    def empty_since(self) -> float | None:
+        """Since when the checkpoint directory shows nothing at all; None once it showed anything."""
+        return None if self._seen_something else self._empty_since
 
     def detected_after(self, key: Key) -> float | None:
         """Seconds from the last write of a checkpoint to its being seen complete; None if that was not watched.
@@ -240,22 +259,20 @@ class World:
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
         return group_id(members) if free - joined else None
 
-    def wanted(self, now: float) -> Callable[[Key], bool]:
+    def wanted(self, now: float) -> "Wanted":
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
         The answer is asked from another thread, which only looks things up.
         """
-        history, unwanted, nothing_yet = self.history, self._unwanted, self._only_new and not self.looked
-        plan = history.open
-        evaluated = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
-        tasks = {each.task for each in self._freshness.fresh_heartbeats(now) if each.task is not None} | {self.task}
-
-        def is_wanted(key: Key) -> bool:
-            if nothing_yet or key in (unwanted or ()):
-                return False
-            return key == evaluated or any(not history.is_settled(key, task) for task in tasks)
-
-        return is_wanted
+        plan = self.history.open
+        return Wanted(
+            self.history,
+            frozenset({each.task for each in self._freshness.fresh_heartbeats(now) if each.task is not None})
+            | {self.task},
+            plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
+            self._unwanted or set(),
+            nothing_yet=self._only_new and not self.looked,
+        )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
         """What this node says of itself."""
@@ -294,6 +311,7 @@ class World:
             state=self.state,
             publisher=self._first_of(fresh),
             unready=unready,
+            hint=self.hint,
             journal_read=self.caught_up,
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
@@ -326,11 +344,10 @@ class World:
     def _relevant(self) -> list[Checkpoint]:
         """Those that need an evaluation or are pinned: the rest is looked through only when something has changed."""
         history = self.history
-        state = self._looks, history.through, history.open is None, self.task
+        state = self._finds, history.through, history.open is None, self.task
         if self._chosen_in != state:
-            there = [found.checkpoint for found in self.found.values()]
-            needed = {each.key for each in pending(history, there, self.task)}
-            self._chosen = [each for each in there if each.pin is not None or each.key in needed]
+            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
+            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
             self._chosen_in = state
         return self._chosen
 
@@ -364,6 +381,34 @@ class World:
         if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
             return f"{member.node} has no heartbeat"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which checkpoints must be held, as of one moment. Asked from another thread, which only looks things up."""
+
+    history: History
+    tasks: frozenset[str | None]
+    evaluated: Key | None
+    unwanted: set[Key]
+    nothing_yet: bool
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Equal as long as the answers are."""
+        return self.history.through, self.tasks, self.evaluated, len(self.unwanted), self.nothing_yet
+
+    def __call__(self, key: Key, /) -> bool:
+        """Whether this one must be held."""
+        if self.nothing_yet or key in self.unwanted:
+            return False
+        return key == self.evaluated or any(not self.history.is_settled(key, task) for task in self.tasks)
+
+    def among(self, keys: Iterable[Key], /) -> list[Key]:
+        """Those of many."""
+        keys = list(keys)
+        chosen = {key for task in self.tasks for key in self.history.unsettled(keys, task)} | {self.evaluated}
+        return [key for key in filter(chosen.__contains__, keys) if self(key)]
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

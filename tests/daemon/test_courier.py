@@ -1,7 +1,7 @@
 import os
 
 import pytest
-from fakes import FakeClock, Node, pass_time, save
+from fakes import AllAlike, FakeClock, Node, pass_time, save
 
 from sidecar.agreement.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.courier import CreateOutcome, CreatePlan, Open, Visit
@@ -26,7 +26,7 @@ def courier(node):
 
 def visit(courier, *, look=True, wanted=True, tidying=Tidying()):  # noqa: B008 - frozen
     beat = Heartbeat(courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
-    return courier.answer(Visit(beat, look, lambda _: wanted, tidying))
+    return courier.answer(Visit(beat, look, AllAlike(wanted), tidying))
 
 
 def plan(courier, number=1, nonce="mine"):

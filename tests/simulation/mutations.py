@@ -57,11 +57,21 @@ def _trust_the_call(self, request):
     return Answer(request)
 
 
+class _WantedUnlessFailed:
+    def __init__(self, wanted, failed):
+        self._wanted, self._failed = wanted, failed
+        self.version = wanted.version, failed
+
+    def __call__(self, key):
+        return self._wanted(key) and key not in self._failed
+
+    def among(self, keys):
+        return [key for key in self._wanted.among(keys) if key not in self._failed]
+
+
 def _pins_of_plans(self, now):
     """A pin belongs to the plan: it goes when that failed."""
-    is_wanted = _wanted(self, now)
-    failed = frozenset(self.history.failures)
-    return lambda key: is_wanted(key) and key not in failed
+    return _WantedUnlessFailed(_wanted(self, now), frozenset(self.history.failures))
 
 
 def _only_members_judge(plan, view, rules, now):
