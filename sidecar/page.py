@@ -54,8 +54,10 @@ def _badges(status: dict[str, Any]) -> str:
 
 
 def _reason(status: dict[str, Any]) -> str:
-    reason = status.get("unready")
-    return f'<p class="bad">{_text(reason)}</p>' if reason else ""
+    reason, hint = status.get("unready"), status.get("hint")
+    lines = [f'<p class="bad">{_text(reason)}</p>'] if reason else []
+    lines += [f'<p class="note">{_text(hint)}</p>'] if hint else []
+    return "".join(lines)
 
 
 def _evaluation(row: dict[str, Any] | None) -> str:

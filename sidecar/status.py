@@ -37,6 +37,7 @@ class Status:
     state: NodeState
     publisher: bool = False
     unready: str | None = "starting"  # why /readyz says no; None: ready
+    hint: str | None = None  # what a person may want to look at, though nothing failed
     journal_read: bool = False  # to its end, once: before that, totals would only be a part
     pending: int = 0  # complete checkpoints that still need an evaluation
     oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)

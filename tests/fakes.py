@@ -15,7 +15,7 @@ from sidecar.checkpoints.pin import pin
 from sidecar.checkpoints.room import Room
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
-from sidecar.daemon.keeper import Keeper
+from sidecar.daemon.keeper import Keeper, Wanted
 from sidecar.daemon.loop import Daemon, Heard, Terminate, Timing, Woke
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
@@ -141,6 +141,18 @@ class ListLog:
     def of(self, event: str) -> list[dict]:
         """The fields of every such event."""
         return [fields for name, fields in self.events if name == event]
+
+
+class AllAlike:
+    """Every checkpoint is wanted, or none."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.version = wanted
+
+    def __call__(self, found) -> Wanted:
+        """As `Choose`."""
+        keys = frozenset(found) if self.version else frozenset()
+        return Wanted(keys, keys)
 
 
 class Node:

@@ -7,9 +7,10 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -18,7 +19,8 @@ from sidecar.errors import CorruptError, VanishedError
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
 """Names that writers use for what is not finished, and this program for its own."""
 
-_NEVER_FOLDERS: Final = (*NEVER, "*_temp")
+_NEVER: Final = re.compile("|".join(map(translate, NEVER)))
+_NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp"))))
 _SAMPLE_BYTES: Final = 64 * 1024
 _ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a look may take
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there
@@ -42,11 +44,20 @@ class File(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A folder's own regular files by name, the names of links that lead out of it, and its sub-folders, unentered."""
+    """A folder's own regular files by name, the names of links that lead out of it, and its sub-folders, unentered.
+
+    It may be of some names only. `named`: what the folder's state file lists; None if that is to be read.
+    """
 
     files: dict[str, File]
     escaping: frozenset[str] = frozenset()
     folders: tuple[str, ...] = ()
+    named: frozenset[str] | None = None
+
+
+def is_temporary(name: str, *, folder: bool = False) -> bool:
+    """Whether a name says that this is not finished, or not a checkpoint's."""
+    return (_NEVER_FOLDERS if folder else _NEVER).match(name) is not None
 
 
 def list_files(folder: Path) -> Listing:
@@ -54,23 +65,35 @@ def list_files(folder: Path) -> Listing:
 
     Links to files are followed, within the folder; links to folders are not.
     """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in entries]
+        return stat_files(folder, descriptor, (name for name in names if not is_temporary(name)))
+    finally:
+        os.close(descriptor)
+
+
+def stat_files(folder: Path, descriptor: int, names: Iterable[str]) -> Listing:
+    """What lies under some names of a folder that was opened; names that are gone are left out."""
     files, escaping, folders = {}, set(), []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if any(fnmatchcase(entry.name, pattern) for pattern in NEVER):
-                continue
-            try:
-                if entry.is_symlink() and not _is_inside(folder, entry.path):
-                    escaping.add(entry.name)
-                elif entry.is_dir(follow_symlinks=False):
-                    if not any(fnmatchcase(entry.name, pattern) for pattern in _NEVER_FOLDERS):
-                        folders.append(entry.name)
-                elif stat.S_ISREG((found := entry.stat()).st_mode):
-                    files[entry.name] = as_file(entry.name, found)
-            except OSError as error:
-                # Gone since it was listed (ESTALE: on NFS), or a link to nothing. Anything else is the storage's fault.
-                if error.errno not in (errno.ENOENT, errno.ESTALE) and not entry.is_symlink():
-                    raise
+    for name in names:
+        link = False
+        try:
+            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if link := stat.S_ISLNK(found.st_mode):
+                if not _is_inside(folder, folder / name):
+                    escaping.add(name)
+                    continue
+                found = os.stat(name, dir_fd=descriptor)
+            if stat.S_ISREG(found.st_mode):
+                files[name] = as_file(name, found)
+            elif stat.S_ISDIR(found.st_mode) and not link and not is_temporary(name, folder=True):
+                folders.append(name)
+        except OSError as error:
+            # Gone since it was listed (ESTALE: on NFS), or a link to nothing. Anything else is the storage's fault.
+            if error.errno not in (errno.ENOENT, errno.ESTALE) and not link:
+                raise
     return Listing(files, frozenset(escaping), tuple(sorted(folders)))
 
 
@@ -123,12 +146,17 @@ def is_there(path: Path) -> bool:
 def read_file(folder: Path, name: str, *, limit: int) -> bytes:
     """All of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
     with open_file(folder, name) as file:
-        parts, left = [], limit + 1
-        while left > 0 and (part := file.read(min(left, 1 << 20))):
-            parts.append(part)
-            left -= len(part)
+        return read_opened(file, folder / name, limit=limit)
+
+
+def read_opened(file: BinaryIO, path: Path, *, limit: int) -> bytes:
+    """As `read_file`, of a file that is open."""
+    parts, left = [], limit + 1
+    while left > 0 and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
     if left <= 0:
-        raise CorruptError(f"{folder / name} is larger than the {limit} bytes that such a file may have")
+        raise CorruptError(f"{path} is larger than the {limit} bytes that such a file may have")
     return b"".join(parts)
 
 

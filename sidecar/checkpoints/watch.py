@@ -1,4 +1,4 @@
-"""File events from the checkpoint directory and the journal: they only wake the daemon, which then looks.
+"""File events from the checkpoint directory and the journal: they wake the daemon, and say under which names to look.
 
 Nothing is read here. The only importer of watchdog. Events are an accelerator: network filesystems do not deliver those
 of other machines, and the kernel's limits may forbid watching, so a sweep looks anyway and every failure here is a line
@@ -6,23 +6,33 @@ of text, not an exception.
 """
 
 import contextlib
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
-from watchdog.observers.api import BaseObserver
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+from sidecar.checkpoints.files import is_temporary
 
 _QUIET: Final = ("opened", "closed_no_write")  # reading changes nothing, and this program reads here itself
 _JOIN_SECONDS: Final = 5.0
+_NAMES: Final = 10_000  # more at once, and looking at everything is not slower
+_FOLDERS: Final = 4  # two threads each; more models are hardly saved at once, and the sweep finds them anyway
 
 
 class Watch:
     """Calls `wake`, from a thread of its own, whenever something in `root` changes; `wake` must not raise or block.
 
     `problem` says in one line why there are no events now, or is None. Names that begin with `unless` wake nobody. The
-    watches `beside` begin and end with this one; that one of them has a problem is not told.
+    watches `beside` begin and end with this one; that one of them has a problem is not told. `why_not` is asked of a
+    directory before it is watched, and says why events from there would not tell everything, if they would not.
+
+    With `folders` the newest few sub-folders are watched, too: a model is saved into one, its marker last.
     """
 
     def __init__(
@@ -32,11 +42,15 @@ class Watch:
         *,
         unless: str | None = None,
         beside: Sequence["Watch"] = (),
+        folders: bool = False,
+        why_not: Callable[[Path], str | None] = lambda _: None,
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._root = root
-        self._handler = _Waker(wake, unless)
+        self._handler = _Waker(root, wake, unless, self._enter if folders else None)
         self._beside = beside
+        self._why_not = why_not
+        self._entered: deque[ObservedWatch] = deque()
         self._new_observer = observer
         self._observer: BaseObserver | None = None
         self._watched: tuple[int, int] | None = None
@@ -51,6 +65,14 @@ class Watch:
         self._ensure()
         for each in self._beside:
             each.ensure()
+
+    def changed(self) -> frozenset[str] | None:
+        """Names directly in `root` that events told of since this was asked last.
+
+        None: there were no events, or not of everything, so what changed is to be found by looking.
+        """
+        names = self._handler.take()
+        return names if self.problem is None else None
 
     def stop(self) -> None:
         """End the threads; without any this does nothing."""
@@ -69,12 +91,17 @@ class Watch:
         if self._watched == (stat.st_dev, stat.st_ino) and self._is_alive():
             return
         self._stop()
+        if (why_not := self._why_not(self._root)) is not None:
+            self.problem = why_not
+            return
         self._begin()
         if self.problem is None:
             self._watched = stat.st_dev, stat.st_ino
 
     def _stop(self) -> None:
         observer, self._observer, self._watched = self._observer, None, None
+        self._entered.clear()
+        self._handler.miss()
         self.problem = "stopped"
         if observer is not None:
             _end(observer)
@@ -95,17 +122,61 @@ class Watch:
     def _is_alive(self) -> bool:
         """An emitter ends by itself when its directory is deleted."""
         observer = self._observer
-        return observer is not None and observer.is_alive() and all(one.is_alive() for one in observer.emitters)
+        if observer is None or not observer.is_alive():
+            return False
+        own = [each for each in observer.emitters if each.watch.path == str(self._root)]
+        return bool(own) and all(each.is_alive() for each in own)
+
+    def _enter(self, folder: Path) -> None:
+        """Watch a sub-folder that just came, in place of the oldest if need be. Called by watchdog's thread."""
+        observer = self._observer
+        if observer is None:
+            return
+        with contextlib.suppress(Exception):  # it may be gone, or the kernel's limit be reached: sweeps see it
+            while len(self._entered) >= _FOLDERS:
+                observer.unschedule(self._entered.popleft())
+            self._entered.append(observer.schedule(self._handler, str(folder), recursive=False))
 
 
 class _Waker(FileSystemEventHandler):
-    def __init__(self, wake: Callable[[], None], unless: str | None) -> None:
-        self._wake, self._unless = wake, unless
+    def __init__(
+        self, root: Path, wake: Callable[[], None], unless: str | None, enter: Callable[[Path], None] | None
+    ) -> None:
+        self._root, self._wake, self._unless, self._enter = root, wake, unless, enter
+        self._lock = threading.Lock()
+        self._names: set[str] | None = None  # None: events were missed
+
+    def take(self) -> frozenset[str] | None:
+        """The names since the last time, if all are known; from now on they are."""
+        with self._lock:
+            names, self._names = self._names, set()
+        return None if names is None else frozenset(names)
+
+    def miss(self) -> None:
+        """Something may have happened that nobody told of."""
+        with self._lock:
+            self._names = None
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Called by watchdog."""
-        if event.event_type not in _QUIET and not self._is_temporary(event):
-            self._wake()
+        if event.event_type in _QUIET or self._is_temporary(event):
+            return
+        self._note(os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
+        if self._enter is not None and event.is_directory and event.event_type in ("created", "moved"):
+            folder = Path(os.fsdecode(event.dest_path or event.src_path))
+            if folder.parent == self._root and not is_temporary(folder.name, folder=True):
+                self._enter(folder)  # before anybody looks: what is there by then is seen, what comes later is told of
+        self._wake()
+
+    def _note(self, *paths: str) -> None:
+        """Remember the names directly in the directory, also of what happened further down."""
+        within = f"{self._root}/"
+        names = {path.removeprefix(within).split("/")[0] for path in paths if path.startswith(within)}
+        with self._lock:
+            if self._names is not None:
+                self._names |= names
+                if len(self._names) > _NAMES:
+                    self._names = None
 
     def _is_temporary(self, event: FileSystemEvent) -> bool:
         """Whether it is about such a name; that the folder changed is told beside, of whatever name."""

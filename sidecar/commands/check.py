@@ -10,9 +10,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from typing import Final
 
-from sidecar.agreement.mounts import MOUNTINFO, mount_of, troubles
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
@@ -27,6 +27,7 @@ from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready
 from sidecar.group.process import Event, Exited, Post
 from sidecar.http import dialled
+from sidecar.mounts import mount_here, troubles, why_no_events
 from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
 from sidecar.version import __version__
 
@@ -76,12 +77,9 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
 
 
 def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> Iterator[Finding]:
-    watch = Watch(settings.checkpoint_dir, lambda: None)
-    watch.start()
-    how = "sweeps" if watch.problem else "file events and sweeps"
-    watch.stop()
     try:
         look = patience.ask(catalog.look)
+        how = patience.ask(lambda: _how_seen(settings))
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
@@ -90,10 +88,24 @@ def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> It
         yield Finding("checkpoints", ok=True, text=text)
         return
     newest = f", the newest is {look.found[-1].checkpoint.name}" if look.found else ""
-    text = f"{len(look.found)} complete in {settings.checkpoint_dir}{newest}; new ones are seen by {how}"
-    yield Finding("checkpoints", ok=True, text=text)
+    yield Finding("checkpoints", ok=True, text=f"{len(look.found)} complete in {settings.checkpoint_dir}{newest}")
+    yield Finding("checkpoints", ok=True, text=how)
     for name, reason in look.waiting:
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete, or not yet: {reason}")
+
+
+def _how_seen(settings: Settings) -> str:
+    """By what new checkpoints are noticed, and on which type of filesystem."""
+    why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
+    watch = Watch(settings.checkpoint_dir, lambda: None, why_not=why_not)
+    watch.start()
+    problem = watch.problem
+    watch.stop()
+    mount = mount_here(settings.checkpoint_dir)
+    where = "" if mount is None else f" on {mount.filesystem}"
+    sweeps = f"a sweep every {settings.sweep_seconds:g} s"
+    how = f"file events and {sweeps}" if problem is None else f"{sweeps} only ({problem})"
+    return f"new ones{where} are seen by {how}"
 
 
 def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
@@ -104,12 +116,10 @@ def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
         return
     try:
         kept = patience.ask(lambda: _created_twice(settings))
-        mount = patience.ask(lambda: mount_of(settings.run_dir.resolve(), MOUNTINFO.read_text(errors="replace")))
+        mount = patience.ask(lambda: mount_here(settings.run_dir))
     except SidecarError as error:
         yield Finding("state", ok=False, text=str(error))
         return
-    except OSError:  # no /proc
-        mount = None
     where = f"{settings.run_dir}" if mount is None else f"{settings.run_dir} on {mount.filesystem}"
     if kept != b"first":
         text = f"{where}: an existing name was overwritten; name a state_dir on a POSIX filesystem"

@@ -42,6 +42,7 @@ from sidecar.group.ports import Ports
 from sidecar.group.process import Post
 from sidecar.history import Entry, History
 from sidecar.http import Server
+from sidecar.mounts import why_no_events
 from sidecar.observers.log import entry_logged
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import status_json
@@ -134,6 +135,7 @@ def make_daemon(
         clock,
         room,
         _marker(settings),
+        settings.sweep_seconds,
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     rules = make_rules(settings)
@@ -162,10 +164,12 @@ def _marker(settings: Settings) -> Callable[[], bool]:
 
 def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
     """Of the checkpoints, and of the journal: a plan is seen at once where file events of other nodes arrive."""
+    why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     journal = [
-        Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY) for folder in JOURNAL_FOLDERS
+        Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY, why_not=why_not)
+        for folder in JOURNAL_FOLDERS
     ]
-    return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal)
+    return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal, folders=True, why_not=why_not)
 
 
 def make_catalog(
@@ -177,8 +181,11 @@ def make_catalog(
         settings.run_dir / "pins",
         settle_seconds=settings.settle_seconds,
         corrupt_after_seconds=settings.visibility_seconds,
+        full_sweep_seconds=settings.full_sweep_seconds,
         step_key=settings.step_key,
         step_pattern=settings.step_pattern,
+        complete_marker=settings.complete_marker,
+        formats=settings.formats,
         clock=clock or SystemClock(),
         looked=looked,
     )
@@ -315,6 +322,7 @@ def _timing(settings: Settings) -> Timing:
         storage=settings.storage_timeout_seconds,
         visibility=settings.visibility_seconds,
         drain=settings.drain_seconds,
+        nothing_seen=settings.nothing_seen_seconds,
     )
 
 

@@ -159,6 +159,8 @@ def _queue(found: Standing) -> "Iterator[RenderableType]":
         yield _text(f"not complete, or not yet: {name}: {reason}", "dim")
     if found.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
+    elif not (found.history.count or found.queue or found.incomplete):
+        yield _text("nothing was seen in the checkpoint directory: is it shared with the chief?", "dim")
 
 
 def _past(found: Standing) -> "Iterator[RenderableType]":

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
@@ -46,6 +46,9 @@ FLAGS: Final[Mapping[str, str]] = {
     "--no-wait": "wait",
 }
 """Options that scripts rely on, and the settings they give; `--config` beside them. The others live in the file."""
+
+FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "saved_model")
+"""Checkpoint formats, as `formats` names them."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -127,6 +130,10 @@ class Settings(BaseSettings):
     step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
     # TensorFlow compares the checksums of what it restores anyway, and full reads every file once more on some node.
     verify: Literal["structure", "full"] = "structure"
+    formats: tuple[str, ...] = ()  # all: a directory of checkpoints holds little else
+    complete_marker: str | None = None  # the frameworks' own ways to say "finished" are known; only a user knows more
+    # Decided by the filesystem's type: events of what other machines write arrive nowhere, and a sweep sees all anyway.
+    file_events: Literal["auto", "on", "off"] = "auto"
     # What workers save, each to a path of its own: weights, and predictions if the task wants them.
     save_weights: SaveWeights = "all"  # every worker's own path is complete; first: rank 0's, since all hold the same
     keep_saves: Count = 2  # the newest and the one before it, to compare; a whole run would fill the storage
@@ -164,6 +171,10 @@ class Settings(BaseSettings):
     proposal_patience_seconds: Seconds = 10.0  # one lease: the node before had its chance
     # On NFS no file event crosses machines, so there the sweep is the detection; a look costs what changed.
     sweep_seconds: Seconds = 2.0
+    # Of many thousand files some in each sweep, all of them within this: for those that are rewritten under their names
+    # where no file event tells. 100,000 in five minutes cost a thousandth of a core, and NFS 300 requests a second.
+    full_sweep_seconds: Seconds = 300.0
+    nothing_seen_seconds: Seconds = 300.0  # most runs have saved by then; who mistyped a path still looks at the log
     progress_seconds: Seconds = 1.0  # what an eye on the progress bar needs
 
     @classmethod
@@ -327,6 +338,32 @@ class Settings(BaseSettings):
         if len(set(devices)) < max(len(devices), replicas):
             raise ValueError(f"a GPU takes one process: list at least as many different ones as replicas ({replicas})")
         return devices
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _list_of_formats(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("formats")
+    @classmethod
+    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [each for each in value if each not in FORMATS]:
+            raise ValueError(f"{unknown[0]!r} is none: write some of {', '.join(FORMATS)}")
+        return value
+
+    @field_validator("complete_marker")
+    @classmethod
+    def _markers(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        path = PurePosixPath(value)
+        beside = value == path.name or value.startswith("{name}/")
+        if not value.replace("{name}", "").strip("/") or not beside or ".." in path.parts or value.count("{name}") > 1:
+            raise ValueError(
+                "write the name of a file beside the checkpoint, in which {name} may stand for the checkpoint's, "
+                "such as {name}.STABLE; or in a checkpoint that is a folder, such as _SUCCESS"
+            )
+        return value
 
     @field_validator("step_pattern")
     @classmethod

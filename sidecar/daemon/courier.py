@@ -39,7 +39,7 @@ class Visit:
 
     heartbeat: Heartbeat
     look: bool
-    choose: Choose
+    choose: Choose  # asked from the courier's thread
     tidying: Tidying
     snapshot: Snapshot | None = None  # to be written
 

@@ -4,10 +4,11 @@ Called from the courier's thread. It decides nothing of its own: what is wanted 
 """
 
 import contextlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from sidecar.checkpoints.catalog import Catalog, Found, Look
 from sidecar.checkpoints.files import File
@@ -18,7 +19,7 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.daemon.saves import Saves
 from sidecar.errors import ChecksumError, IncompleteError, NoRoomError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.records import Key, Settlement, Verdict
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
 
@@ -27,12 +28,21 @@ _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin 
 class Wanted:
     """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go."""
 
-    hold: Container[Key]
-    keep: Container[Key]
+    hold: AbstractSet[Key]
+    keep: AbstractSet[Key]
 
 
-Choose = Callable[[Sequence[Checkpoint]], Wanted]
-"""Says it of what was found, in order of discovery; called from the courier's thread, so it only looks things up."""
+class Choose(Protocol):
+    """Says what is wanted of what was found, in order of discovery; asked from the courier's thread."""
+
+    @property
+    def version(self) -> Any:
+        """Equal as long as the answers about the same checkpoints are."""
+        ...
+
+    def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
+        """Say it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,12 @@ class Keeper:
     clock: Clock
     room: Room = field(default_factory=Room)
     is_done: Callable[[], bool] = lambda: False  # whether the trainer's marker is there
+    sweep_seconds: float = 2.0  # between looks at more than file events tell of
+    _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
+    _swept_at: float = float("-inf")
+    _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
+    # What was said of a look, as long as neither what is found nor what is wanted changes.
+    _chosen: tuple[Mapping[Key, Found], Any, Wanted, list[Key]] | None = None
     _pins_changed: bool = True
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
@@ -69,7 +85,9 @@ class Keeper:
         """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
         if not self.root.is_dir():
             with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
-                return self.catalog.look().missing
+                look = self.catalog.look()
+                self._lost += look.corrupt
+                return look.missing
         return False
 
     def clean(self) -> None:
@@ -85,50 +103,81 @@ class Keeper:
 
         `leaving`: this is the last look. Raises `StorageError` if a folder cannot be read or a pin not be written.
         """
-        if self.watch is not None:
-            self.watch.ensure()
         done = self.is_done()  # before the look, which then sees all that was saved before the marker
-        look = self.catalog.look()
-        wanted = choose([each.checkpoint for each in look.found])
-        found: list[Found] = []
+        look = self._look(sweep=done)
+        self._lost += look.corrupt
+        wanted, concerned = self._choose(look, choose)
+        changes: dict[Key, Found | None] = {}
         no_room: dict[Key, str] = {}
-        lost, waiting = list(look.corrupt), list(look.waiting)
-        for each in look.found:
-            checkpoint = each.checkpoint
-            key, pinned = checkpoint.key, checkpoint.pin is not None
+        waiting: list[tuple[str, str]] = []
+        for key in concerned:
+            each = look.by_key[key]
             if (damaged := self._damaged.get(key)) and damaged[0] == each.files:
-                lost.append(damaged[1])  # reading all of it again would find the same
+                self._lost.append(damaged[1])  # reading all of it again would find the same
+                changes[key] = None
                 continue
             try:
-                if key in wanted.hold and not pinned:
-                    found.append(self._pin(each) or each)
-                elif pinned and key not in wanted.keep and (leaving or key in self._unwanted):
-                    self.pinner.unpin(checkpoint)
-                    found.append(replace(each, checkpoint=replace(checkpoint, pin=None)))
-                    self._pins_changed = True
-                else:
-                    found.append(each)
+                if (now := self._hold(each, wanted, leaving=leaving)) is not each:
+                    changes[key] = now
             except NoRoomError as error:
                 no_room[key] = str(error)
-                found.append(each)
             except ChecksumError as error:
-                reason = Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "corrupt", str(error))
+                reason = _settlement(each, "corrupt", error)
                 self._damaged[key] = each.files, reason
-                lost.append(reason)
+                self._lost.append(reason)
+                changes[key] = None
             except VanishedError as error:
-                lost.append(Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "vanished", str(error)))
+                self._lost.append(_settlement(each, "vanished", error))
+                changes[key] = None
             except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
-                waiting.append((checkpoint.name, str(error)))
-        held = {each.checkpoint.key for each in found if each.checkpoint.pin is not None}
-        self._unwanted = {key for key in held if key not in wanted.keep}
-        return Sight(
-            replace(look, found=tuple(found), waiting=tuple(waiting)),
-            tuple(lost),
-            self._measure_pins(),
-            self.watch.problem if self.watch is not None else None,
-            no_room,
-            done,
-        )
+                waiting.append((each.checkpoint.name, str(error)))
+                changes[key] = None
+        seen = look.changed(changes)
+        self._unwanted = {key for key in seen.pinned if key not in wanted.keep}
+        pins_bytes = self._measure_pins()
+        given_up, self._lost = tuple(self._lost), []
+        if waiting:
+            seen = replace(seen, waiting=(*seen.waiting, *waiting))
+        problem = self.watch.problem if self.watch is not None else None
+        return Sight(seen, given_up, pins_bytes, problem, no_room, done)
+
+    def _look(self, *, sweep: bool) -> Look:
+        """Look at what file events told of and, every now and then or if told to, beyond that."""
+        if self.watch is None:
+            return self.catalog.look()
+        self.watch.ensure()
+        hints, now = self.watch.changed(), self.clock.now()
+        if hints is None:
+            look, self._swept_at = self.catalog.look(), now
+        else:
+            self._hints |= hints
+            sweep |= now >= self._swept_at + self.sweep_seconds  # events may be on their way
+            look = self.catalog.look(self._hints, sweep=sweep)
+            self._swept_at = now if sweep else self._swept_at
+        self._hints = set()
+        return look
+
+    def _choose(self, look: Look, choose: Choose) -> tuple[Wanted, list[Key]]:
+        """What is wanted, and what is to be held or let go, in order of discovery; not thousands that are settled."""
+        known = self._chosen
+        if known is None or known[0] is not look.by_key or known[1] != choose.version:
+            version = choose.version  # before: what comes meanwhile is asked for again
+            wanted = choose(look.by_key)
+            concerned = {*wanted.hold, *look.pinned, *self._damaged}
+            known = self._chosen = look.by_key, version, wanted, list(filter(concerned.__contains__, look.by_key))
+        return known[2], known[3]
+
+    def _hold(self, found: Found, wanted: Wanted, *, leaving: bool) -> Found:
+        """Pin it, or let it go; the same where nothing is to be done, or not yet. Raises what `Pinner.pin` raises."""
+        checkpoint = found.checkpoint
+        key = checkpoint.key
+        if key in wanted.hold and checkpoint.pin is None:
+            return self._pin(found) or found
+        if checkpoint.pin is not None and key not in wanted.keep and (leaving or key in self._unwanted):
+            self.pinner.unpin(checkpoint)
+            self._pins_changed = True
+            return replace(found, checkpoint=replace(checkpoint, pin=None))
+        return found
 
     def close(self) -> None:
         """Look no more."""
@@ -148,3 +197,8 @@ class Keeper:
             return None
         self._pins_changed = False
         return self.pinner.bytes()
+
+
+def _settlement(found: Found, verdict: Verdict, why: Exception) -> Settlement:
+    checkpoint = found.checkpoint
+    return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, str(why))

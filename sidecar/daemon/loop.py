@@ -71,6 +71,7 @@ class Timing:
     storage: float
     visibility: float
     drain: float
+    nothing_seen: float = 300.0
 
 
 @dataclass(slots=True)
@@ -250,8 +251,17 @@ class Daemon:
             if not answer.look.missing and answer.watch_problem not in (None, self._watch_problem):
                 self.log.info("file_events_unavailable", reason=answer.watch_problem, remedy="sweeps find everything")
             self._watch_problem = answer.watch_problem
+            self._warn_of_nothing(now)
         if visit.heartbeat.state == "left" and self._leaving is not None:
             self.exit = self._leaving
+
+    def _warn_of_nothing(self, now: float) -> None:
+        """Say once that the directory stays empty: training may save elsewhere."""
+        since = self.world.empty_since
+        if since is not None and now >= since + self.timing.nothing_seen and self.world.hint is None:
+            seconds, remedy = self.timing.nothing_seen, "is this path shared with the chief?"
+            self.log.warning("nothing_seen", seconds=seconds, remedy=remedy)
+            self.world.hint = f"no checkpoint was seen in {seconds:g} s: {remedy}"
 
     def _follow(self, record: Plan | Outcome, now: float) -> None:
         """A new record of the journal: fold it, tell it, and do this node's part."""

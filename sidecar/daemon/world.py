@@ -4,13 +4,14 @@ Told by the loop, asked by it: `view` is what the policy decides on, `heartbeat`
 see. No I/O and no clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.catalog import Found, Look
-from sidecar.daemon.keeper import Choose, Wanted
+from sidecar.daemon.keeper import Wanted
 from sidecar.group.member import group_id
 from sidecar.history import Entry, History
 from sidecar.policy import BEFORE_START, View, pending, proposer
@@ -56,11 +57,12 @@ class World:
     state: NodeState = "starting"
     caught_up: bool = False  # the journal was read to its end once
     missing: bool = False  # the checkpoint directory does not exist
+    hint: str | None = None  # what a person may want to look at
     pins_bytes: int = 0
     saves_bytes: int = 0
     opened_at: float = 0.0
     groups_formed: int = 0
-    found: dict[Key, Found] = field(default_factory=dict)
+    found: Mapping[Key, Found] = field(default_factory=dict)  # in order of discovery
     _freshness: Freshness = field(init=False)
     _given_up: dict[Key, Settlement] = field(default_factory=dict)
     # Vanished, unless the next look finds them after all; and when they were discovered.
@@ -72,15 +74,19 @@ class World:
     _incomplete_since: float = 0.0
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
     _newest: Newest | None = None  # the one discovered last, also when it is gone
+    _seen_something: bool = False
+    _empty_since: float | None = None
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
     _gathering_since: float = 0.0
     _changed_at: float = 0.0
     _failed_at: dict[Key, float] = field(default_factory=dict)
     _active_at: float = 0.0
-    _looks: int = 0
+    _finds: int = 0  # looks that found or lost something
+    _told_waiting: tuple[object, frozenset[tuple[str, str]]] = (None, frozenset())  # by the last look
+    _pinned: Mapping[Key, Found] = field(default_factory=dict)
     _chosen: list[Checkpoint] = field(default_factory=list)
-    _chosen_in: tuple[int, int, bool, str | None] | None = None
+    _chosen_in: tuple[int, int, bool, str | None, bool] | None = None
     _choice: Choice = field(default_factory=lambda: Selection().choose((), History()))
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
@@ -130,8 +136,11 @@ class World:
 
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
-        new = [found for found in look.found if found.checkpoint.key not in self.found]
-        here = {found.checkpoint.key for found in look.found}
+        # In all looks but a few nothing is found or lost: then this is the very object that the last one brought.
+        here, before = look.by_key, self.found
+        is_same = here is before
+        new = [] if is_same else [here[key] for key in filterfalse(before.__contains__, here)]
+        gone = [] if is_same else list(filterfalse(here.__contains__, before))
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -140,15 +149,22 @@ class World:
             self._unwanted = {found.checkpoint.key for found in new} if self._only_new else set()
         else:
             self._appeared |= {found.checkpoint.key: wall for found in new}
-            self._appeared = {key: seconds for key, seconds in self._appeared.items() if key in here}
+            for key in gone:
+                self._appeared.pop(key, None)
         if not look.missing:  # a directory that is gone may come back, with all that was in it
-            self._miss(look, given_up, now)
-        self.found = {found.checkpoint.key: found for found in look.found}
-        self._looks += 1
-        incomplete = frozenset(look.waiting) | {(name, digest) for name, digest in self._missed}
+            self._miss(here, gone, new, given_up, now)
+        self.found, self._pinned = here, look.pinned
+        self._finds += not is_same
+        if self._told_waiting[0] is not look.waiting:
+            self._told_waiting = look.waiting, frozenset(look.waiting)
+        incomplete = self._told_waiting[1] | self._missed.keys()
         if incomplete != self._incomplete:
             self._incomplete, self._incomplete_since = incomplete, now
         self.missing = look.missing
+        if here or look.waiting or given_up or self.history.count:
+            self._seen_something, self.hint = True, None
+        elif not look.missing and self._empty_since is None:
+            self._empty_since = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
 
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
@@ -159,24 +175,28 @@ class World:
         before, self._no_room, self._done = self._no_room, no_room, done
         return no_room if not before else {}
 
-    def _miss(self, look: Look, given_up: tuple[Settlement, ...], now: float) -> None:
+    def _miss(
+        self,
+        here: Mapping[Key, Found],
+        gone: Iterable[Key],
+        new: Sequence[Found],
+        given_up: tuple[Settlement, ...],
+        now: float,
+    ) -> None:
         """Note what this look lost. What vanished is given up for ever, so it must be gone in the next look too."""
-        here = {found.checkpoint.key for found in look.found}
-        gone = {key: found.checkpoint for key, found in self.found.items() if key not in here}
-        missed = {
-            key: (Settlement(each.name, each.digest, each.step, "vanished", _DELETED), self.found[key].seen_at)
-            for key, each in gone.items()
-            if not self.history.is_settled(key, self.task)
-        }
+        missed = {}
+        for key in self.history.unsettled(gone, self.task):
+            found, each = self.found[key], self.found[key].checkpoint
+            missed[key] = Settlement(each.name, each.digest, each.step, "vanished", _DELETED), found.seen_at
         # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
-        new = min((found.seen_at for found in look.found if found.checkpoint.key not in self.found), default=now)
-        for each in given_up:
-            if each.verdict == "vanished":
-                missed[each.key] = each, self.found[each.key].seen_at if each.key in self.found else new
+        lately = min((found.seen_at for found in new), default=now)
+        for lost in given_up:
+            if lost.verdict == "vanished":
+                missed[lost.key] = lost, self.found[lost.key].seen_at if lost.key in self.found else lately
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
         certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
         missed = {key: each for key, each in missed.items() if key not in certain}
-        self._missed = self._passed_over(missed, look)
+        self._missed = self._passed_over(missed, here)
         self._given_up = {
             key: settlement
             for key, settlement in (self._given_up | certain).items()
@@ -184,13 +204,13 @@ class World:
         }
 
     def _passed_over(
-        self, missed: dict[Key, tuple[Settlement, float]], look: Look
+        self, missed: dict[Key, tuple[Settlement, float]], here: Mapping[Key, Found]
     ) -> dict[Key, tuple[Settlement, float]]:
         """How these end: what would not have been evaluated anyway is skipped, and let go on purpose, perhaps."""
         if not missed:
             return missed
         gone = [(seen, Checkpoint(each.name, each.digest, each.step, "")) for each, seen in missed.values()]
-        there = [(found.seen_at, found.checkpoint) for found in look.found]
+        there = [(here[key].seen_at, here[key].checkpoint) for key in self.history.unsettled(here, self.task)]
         waiting = [each for _, each in sorted([*gone, *there], key=_by_discovery)]
         choice = self.selection.choose(self._waiting_among(waiting), self.history)
         reasons = choice.passed | dict.fromkeys(self._unwanted or (), BEFORE_START)
@@ -210,6 +230,11 @@ class World:
     def looked(self) -> bool:
         """Whether the checkpoint directory was looked at."""
         return self._unwanted is not None
+
+    @property
+    def empty_since(self) -> float | None:
+        """Since when the checkpoint directory shows nothing at all; None once it showed anything."""
+        return None if self._seen_something else self._empty_since
 
     def detected_after(self, key: Key) -> float | None:
         """Seconds from the last write of a checkpoint to its being seen complete; None if that was not watched.
@@ -287,26 +312,23 @@ class World:
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
         return group_id(members) if free - joined else None
 
-    def wanted(self, now: float) -> Choose:
+    def wanted(self, now: float) -> "Wants":
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
         What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
         others may have other settings. The answer is asked from another thread, which only looks things up.
         """
-        history, unwanted, nothing_yet = self.history, self._unwanted or (), self._only_new and not self.looked
-        plan, selection, done, publishes = history.open, self.selection, self._done, self.publishes(now)
-        evaluated = {plan.checkpoint.key} if plan is not None and plan.checkpoint is not None else set[Key]()
-        tasks = self._tasks(self._freshness.fresh_heartbeats(now))
-
-        def choose(found: Sequence[Checkpoint]) -> Wanted:
-            hold, needed = set(evaluated), set(evaluated)
-            for task in tasks if not nothing_yet else ():
-                waiting = [each for each in pending(history, found, task) if each.key not in unwanted]
-                needed |= {each.key for each in waiting}
-                hold |= selection.choose(waiting, history, over=done).hold
-            return Wanted(hold, hold if publishes else needed)
-
-        return choose
+        plan = self.history.open
+        return Wants(
+            self.history,
+            self.selection,
+            self._tasks(self._freshness.fresh_heartbeats(now)),
+            plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
+            self._unwanted or set(),
+            nothing_yet=self._only_new and not self.looked,
+            done=self._done,
+            publishes=self.publishes(now),
+        )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
         """What this node says of itself."""
@@ -345,6 +367,7 @@ class World:
             state=self.state,
             publisher=self._first_of(fresh),
             unready=unready,
+            hint=self.hint,
             journal_read=self.caught_up,
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
@@ -386,11 +409,10 @@ class World:
     def _relevant(self) -> list[Checkpoint]:
         """Those that need an evaluation or are pinned: the rest is looked through only when something has changed."""
         history = self.history
-        state = self._looks, history.through, history.open is None, self.task  # each look may find the marker
+        state = self._finds, history.through, history.open is None, self.task, self._done
         if self._chosen_in != state:
-            there = [found.checkpoint for found in self.found.values()]
-            needed = {each.key for each in pending(history, there, self.task)}
-            self._chosen = [each for each in there if each.pin is not None or each.key in needed]
+            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
+            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
             self._choice = self.selection.choose(self._waiting_among(self._chosen), history, over=self._done)
             self._chosen_in = state
         return self._chosen
@@ -425,6 +447,37 @@ class World:
         if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
             return f"{member.node} has no heartbeat"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Says which checkpoints must be held, as of one moment. Asked from another thread, which only looks things up."""
+
+    history: History
+    selection: Selection
+    tasks: frozenset[str | None]
+    evaluated: Key | None
+    unwanted: set[Key]
+    nothing_yet: bool
+    done: bool
+    publishes: bool
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Equal as long as the answers about the same checkpoints are."""
+        told = self.nothing_yet, self.done, self.publishes
+        return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
+
+    def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
+        """What is to be held of these, and what must not be let go."""
+        hold = set() if self.evaluated is None else {self.evaluated}
+        needed = set(hold)
+        for task in self.tasks if not self.nothing_yet else ():
+            keys = [key for key in self.history.unsettled(found, task) if key not in self.unwanted]
+            needed.update(keys)
+            waiting = [found[key].checkpoint for key in keys]
+            hold |= self.selection.choose(waiting, self.history, over=self.done).hold
+        return Wanted(hold, hold if self.publishes else needed)
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

@@ -86,6 +86,7 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "publisher": status.publisher,
         "ready": status.unready is None,
         "unready": status.unready,
+        "hint": status.hint,
         "plan": None if plan is None else open_plan(plan),
         "evaluation": _shown(history),
         "recent": recent(history),

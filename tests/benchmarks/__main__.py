@@ -33,6 +33,7 @@ TOPICS = (
     "counts",
     "footprint",
     "long_run",
+    "watching",
 )
 PREFACE = """# What was measured
 

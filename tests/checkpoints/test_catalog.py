@@ -228,13 +228,22 @@ def test_corrupt_becomes_whole(put, new_catalog, clock):
     assert names(catalog.look()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
 
 
-def test_broken_but_not_named_is_not_corrupt(put, new_catalog, clock):
-    """Only what the writer declared finished can be broken for good."""
+def test_broken_and_not_named_is_given_up_too(put, new_catalog, clock):
+    """Nobody said that it is finished, but nobody writes it any more; a writer that only paused is found after all."""
     root = put("plain", "weights-9*")
-    (root / "weights-9.data-00000-of-00001").unlink()
+    shard = root / "weights-9.data-00000-of-00001"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[: len(whole) // 2])
     catalog = new_catalog()
-    assert told(catalog, clock) == ()
+    (settlement,) = told(catalog, clock)
+    assert (settlement.name, settlement.verdict) == ("weights-9", "corrupt")
+    clock.seconds += 600
+    look = catalog.look()
+    assert (look.found, look.corrupt, look.waiting) == ((), (), ())
+    shard.write_bytes(whole)
     assert [name for name, _ in catalog.look().waiting] == ["weights-9"]
+    clock.seconds += 3
+    assert names(catalog.look()) == ["weights-9"]
 
 
 def test_being_deleted_is_not_corrupt(put, new_catalog, clock):

@@ -1,11 +1,10 @@
 import os
 
 import pytest
-from fakes import FakeClock, Node, pass_time, save
+from fakes import AllAlike, FakeClock, Node, pass_time, save
 
 from sidecar.agreement.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.courier import CreateOutcome, CreatePlan, Open, Visit
-from sidecar.daemon.keeper import Wanted
 from sidecar.daemon.retention import Tidying
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, dumps
@@ -27,12 +26,7 @@ def courier(node):
 
 def visit(courier, *, look=True, wanted=True, tidying=Tidying()):  # noqa: B008 - frozen
     beat = Heartbeat(courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
-
-    def choose(found):
-        keys = frozenset(each.key for each in found) if wanted else frozenset()
-        return Wanted(keys, keys)
-
-    return courier.answer(Visit(beat, look, choose, tidying))
+    return courier.answer(Visit(beat, look, AllAlike(wanted), tidying))
 
 
 def plan(courier, number=1, nonce="mine"):

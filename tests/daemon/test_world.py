@@ -54,7 +54,7 @@ def failure(number):
 
 def holds(world, now, *steps):
     """The steps of those that are to be pinned, of these that a look found."""
-    wanted = world.wanted(now)([found(step).checkpoint for step in steps])
+    wanted = world.wanted(now)({each.checkpoint.key: each for each in map(found, steps)})
     return [step for step in steps if found(step).checkpoint.key in wanted.hold]
 
 

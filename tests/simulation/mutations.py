@@ -58,16 +58,19 @@ def _trust_the_call(self, request):
     return Answer(request)
 
 
+class _UnlessFailed:
+    def __init__(self, choose, failed):
+        self._choose, self._failed = choose, failed
+        self.version = choose.version, failed
+
+    def __call__(self, found):
+        wanted = self._choose(found)
+        return Wanted(wanted.hold - self._failed, wanted.keep - self._failed)
+
+
 def _pins_of_plans(self, now):
     """A pin belongs to the plan: it goes when that failed."""
-    choose = _wanted(self, now)
-    failed = frozenset(self.history.failures)
-
-    def choose_less(found):
-        wanted = choose(found)
-        return Wanted(wanted.hold - failed, wanted.keep - failed)
-
-    return choose_less
+    return _UnlessFailed(_wanted(self, now), frozenset(self.history.failures))
 
 
 def _only_members_judge(plan, view, rules, now):

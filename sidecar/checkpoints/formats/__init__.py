@@ -1,7 +1,9 @@
 """The table of checkpoint formats. A new one is a file beside this with one class, and one line below."""
 
+import re
 from typing import Final
 
+from sidecar.checkpoints.files import is_temporary
 from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import Hdf5
 from sidecar.checkpoints.formats.keras_archive import KerasArchive
@@ -9,7 +11,7 @@ from sidecar.checkpoints.formats.keras_shards import KerasShards
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 
-__all__ = ["FORMATS", "Candidate", "Format", "Inspection"]
+__all__ = ["FORMATS", "Candidate", "Format", "Inspection", "family"]
 
 FORMATS: Final[dict[str, Format]] = {
     format_.name: format_
@@ -22,3 +24,16 @@ FORMATS: Final[dict[str, Format]] = {
     )
 }
 """Every format by its name, which also stands in the record of each checkpoint."""
+
+
+_ENDINGS: Final = re.compile(f"(?:{'|'.join(each.endings for each in FORMATS.values() if each.endings)})\\Z")
+
+
+def family(name: str) -> str | None:
+    """The family of a file that any format knows, or None: formats that share files agree about it."""
+    if _ENDINGS.search(name) is None or is_temporary(name):  # most names in a large folder are nobody's
+        return None
+    for format_ in FORMATS.values():
+        if (found := format_.family(name)) is not None:
+            return found
+    return None

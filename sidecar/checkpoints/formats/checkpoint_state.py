@@ -9,7 +9,7 @@ import re
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.files import read_file
+from sidecar.checkpoints.files import open_file, read_opened
 from sidecar.errors import CheckpointError
 
 STATE_FILE: Final = "checkpoint"
@@ -23,15 +23,66 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL
 _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
 
 
+_COARSE_SECONDS: Final = 2.0  # between two contents that the coarsest filesystem tells apart by their times
+
+
 def named_in(folder: Path) -> frozenset[str]:
     """Names of the checkpoints in `folder` that its state file lists; a file that cannot be read lists none."""
-    try:
-        content = read_file(folder, STATE_FILE, limit=_MAX_BYTES)
-    except (CheckpointError, OSError):
-        return frozenset()
-    paths = {os.fsdecode(_unescape(double or single)) for double, single in _PATH.findall(content)}
-    here = _Here(folder)
-    return frozenset(PurePath(path).name for path in paths if here.holds(path))
+    return StateFile(folder).read(0.0)
+
+
+class StateFile:
+    """The state file of one folder, looked at again and again.
+
+    It is opened each time, since that is what shows on NFS what another machine wrote. Of a file that lists thousands
+    of checkpoints only the lines that are new are taken apart.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[bytes, str | None] = {}  # by what stands in the file; None: of another folder
+        self._named: frozenset[str] = frozenset()
+        self._seen: tuple[os.stat_result, float, float] | None = None  # the file, since when, and when it was read
+
+    def read(self, now: float) -> frozenset[str]:
+        """Names of the checkpoints in the folder that it lists; one that cannot be read lists none.
+
+        `now` is in seconds: a file that was the same for a while when it was read is not read again.
+        """
+        try:
+            with open_file(self._folder, STATE_FILE) as file:
+                stat = os.fstat(file.fileno())
+                since = now
+                if self._seen is not None and _same(self._seen[0], stat):
+                    _, since, read_at = self._seen
+                    if read_at >= since + _COARSE_SECONDS:
+                        return self._named
+                content = read_opened(file, self._folder / STATE_FILE, limit=_MAX_BYTES)
+        except (CheckpointError, OSError):
+            self._names, self._named, self._seen = {}, frozenset(), None
+            return self._named
+        self._seen = stat, since, now
+        self._take_apart(content)
+        return self._named
+
+    def _take_apart(self, content: bytes) -> None:
+        listed = {double or single for double, single in _PATH.findall(content)}
+        if listed == self._names.keys():
+            return
+        here = _Here(self._folder)
+        known, self._names = self._names, {}
+        for each in listed:
+            self._names[each] = known[each] if each in known else _name_in(here, os.fsdecode(_unescape(each)))
+        self._named = frozenset(name for name in self._names.values() if name is not None)
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    fields = ("st_size", "st_mtime_ns", "st_ino", "st_ctime_ns")
+    return all(getattr(one, each) == getattr(other, each) for each in fields)
+
+
+def _name_in(here: "_Here", path: str) -> str | None:
+    return PurePath(path).name if here.holds(path) else None
 
 
 class _Here:

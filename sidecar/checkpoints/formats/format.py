@@ -46,8 +46,20 @@ class Format(Protocol):
         """How names of such checkpoints end, beside what says which one it is; empty if they are bare."""
         ...
 
+    @property
+    def endings(self) -> str:
+        """How names of its files in the folder itself end, as a regular expression; empty: there are none."""
+        ...
+
+    def family(self, name: str) -> str | None:
+        """The name of the file that stands for all files of the checkpoint that a file named so belongs to.
+
+        None: to no checkpoint of this format. Sub-folders are families of their own, whatever they are named.
+        """
+        ...
+
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
-        """What in a folder, which was just listed, may be a checkpoint of this format."""
+        """What in a folder may be a checkpoint of this format, by a listing of all or of whole families."""
         ...
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:

@@ -39,6 +39,13 @@ class Hdf5:
 
     name: Final = "hdf5"
     suffixes: Final = (".weights.h5", ".h5", ".hdf5")
+    endings: Final = r"\.(?:h5|hdf5)"
+
+    def family(self, name: str) -> str | None:
+        """The file alone, unless it is named like a shard: then that of the map, should there be one."""
+        if found := _SHARD.fullmatch(name):
+            return f"{found['base']}{MAP_SUFFIX}"
+        return name if name.endswith(self.suffixes) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every file that is named like one, but not the shards of a larger set of weights."""

@@ -63,6 +63,11 @@ class KerasArchive:
 
     name: Final = "keras"
     suffixes: Final = (".keras",)
+    endings: Final = r"\.keras"
+
+    def family(self, name: str) -> str | None:
+        """The file alone."""
+        return name if name.endswith(self.suffixes) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every file that is named like one."""

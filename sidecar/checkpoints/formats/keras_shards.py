@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.checkpoints.files import File, Listing, list_files, read_file
+from sidecar.checkpoints.files import Listing, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
@@ -21,12 +21,19 @@ from sidecar.errors import CorruptError, IncompleteError, VanishedError
 MAX_MAP_BYTES: Final = 16 * 1024 * 1024
 """About 200,000 layers."""
 
+_MAX_SHARDS: Final = 100_000  # five digits
+
 
 class KerasShards:
     """See the module's docstring."""
 
     name: Final = "keras_shards"
     suffixes: Final = (MAP_SUFFIX,)
+    endings: Final = r"\.weights\.json"
+
+    def family(self, name: str) -> str | None:
+        """Map and shards; the format of single files says so of the shards."""
+        return name if name.endswith(MAP_SUFFIX) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every map, with all shards that lie beside it. A map names what was written, so it counts as named."""
@@ -101,8 +108,20 @@ def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
 
 
 def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
-    """Raise `IncompleteError` if a shard that the map does not name is newer than it: the next one is being written."""
-    files: dict[str, File] = list_files(folder).files
-    for shard in _beside(name, files):
-        if shard not in shards and name in files and files[shard].mtime_ns >= files[name].mtime_ns:
+    """Raise `IncompleteError` if a shard that the map does not name is newer than it: the next one is being written.
+
+    Shards are numbered from 0 on, so those that lie there are found without listing the folder.
+    """
+    base = name.removesuffix(MAP_SUFFIX)
+    try:
+        written_at = (folder / name).stat().st_mtime_ns
+    except FileNotFoundError as error:
+        raise VanishedError(f"{folder / name} is gone") from error
+    for number in range(_MAX_SHARDS):
+        shard = f"{base}_{number:05d}.weights.h5"
+        try:
+            newer = (folder / shard).stat().st_mtime_ns >= written_at
+        except FileNotFoundError:
+            return
+        if newer and shard not in shards:
             raise IncompleteError(f"{name}: the shard {shard} is being written")

@@ -32,6 +32,11 @@ class SavedModel:
 
     name: Final = "saved_model"
     suffixes: Final = ()
+    endings: Final = ""
+
+    def family(self, name: str) -> None:
+        """It consists of folders only."""
+        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every sub-folder with the marker, which also says that it is finished, unless its variables are newer."""

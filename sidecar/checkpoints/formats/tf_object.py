@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sidecar.checkpoints.files import File, Listing, open_file, read_file, resolve
-from sidecar.checkpoints.formats.checkpoint_state import STATE_FILE, named_in
+from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
@@ -30,7 +30,8 @@ from sidecar.errors import CorruptError, IncompleteError
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 """About 300,000 tensors. Checking takes up to a second per MB, so this also bounds the time."""
 
-_FILE: Final = re.compile(r"(?P<prefix>.+)\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})", re.DOTALL)
+_ENDINGS: Final = r"\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})"
+_FILE: Final = re.compile(rf"(?P<prefix>.+){_ENDINGS}", re.DOTALL)
 _VALUE: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.proto) and their sizes in bytes
 _INT64: Final = 1 << 63
@@ -52,11 +53,17 @@ class TfObject:
     name: Final = "tf_object"
 
     suffixes: Final = ()
+    endings: Final = _ENDINGS
+
+    def family(self, name: str) -> str | None:
+        """Index and shards under one prefix."""
+        found = _FILE.fullmatch(name)
+        return None if found is None else f"{found['prefix']}.index"
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every prefix with an index; without one it is being written, or being deleted (the index goes first)."""
         files = listing.files
-        named = named_in(folder) if STATE_FILE in files else frozenset()
+        named = named_in(folder) if listing.named is None else listing.named
         by_prefix: dict[str, list[File]] = defaultdict(list)
         for file in files.values():
             if match := _FILE.fullmatch(file.name):

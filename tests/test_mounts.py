@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agreement.mounts import MOUNTINFO, mount_of, troubles
+from sidecar.mounts import MOUNTINFO, Mount, mount_here, mount_of, troubles
 
 NFS = "rw,vers=4.2,rsize=1048576,wsize=1048576,namlen=255,hard,proto=tcp,timeo=600,retrans=2,sec=sys"
 TABLE = rf"""
@@ -71,8 +71,22 @@ def test_usual_mounts_have_no_troubles(path):
     assert not list(troubles(mount_of(Path(path), TABLE), 60.0))
 
 
+@pytest.mark.parametrize(
+    ("filesystem", "shared"),
+    [
+        *[(name, True) for name in ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "9p", "virtiofs", "afs")],
+        *[(name, True) for name in ("beegfs", "glusterfs", "fuse", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs")],
+        *[(name, False) for name in ("ext4", "xfs", "btrfs", "overlay", "tmpfs", "zfs", "fuseblk", "bcachefs")],
+    ],
+)
+def test_where_others_write_without_a_file_event(filesystem, shared):
+    """`fuseblk` is a local disk."""
+    assert Mount("/", filesystem, "", {}).is_shared == shared
+
+
 def test_this_machine_tells_where_the_tests_lie(tmp_path):
     """The real table, which the kernel writes."""
     found = mount_of(tmp_path.resolve(), MOUNTINFO.read_text())
     assert tmp_path.is_relative_to(found.point)
     assert found.filesystem
+    assert mount_here(tmp_path) == found

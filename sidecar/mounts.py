@@ -1,4 +1,4 @@
-"""Which filesystem a path lies on, and whether its mount options let daemons on other nodes be seen in time.
+"""Which filesystem a path lies on: whether others' writes cause file events here, and are seen in time.
 
 Pure, given the text of /proc/self/mountinfo; its format is in proc_pid_mountinfo(5), NFS' options are in nfs(5).
 """
@@ -12,6 +12,14 @@ from typing import Final
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 _NFS: Final = frozenset({"nfs", "nfs4"})
+_SHARED: Final = _NFS | {
+    *("cifs", "smb3", "smbfs", "ncpfs", "afs", "coda"),
+    *("lustre", "ceph", "gpfs", "beegfs", "glusterfs", "pvfs2", "orangefs", "panfs", "wekafs", "quobyte"),
+    *("gfs2", "ocfs2"),  # one disk, many machines
+    *("9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs"),  # of a virtual machine's host
+}
+"""Where other machines write, of which the kernel tells nobody here. Types as in mountinfo, without those of FUSE."""
+
 _CACHE_SECONDS: Final = ("actimeo", "acregmax", "acdirmax")  # how long a client may believe what it knows
 
 
@@ -28,6 +36,11 @@ class Mount:
     def is_nfs(self) -> bool:
         """Whether other machines write there, too, and this one caches what they wrote."""
         return self.filesystem in _NFS
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether changes may be made elsewhere, so that file events do not tell of all. FUSE: nobody can know."""
+        return self.filesystem in _SHARED or self.filesystem.split(".")[0] == "fuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,25 @@ def mount_of(path: Path, mountinfo: str) -> Mount | None:
         if above and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
+
+
+def mount_here(path: Path) -> Mount | None:
+    """The mount that a path of this machine lies on; None if the kernel does not tell. It reads, and may block."""
+    try:
+        return mount_of(path.resolve(), MOUNTINFO.read_text(errors="replace"))
+    except OSError:  # no /proc, or the path cannot be followed
+        return None
+
+
+def why_no_events(path: Path, *, file_events: str, sweep_seconds: float) -> str | None:
+    """Why file events of a directory are not used, as a line of text; None: they are. It reads, and may block."""
+    sweep = f"a sweep every {sweep_seconds:g} s looks"
+    if file_events == "off":
+        return f"file_events = off: {sweep}"
+    mount = mount_here(path) if file_events == "auto" else None
+    if mount is None or not mount.is_shared:
+        return None
+    return f"{path} is on {mount.filesystem}, of which other machines' changes cause no events here: {sweep}"
 
 
 def troubles(mount: Mount, visibility_seconds: float) -> Iterator[Trouble]:
