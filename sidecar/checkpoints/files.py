@@ -49,15 +49,16 @@ class Listing(NamedTuple):
     folders: tuple[str, ...] = ()
 
 
-def list_files(folder: Path) -> Listing:
+def list_files(folder: Path, *, never: Iterable[str] = NEVER) -> Listing:
     """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read.
 
-    Links to files are followed, within the folder; links to folders are not.
+    Links to files are followed, within the folder; links to folders are not. Names that fit a pattern of `never` are
+    left out.
     """
     files, escaping, folders = {}, set(), []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if any(fnmatchcase(entry.name, pattern) for pattern in NEVER):
+            if any(fnmatchcase(entry.name, pattern) for pattern in never):
                 continue
             try:
                 if entry.is_symlink() and not _is_inside(folder, entry.path):
