@@ -16,6 +16,7 @@ from sidecar.worker.tensorflow.weights import NAME, as_os_error
 
 _MARKER: Final = "saved_model.pb"
 _NEEDED: Final = (_MARKER, "variables/variables.index", "variables/variables.data-*")
+_OF_DAMAGE: Final = (tf.errors.DataLossError, IndexError)  # and bare `OpError`s: as the reader of checkpoints says it
 _LONGEST: Final = 500  # characters of what TensorFlow says; it may list every operation it knows
 
 
@@ -142,7 +143,7 @@ def _named(error: Exception, path: str) -> EvaluationError:
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
     if isinstance(error, OF_STORAGE):
         return EvaluationError("storage", f"{path} cannot be read: {words}")
-    if isinstance(error, tf.errors.DataLossError) or "Cannot parse" in words:
+    if isinstance(error, _OF_DAMAGE) or type(error) is tf.errors.OpError or "Cannot parse" in words:
         return EvaluationError("corrupt", f"{path} is damaged: {words}")
     remedy = "if it needs operations of a package, import that in the task's file"
     return EvaluationError("mismatch", f"the graph stored in {path} cannot be loaded; {remedy}: {words}")
