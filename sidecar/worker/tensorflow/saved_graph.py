@@ -49,7 +49,7 @@ class SavedGraph:
                 "mismatch", f"{path} has no signature {signature!r}, it has {there}: name one with Task(signature=…)"
             )
         self._function = functions[signature]
-        self._inputs: dict[str, Any] = dict(self._function.structured_input_signature[1])
+        self._inputs: dict[str, Any] = dict(sorted(self._function.structured_input_signature[1].items()))
         self._shown = f"the signature {signature!r} of {path}"
 
     def __call__(self, x: Any, *, training: bool = False) -> Any:
@@ -62,7 +62,7 @@ class SavedGraph:
         """
         del training
         try:
-            outputs = dict(self._function(**self._fed(x)))
+            outputs = dict(sorted(self._function(**self._fed(x)).items()))  # in another order each time it is loaded
         except tf.errors.ResourceExhaustedError:
             raise
         except tf.errors.OpError as error:
