@@ -60,16 +60,17 @@ def is_temporary(name: str, *, folder: bool = False) -> bool:
     return (_NEVER_FOLDERS if folder else _NEVER).match(name) is not None
 
 
-def list_files(folder: Path) -> Listing:
+def list_files(folder: Path, *, all_names: bool = False) -> Listing:
     """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read.
 
-    Links to files are followed, within the folder; links to folders are not.
+    Links to files are followed, within the folder; links to folders are not. Names of what is not finished are left
+    out, unless `all_names` are asked for.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(descriptor) as entries:
             names = [entry.name for entry in entries]
-        return stat_files(folder, descriptor, (name for name in names if not is_temporary(name)))
+        return stat_files(folder, descriptor, (name for name in names if all_names or not is_temporary(name)))
     finally:
         os.close(descriptor)
 

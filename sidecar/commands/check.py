@@ -54,6 +54,8 @@ def findings(
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
         return
+    if settings.trust_saved_graph:
+        yield Finding("graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
     task = yield from _task(settings, make_workers, search_path)
     if role is not None and task is not None and pulses is not None:
         here = Here(node_name(settings, environ), __version__, task, settings.replicas, settings.min_workers)
@@ -215,6 +217,10 @@ def _task(
                 version = report.version
                 worker.process.send(Check(settings.task, settings.framework, search_path))
             elif isinstance(report, Checked):
+                if not (report.builds_model or settings.trust_saved_graph):
+                    text = f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"
+                    yield Finding("task", ok=False, text=text)
+                    return None
                 sets = ", ".join(report.eval_sets)
                 text = f"{settings.task} evaluates {sets} with {settings.framework} {version}"
                 yield Finding("task", ok=True, text=text)

@@ -236,6 +236,7 @@ def make_join(settings: Settings) -> Join:
         collectives=settings.collectives,
         always_cluster=settings.always_cluster,
         cache_bytes=settings.cache_bytes,
+        trust_saved_graph=settings.trust_saved_graph,
         gpu_memory_mb=settings.gpu_memory_mb,
     )
 

@@ -126,6 +126,9 @@ class Settings(BaseSettings):
     threads: Count = 2
     collectives: Literal["auto", "ring", "nccl"] = "ring"  # a few KB per evaluation need no NCCL
     always_cluster: bool = False  # a group of one needs no cluster; tests force it
+    # A graph runs whatever its author stored, such as writing to files, as this daemon's user: weights only, therefore,
+    # into the task's model. True: a SavedModel's own signature is evaluated; all nodes of a group must say the same.
+    trust_saved_graph: bool = False
     step_key: str | None = None  # the usual names of the step are tried first
     step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
     # TensorFlow compares the checksums of what it restores anyway, and full reads every file once more on some node.

@@ -40,6 +40,7 @@ class Join:
     collectives: str = "ring"  # auto | ring | nccl
     always_cluster: bool = False  # form a cluster for a group of one, too
     cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+    trust_saved_graph: bool = False  # evaluate what a SavedModel stores, not the task's model with its weights
     gpu_memory_mb: int | None = None  # None: as much as is needed, growing
 
 
@@ -73,6 +74,7 @@ class Checked:
 
     task: str  # digest of its code
     eval_sets: tuple[str, ...]
+    builds_model: bool = True  # false: it can evaluate stored graphs only
 
 
 @dataclass(frozen=True, slots=True)

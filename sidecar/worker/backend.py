@@ -93,7 +93,7 @@ class Evaluator(Protocol):
         ...
 
     def restore(self, path: str) -> Callable[[], None]:
-        """Begin to bind every variable of the model to the checkpoint, beside `read`.
+        """Begin to bind every variable of the model to the checkpoint, or to load the graph it stores, beside `read`.
 
         What it returns ends that, and raises naming what is missing; nothing else may be called before.
         """

@@ -50,7 +50,7 @@ class Commands:
     def _check(self, command: Check) -> None:
         self._enter("import")
         loaded = tasks.load(command.task, command.search_path)
-        self._report(Checked(loaded.digest, tuple(loaded.task.eval_sets)))
+        self._report(Checked(loaded.digest, tuple(loaded.task.eval_sets), loaded.task.build_model is not None))
 
     def _form(self, command: Join) -> None:
         if self._join is not None:
@@ -67,6 +67,8 @@ class Commands:
         shard = Shard(command.rank, len(command.members))
         self._evaluator = self._backend.build(loaded.task, shard, command)
         self._report(Joined(command.group, loaded.digest, self._backend.profile()))
+        if command.trust_saved_graph:
+            self._tidy()  # freezes what is there, which must not be a stored graph: that would stay for ever
 
     def _evaluate(self, command: Evaluate) -> None:
         if self._join is None or self._collective is None or self._evaluator is None:
@@ -82,7 +84,11 @@ class Commands:
             report=self._report,
         )
         self._report(done)
-        gc.collect()  # between evaluations, where nobody waits for it
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Collect what is no longer used, where nobody waits for it."""
+        gc.collect()
         if not self._frozen:  # a framework's million objects stay: looking through them takes 0.2 s each time
             gc.freeze()
             self._frozen = True

@@ -76,7 +76,8 @@ class Task:
     """How to evaluate a checkpoint: a model, data, what to measure.
 
     Args:
-        build_model: Returns a model, plain or compiled.
+        build_model: Returns a model, plain or compiled. None: there is no code of it, every checkpoint is a SavedModel
+            whose own graph is evaluated (the setting `trust_saved_graph`); then `metrics` or `loss` must be given.
         eval_sets: By name: a function that returns the data, or an `EvalSet`. Elements are (x, y) or
             (x, y, sample_weight), one example each, unless `batch_size` is None.
         metrics: Returns fresh metric objects.
@@ -87,9 +88,10 @@ class Task:
         predictions: True: every worker saves labels, predictions and weights of its own examples. Or a function of
             (x, y, predictions) of a batch that returns what to save, by name, one row for each example.
         restore: Called with (model, path) and replaces restoring altogether, e.g. to read averaged weights.
+        signature: Which signature of a SavedModel is evaluated; of no effect unless stored graphs are trusted.
     """
 
-    build_model: Callable[[], Any]
+    build_model: Callable[[], Any] | None
     eval_sets: Mapping[str, Callable[..., Any] | EvalSet]
     metrics: Callable[[], Sequence[Any]] | None = None
     loss: Any = None
@@ -97,12 +99,10 @@ class Task:
     checkpoint: Callable[[Any], Any] | None = None
     restore: Callable[[Any, str], Any] | None = None
     predictions: bool | Callable[[Any, Any, Any], Any] = False
+    signature: str = "serving_default"
 
     def __post_init__(self) -> None:
-        for name in ("build_model", "metrics", "checkpoint", "restore"):
-            value = getattr(self, name)
-            if not callable(value) and (value is not None or name == "build_model"):
-                raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
+        self._check_model()
         if not isinstance(self.predictions, bool) and not callable(self.predictions):
             raise TaskError(
                 f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
@@ -124,6 +124,25 @@ class Task:
             )
         if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+
+    def _check_model(self) -> None:
+        """All that says how a model comes about, or that there is none."""
+        for name in ("build_model", "metrics", "checkpoint", "restore"):
+            value = getattr(self, name)
+            if not callable(value) and value is not None:
+                raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
+        if not isinstance(self.signature, str) or not self.signature:
+            raise TaskError(f"Task(signature={self.signature!r}) must be the name of a SavedModel's signature")
+        if self.build_model is not None:
+            return
+        if self.metrics is None and self.loss is None:
+            raise TaskError(
+                "Task(build_model=None) needs metrics or loss, since a stored graph has none: give one of them, or a "
+                "function that returns the model"
+            )
+        for name in ("checkpoint", "restore"):
+            if getattr(self, name) is not None:
+                raise TaskError(f"Task({name}=…) is for the model of build_model, which is None: leave it out")
 
     def sets(self, evaluated: int = 0) -> dict[str, EvalSet]:
         """The eval sets that take part after so many evaluations, in their long form and the order given: all at 0."""

@@ -1,5 +1,6 @@
 """Whole models and weights, written by Keras 3, tf_keras and TensorFlow themselves. Run by real_writer.py."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def _failed(folder: Path) -> None:
         saving_lib._save_state = state
 
 
+def _with_assets(folder: Path) -> None:
+    """A graph that reads a vocabulary: other words each time, under the same name."""
+    module = tf.Module()
+    module.kernel = tf.Variable(models["keras_3"].layers[-1].kernel)
+    words = Path(tempfile.mkdtemp(dir=folder.parent), "words.tmp.txt")  # users name files as they like
+    words.write_text("\n".join(map(str, module.kernel.numpy()[0])))
+    source = tf.lookup.TextFileInitializer(
+        str(words),
+        tf.string,
+        tf.lookup.TextFileIndex.WHOLE_LINE,
+        tf.int64,
+        tf.lookup.TextFileIndex.LINE_NUMBER,
+    )
+    module.table = tf.lookup.StaticHashTable(source, -1)
+    spec = tf.TensorSpec((None,), tf.string)
+    module.serve = tf.function(lambda text: tf.gather(module.kernel, module.table.lookup(text)), input_signature=[spec])
+    tf.saved_model.save(module, str(folder / "m-5"), signatures=module.serve)
+
+
 def _manager(folder: Path) -> None:
     model = models["keras_3"]
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -85,6 +105,7 @@ WRITERS: dict[str, Any] = {
     "shards": lambda folder: models["keras_3"].save_weights(folder / "m-5.weights.json", max_shard_size=1.5e-5),
     "saved_model": lambda folder: tf.saved_model.save(models["keras_2"], str(folder / "m-5")),
     "saved_model_by_tf_keras": lambda folder: models["keras_2"].save(str(folder / "m-5"), save_format="tf"),
+    "saved_model_with_assets": _with_assets,
     "export": lambda folder: models["keras_3"].export(folder / "m-5", verbose=False),
     "tf_object": _manager,
 }

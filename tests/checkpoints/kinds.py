@@ -13,6 +13,7 @@ KINDS = (
     "shards",
     "saved_model",
     "saved_model_by_tf_keras",
+    "saved_model_with_assets",
     "export",
     "tf_object",
 )

@@ -12,7 +12,9 @@ from pathlib import Path
 
 Call = tuple[str, str, int, bool]
 
-_CALLS = "openat,write,pwrite64,writev,lseek,ftruncate,close,rename,renameat,renameat2,unlink,unlinkat,mkdir,rmdir"
+_CALLS = (
+    "openat,write,pwrite64,writev,sendfile,lseek,ftruncate,close,rename,renameat,renameat2,unlink,unlinkat,mkdir,rmdir"
+)
 _LINE = re.compile(r"(?P<pid>\d+) +(?P<rest>.*)")
 _CALL = re.compile(r"(?P<name>\w+)\((?P<arguments>.*)\) += (?P<answer>-?\d+)(?P<path><(?:\\x[0-9a-f]{2})*>)?")
 _HEX = r'"((?:\\x[0-9a-f]{2})*)"'
@@ -67,11 +69,11 @@ def operations(calls: list["Call"], source: Path) -> Iterator[tuple[str, Callabl
             offsets[answer] = 0
         elif name == "lseek" and file:
             offsets[int(file[1])] = answer
-        if file and name in ("write", "writev", "pwrite64", "ftruncate"):
+        if file and name in ("write", "writev", "pwrite64", "sendfile", "ftruncate"):
             descriptor, path = int(file[1]), _text(file[2])
             last = arguments.rpartition(",")[2]
             offset = int(last) if name == "pwrite64" else offsets[descriptor]
-            if name in ("write", "writev"):
+            if name in ("write", "writev", "sendfile"):
                 offsets[descriptor] += answer
             if path.startswith(f"{source}/"):
                 yield from _on_file(name, os.path.relpath(path, source), arguments, answer, offset)
@@ -89,6 +91,9 @@ def _on_file(
         yield "truncate", _truncating(place, int(arguments.rpartition(",")[2]))
         return
     data = b"".join(_bytes(each) for each in re.findall(_HEX, arguments))[:answer]
+    if name == "sendfile":  # from another file, which is still there as it was
+        _, _, _, sent, start = re.match(f"{_FD}, {_FD}, \\[(\\d+)\\]", arguments).groups()
+        data = Path(_text(sent)).read_bytes()[int(start) : int(start) + answer]
     for part in sorted({len(data) // 2, len(data)} - {0}):
         yield "write", _writing(place, offset, data[:part])
 

@@ -59,6 +59,7 @@ def cuts(file: str, size: int) -> Iterator[int]:
 def test_no_truncation_is_complete(checkpoint, root, kind, record_property):
     """Each file of each kind, cut at each 4 KiB and at each byte of its headers, footers and tables."""
     format_, name, files = checkpoint(kind)
+    files = tuple(file for file in files if "/assets/" not in file)  # nothing tells how long these are
     tried = caught = 0
     for file in files:
         content = (root / file).read_bytes()
@@ -241,6 +242,34 @@ def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
     assert sorted(name for name, _ in look.waiting) == ["file", "link"]
 
 
+@pytest.mark.parametrize("asset", [b"../../other.x", b"/etc/hostname", b"assets/words", b"words.tmp.tx\0"])
+def test_assets_lie_in_their_folder(checkpoint, root, asset):
+    """What the marker names elsewhere is not looked at, whatever is there."""
+    format_, name, _ = checkpoint("saved_model_with_assets")
+    marker = root / name / "saved_model.pb"
+    content = marker.read_bytes()
+    assert content.count(b"words.tmp.txt") > 0
+    marker.write_bytes(content.replace(b"words.tmp.txt", asset.ljust(13, b"s")))
+    with pytest.raises(CorruptError, match="which is no file in assets/"):
+        format_.inspect(root, name)
+
+
+def test_assets_that_change(checkpoint, root, new_catalog):
+    """Other words under the same marker are another checkpoint, which waits; a folder of them elsewhere is none."""
+    format_, name, files = checkpoint("saved_model_with_assets")
+    (found,) = new_catalog().look().found
+    (asset,) = [root / file for file in files if "/assets/" in file]
+    asset.write_text(asset.read_text()[::-1])
+    assert format_.inspect(root, name).digest != found.checkpoint.digest
+    look = new_catalog().look()
+    assert (look.found, len(look.waiting)) == ((), 1)
+    asset.parent.rename(root / "elsewhere")
+    asset.parent.symlink_to(root / "elsewhere")
+    with pytest.raises(CorruptError, match="is a link"):
+        format_.inspect(root, name)
+    assert new_catalog(settle_seconds=0).look().found == ()
+
+
 def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
     """One that is somebody else's does not hide the others."""
     checkpoint("export")
@@ -283,6 +312,8 @@ def answers(root: Path, format_name: str, name: str) -> None:
         st.binary(max_size=200).map(lambda data: b"PK\5\6" + data),
         st.binary(max_size=22).map(lambda data: b"PK\1\2" * 3 + b"PK\5\6" + data),
         st.binary(max_size=200).map(lambda data: b"\x08\x01\x12" + data),
+        st.binary(max_size=99).map(lambda data: bytes([0x12, len(data)]) + data),
+        st.binary(max_size=99).map(lambda data: bytes([0x12, len(data) + 2, 0x32, len(data)]) + data),
         st.recursive(
             st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
         ).map(lambda value: json.dumps({"metadata": {"total_size": 1}, "weight_map": value}).encode()),
@@ -302,6 +333,7 @@ def test_arbitrary_bytes_have_an_answer(tmp_path, format_name, name, data):
         ("weights_latest", "m-5.weights.h5"),
         ("shards", "m-5.weights.json"),
         ("export", "m-5/saved_model.pb"),
+        ("saved_model_with_assets", "m-5/saved_model.pb"),
     ],
 )
 @quietly

@@ -21,6 +21,7 @@ EARLY = {
     ("shards", 2): 6,
     ("saved_model", 2): 8,  # new variables beside the marker of the save before
     ("saved_model_by_tf_keras", 2): 8,
+    ("saved_model_with_assets", 2): 11,  # new assets, too
     ("export", 2): 8,
 }
 """States that only time tells from finished ones: the writer does not stay in them."""

@@ -38,9 +38,9 @@ def gone(pid):
 
 @pytest.fixture(scope="module")
 def pair(crew):
-    """Two workers in one group, started in the environment of a training process."""
+    """Two workers in one group, started in the environment of a training process, which trust stored graphs."""
     made = crew(2, environment={"TF_CONFIG": TF_CONFIG, "MASTER_ADDR": "10.0.0.1", "RANK": "3"})
-    made.joined = made.form("noisy")
+    made.joined = made.form("noisy", trust_saved_graph=True)
     return made
 
 
@@ -155,6 +155,26 @@ def test_every_worker_saves_to_its_own_path(pair, evaluated, trained, digits):
     assert {name: each.values for name, each in evaluator.conclude(merged).items()} == result.metrics
     assert {name: int(states["examples"].integers()) for name, states in merged.items()} == result.examples
     assert trained.expected["model"]["count"] == result.examples["test"]
+
+
+def test_a_stored_graph_between_two_checkpoints(pair, evaluated, trained, digits):
+    """What Keras exported is loaded and traced once more; then the model, restored, is as warm as before."""
+    import tensorflow as tf
+
+    assert digits.HELD_OUT
+    done = pair.evaluate(str(trained.folder / "exported"), plans=[4, 4])
+    again = pair.evaluate(trained.path("model"), plans=[5, 5])
+    assert [(each.traces, each.builds) for each in (*done, *again)] == [(2, 2)] * 4
+    assert again[0].result.metrics == evaluated[0][0].result.metrics
+    assert done[0].result == done[1].result
+    result, of_model = done[0].result, evaluated[0][0].result
+    assert result.metrics["test"]["accuracy"] == of_model.metrics["test"]["accuracy"]
+    assert result.metrics["test"]["loss"].value < of_model.metrics["test"]["loss"].value, "without regularisation"
+    assert result.profile == of_model.profile
+    assert result.profile["trust_saved_graph"] == "true"
+    loaded = tf.saved_model.load(str(trained.folder / "exported"))
+    saved = str(pair.folder / "plan-4" / "worker-1-of-2" / "weights")
+    tf.train.Checkpoint(model=loaded).read(saved).assert_consumed()
 
 
 def test_hello_refuses_what_differs(pair, evaluated, trained):

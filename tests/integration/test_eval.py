@@ -90,6 +90,27 @@ def test_an_incomplete_checkpoint(sidecar, saved, folder, tasks, tmp_path):
     assert done.sentence == f"sidecar: {index.stem}: shard 0 of 1 is missing"
 
 
+def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
+    """Without the code of its model, where stored graphs are trusted, with the numbers of Keras."""
+    (exported,) = writer.save(tmp_path / "ckpts", 60, form="-exported")
+    words = ("eval", tmp_path / "ckpts" / exported["name"], "--task", f"{tasks}/graph_only.py:task", "--json")
+    done = sidecar.start(*words, SIDECAR_TRUST_SAVED_GRAPH="true").wait()
+    assert done.code == 0, done.err
+    found = json.loads(done.out)["metrics"]["test"]
+    assert found["accuracy"]["value"] == exported["correct"] / exported["examples"]
+    assert found["loss"]["value"] == pytest.approx(exported["loss"], rel=0.01)  # of probabilities, which Keras clips
+
+
+def test_check_of_a_task_without_a_model(sidecar, tasks, tmp_path):
+    """It can evaluate stored graphs alone, so these must be trusted."""
+    (tmp_path / "ckpts").mkdir()
+    words = ("check", "--checkpoint-dir", tmp_path / "ckpts", "--role", "worker", "--task")
+    told = " ".join(sidecar.start(*words, f"{tasks}/graph_only.py:task").wait().out.split())
+    assert "FAIL task" in told
+    assert "has no build_model, so trust_saved_graph must be true" in told
+    assert "ok graphs" not in told
+
+
 def test_ctrl_c_ends_it_at_once(once, alive, until):
     """Exit code 130, no process left, no traceback."""
     program = once("slow.py:task", "--replicas", 2)

@@ -72,6 +72,7 @@ def checkpoint(**children):
 keras.utils.set_random_seed(7)
 conv = train(digits.conv())
 save("model", checkpoint(model=conv, optimizer=conv.optimizer), subject=conv)
+conv.export(str(folder / "exported"), verbose=False)
 save("net", checkpoint(net=conv), subject=conv)
 save("net_and_optimizer", checkpoint(optimizer=conv.optimizer, net=conv), subject=conv)
 save("bare", tf.train.Checkpoint(conv), subject=conv)

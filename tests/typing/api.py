@@ -27,6 +27,7 @@ def own_part(shard: Shard) -> Sequence[float]:
 
 
 smallest: Task = Task(build_model=build_model, eval_sets={"test": arrays})
+stored: Task = Task(None, {"test": arrays}, metrics=lambda: [Accuracy()], signature="serving_default")
 whole: Task = Task(
     build_model,
     {

@@ -1,6 +1,7 @@
 """One evaluation on several ranks, with a fake framework: what is compared, saved, added up, and told."""
 
 import errno
+import gc
 import json
 import math
 import threading
@@ -485,6 +486,18 @@ def test_life_of_a_worker(commanded, tmp_path):
         assert all(isinstance(each, Phase | Progress) for each in rest)
     (failed,) = commanded(join_of(tmp_path))
     assert "asked to join g after g: one group in a life" in failed.message
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_what_stays_is_set_apart_before_a_stored_graph_comes(commanded, tmp_path, monkeypatch, trusts):
+    """After the first evaluation; where graphs are trusted before it: what is frozen then would never be freed."""
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    commanded(replace(join_of(tmp_path), trust_saved_graph=trusts))
+    assert len(frozen) == trusts
+    for _ in range(2):
+        commanded(evaluation_of(tmp_path))
+        assert len(frozen) == 1
 
 
 def test_commands_out_of_order(commanded, tmp_path):

@@ -154,7 +154,7 @@ def test_bits_are_the_checkpoints_own(trained, digits):
     assert all(np.array_equal(one, two) for one, two in zip(model.get_weights(), other.get_weights(), strict=True))
 
 
-def test_own_restore_that_fails(copied, digits):
+def test_own_restore_that_fails(copied, digits, tmp_path):
     """What the user's own restore raises is theirs, unless the checkpoint is gone."""
     from sidecar.worker.failures import EvaluationError, as_failed
     from sidecar.worker.shard import Shard
@@ -168,6 +168,10 @@ def test_own_restore_that_fails(copied, digits):
     with pytest.raises(ValueError, match="no averaged weights") as caught:
         evaluator.restore(str(copied[0]))()
     assert as_failed(caught.value, phase="restore", plan=1, rank=0).kind == "task_error"
+    odd = tmp_path / "m[1]-5.weights.h5"  # no pattern, though it looks like one
+    odd.touch()
+    with pytest.raises(ValueError, match="no averaged weights"):
+        evaluator.restore(str(odd))()
     for path in copied[1:]:
         path.unlink()
     with pytest.raises(EvaluationError, match="is gone") as gone:

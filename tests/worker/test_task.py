@@ -36,7 +36,14 @@ def good(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"build_model": None}, "Task(build_model=…) must be a function, found None"),
+        ({"build_model": None}, "Task(build_model=None) needs metrics or loss, since a stored graph has none"),
+        (
+            {"build_model": None, "loss": 1, "restore": print},
+            "Task(restore=…) is for the model of build_model",
+        ),
+        ({"build_model": None, "loss": 1, "checkpoint": print}, "Task(checkpoint=…) is for the model of build_model"),
+        ({"signature": ""}, "Task(signature='') must be the name of a SavedModel's signature"),
+        ({"signature": None}, "Task(signature=None)"),
         ({"build_model": 3}, "Task(build_model=…) must be a function, found 3"),
         ({"metrics": ["accuracy"]}, "Task(metrics=…) must be a function, found ['accuracy']: write lambda: …"),
         ({"checkpoint": "net"}, "Task(checkpoint=…) must be a function, found 'net'"),

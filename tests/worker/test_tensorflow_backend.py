@@ -19,7 +19,29 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
     assert f"keras {keras.__version__}" in profile["keras"]
     assert (profile["device"], profile["onednn"], profile["floatx"]) == ("CPU", "0", "float32")
     assert all(isinstance(each, str) for each in profile.values())
-    assert set(profile) == {"framework", "keras", "floatx", "device", "isa", "onednn", "xla", "tf32", "threads"}
+    switches = {"onednn", "xla", "tf32", "threads", "trust_saved_graph"}
+    assert set(profile) == {"framework", "keras", "floatx", "device", "isa"} | switches
+
+
+def test_profile_says_whether_stored_graphs_are_trusted(digits, monkeypatch):
+    """So that the hello finds a node of the group whose settings say otherwise."""
+    import tensorflow as tf
+
+    from sidecar.group.messages import Join
+    from sidecar.records import Member
+    from sidecar.worker.tensorflow import make
+
+    assert digits.HELD_OUT
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(tf.config.threading, name, lambda _: None)  # too late in this process
+    said = []
+    for trusts in (False, True):
+        backend = make()
+        members = (Member(0, "node", "w", "127.0.0.1:1"),)
+        backend.join(Join("g", members, 0, "t", "tensorflow", ".", 2, trust_saved_graph=trusts))
+        said.append(backend.profile())
+    assert [each.pop("trust_saved_graph") for each in said] == ["false", "true"]
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 x NVIDIA H200"), (2, "2 x NVIDIA H200")])

@@ -1,28 +1,42 @@
 """SavedModels: a folder with `saved_model.pb` and, in `variables/`, a TensorFlow object checkpoint.
 
 Sources: tensorflow `python/saved_model/save.py`, `core/protobuf/saved_model.proto`. Written in this order, as strace
-shows: the variables, as any object checkpoint; `assets/`; `saved_model.pb` by a rename, which is the commit marker;
-then `fingerprint.pb` by a rename and, by tf_keras, `keras_metadata.pb` in place. The last two are not needed to read
-variables, so they are no part of the checkpoint; nor are assets, which only a stored graph reads.
+shows: the variables, as any object checkpoint; `assets/`, copied in place; `saved_model.pb` by a rename, which is the
+commit marker; then `fingerprint.pb` by a rename and, by tf_keras, `keras_metadata.pb` in place. The last two are not
+needed to load it, so they are no part of the checkpoint. Assets are files that the graph reads, such as vocabularies:
+the marker names them, but holds neither their lengths nor checksums.
 """
 
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import File, Listing, as_file, list_files, open_file, resolve, update_from_content
+from sidecar.checkpoints.files import (
+    File,
+    Listing,
+    as_file,
+    list_files,
+    open_file,
+    resolve,
+    update_from_content,
+)
 from sidecar.checkpoints.formats.format import Candidate, Inspection
-from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, read_varint
+from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
 MARKER: Final = "saved_model.pb"
 VARIABLES: Final = "variables"
+ASSETS: Final = "assets"
 
-_MAX_FIELDS: Final = 10_000  # of the outermost message: a version, and a graph for each set of tags
+_META_GRAPHS: Final = 2  # of SavedModel, whose other field is a version
+_ASSET_FILE_DEF: Final = 6  # of MetaGraphDef, all of whose fields are messages
+_FILENAME: Final = 2  # of AssetFileDef
+_MAX_FIELDS: Final = 10_000  # of one message: a graph for each set of tags; in it a field for each collection and asset
+_MAX_ASSET_BYTES: Final = 64 * 1024  # of the message that names an asset: a file name and a tensor's
 _HEAD_BYTES: Final = 20  # tag and length, the longest varints
 _BUNDLE: Final = TfObject()
 
@@ -39,39 +53,50 @@ class SavedModel:
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every sub-folder with the marker, which also says that it is finished, unless its variables are newer."""
+        """Every sub-folder with the marker, which also says that it is finished, unless something in it is newer."""
         for name in listing.folders:
             marker = _file(folder, f"{name}/{MARKER}")
             if marker is None:
                 continue
-            inner, leaving = _variables(folder, name)
+            inner, leaving = _inner(folder, name)
             rewritten = any(file.mtime_ns > marker.mtime_ns for file in inner)
             yield Candidate(name, (marker, *inner), True, not rewritten, leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the outline of the marker and, as for any object checkpoint, the variables."""
+        """Check the outline of the marker, that its assets are there and, as of any object checkpoint, the variables.
+
+        The digest covers the marker, the variables' own and the contents of the assets.
+        """
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, f"{name}/{MARKER}") as file:
-            _require_outline(file, f"{name}/{MARKER}")
+            assets = _read_outline(file, f"{name}/{MARKER}")
             update_from_content(digest, file)
-        if (folder / name).is_symlink() or (folder / name / VARIABLES).is_symlink():
-            raise CorruptError(f"{folder / name} or its {VARIABLES} is a link: copy the folder there instead")
+        if any((folder / name / each).is_symlink() for each in ("", VARIABLES, ASSETS)):
+            linked = f"{folder / name}, its {VARIABLES} or its {ASSETS}"
+            raise CorruptError(f"{linked} is a link: copy the folder there instead")
         try:
             bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
         except VanishedError as error:
             raise IncompleteError(f"{name} has a {MARKER}, but no {VARIABLES}/{VARIABLES}.index") from error
         digest.update(bundle.digest.encode())
-        files = (f"{name}/{MARKER}", *(f"{name}/{VARIABLES}/{file}" for file in bundle.files))
-        return Inspection(digest.hexdigest(), bundle.step, files)
+        for asset in assets:
+            try:
+                with open_file(folder, f"{name}/{asset}") as file:
+                    digest.update(f"{asset}\0".encode(errors="surrogateescape"))
+                    update_from_content(digest, file)
+            except VanishedError as error:
+                raise IncompleteError(f"{name} has a {MARKER} that names {asset}, but not that file") from error
+        files = (MARKER, *(f"{VARIABLES}/{file}" for file in bundle.files), *assets)
+        return Inspection(digest.hexdigest(), bundle.step, tuple(f"{name}/{file}" for file in files))
 
     def check(self, folder: Path, name: str) -> None:
-        """Every variable, as of any object checkpoint. The marker has no checksum that can be computed here."""
+        """Every variable, as of any object checkpoint. Marker and assets have no checksum that can be computed here."""
         self.inspect(folder, name)  # the marker, too
         _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:
-        """Only the index of the variables is."""
-        return _BUNDLE.written_in_place(file)
+        """The index of the variables and the assets are."""
+        return _BUNDLE.written_in_place(file) or PurePosixPath(file).parts[1:-1] == (ASSETS,)
 
 
 def _file(folder: Path, name: str) -> File | None:
@@ -83,23 +108,26 @@ def _file(folder: Path, name: str) -> File | None:
     return as_file(name, found) if stat.S_ISREG(found.st_mode) else None
 
 
-def _variables(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
-    """The files of the variables, and one that is a link out of there, if any."""
-    inner = f"{name}/{VARIABLES}"
+def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
+    """The files of the variables and the assets, and one that is a link out of there, if any."""
     if not _stays(folder, f"{name}/{MARKER}"):
         return (), f"{name}/{MARKER}"
-    if (folder / inner).is_symlink():
-        return (), inner
-    try:
-        listing = list_files(folder / inner)
-    except OSError:
-        return (), None  # `inspect` finds out what is wrong
-    files = tuple(
-        file._replace(name=f"{inner}/{file.name}")
-        for file in sorted(listing.files.values())
-        if file.name.startswith(f"{VARIABLES}.")
-    )
-    return files, next((f"{inner}/{each}" for each in sorted(listing.escaping)), None)
+    found: list[File] = []
+    for inner, start in ((f"{name}/{VARIABLES}", f"{VARIABLES}."), (f"{name}/{ASSETS}", "")):
+        if (folder / inner).is_symlink():
+            return (), inner
+        try:
+            listing = list_files(folder / inner, all_names=not start)  # users name assets as they like
+        except OSError:
+            continue  # `inspect` finds out what is wrong
+        if listing.escaping:
+            return (), f"{inner}/{min(listing.escaping)}"
+        found += [
+            file._replace(name=f"{inner}/{file.name}")
+            for file in sorted(listing.files.values())
+            if file.name.startswith(start)
+        ]
+    return tuple(found), None
 
 
 def _stays(folder: Path, name: str) -> bool:
@@ -110,23 +138,50 @@ def _stays(folder: Path, name: str) -> bool:
     return True
 
 
-def _require_outline(file: BinaryIO, name: str) -> None:
-    """Check that the outermost message ends where the file does and holds a graph; graphs are not read.
+def _read_outline(file: BinaryIO, name: str) -> list[str]:
+    """Check that messages end where they should and that there is a graph; the assets that are named, by their paths.
 
-    SavedModel: saved_model_schema_version = 1, meta_graphs = 2.
+    Graphs are not read.
     """
-    size, position, graphs = os.fstat(file.fileno()).st_size, 0, 0
+    size = os.fstat(file.fileno()).st_size
+    graphs = [span for number, span in _messages(file, 0, size, name) if number == _META_GRAPHS]
+    if not graphs:
+        raise IncompleteError(f"{name} holds no graph")
+    assets: dict[str, None] = {}
+    for graph in graphs:
+        for number, span in _messages(file, graph.start, graph.stop, name):
+            if number == _ASSET_FILE_DEF:
+                assets[f"{ASSETS}/{_asset(file, span, name)}"] = None
+    return list(assets)
+
+
+def _messages(file: BinaryIO, start: int, end: int, name: str) -> list[tuple[int, range]]:
+    """Number and place of each field between two places of a file that is a text or a message."""
+    position, found = start, []
     for _ in range(_MAX_FIELDS):
-        if position >= size:
+        if position >= end:
             break
-        head = os.pread(file.fileno(), _HEAD_BYTES, position)
+        head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):
             raise CorruptError(f"{name} is no SavedModel: it has a field of wire type {tag & 7} at {position}")
         value, at = read_varint(head, at)
-        position += at + (value if tag & 7 == BYTES else 0)
-        graphs += tag == 2 << 3 | BYTES
-    if position != size:
-        raise IncompleteError(f"{name} has {size} bytes, its outline needs {position}")
-    if not graphs:
-        raise IncompleteError(f"{name} holds no graph")
+        length = value if tag & 7 == BYTES else 0
+        if tag & 7 == BYTES:
+            found.append((tag >> 3, range(position + at, position + at + length)))
+        position += at + length
+    if position != end:
+        raise IncompleteError(f"{name} ends at {end}, its outline needs {position}")
+    return found
+
+
+def _asset(file: BinaryIO, span: range, name: str) -> str:
+    """The name of a file in `assets/`, and of no other."""
+    if len(span) > _MAX_ASSET_BYTES:
+        raise CorruptError(f"{name} names an asset in {len(span)} bytes: more than a file name needs")
+    message = os.pread(file.fileno(), len(span), span.start)
+    found = [value for number, _, value in fields(message) if number == _FILENAME]
+    asset = os.fsdecode(found[-1]) if found and isinstance(found[-1], bytes) else ""
+    if asset in ("", ".", "..") or "/" in asset or "\0" in asset:
+        raise CorruptError(f"{name} names the asset {asset!r}, which is no file in {ASSETS}/")
+    return asset

@@ -33,10 +33,11 @@ class TensorFlowBackend:
 
     def __init__(self) -> None:
         self._threads = 0
+        self._trusts = False
 
     def join(self, join: Join) -> Collective:
         """Set threads and devices, which TensorFlow fixes at its first operation, then form the cluster."""
-        self._threads = join.threads
+        self._threads, self._trusts = join.threads, join.trust_saved_graph
         tf.config.threading.set_intra_op_parallelism_threads(join.threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, join.threads))  # 1 can deadlock a collective
         for device in tf.config.list_physical_devices("GPU"):
@@ -47,7 +48,13 @@ class TensorFlowBackend:
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Read a first batch, call the model on it, trace nothing yet."""
-        return KerasEvaluator(task, shard, threads=join.threads, cache_bytes=join.cache_bytes)
+        return KerasEvaluator(
+            task,
+            shard,
+            threads=join.threads,
+            cache_bytes=join.cache_bytes,
+            trust_saved_graph=join.trust_saved_graph,
+        )
 
     def profile(self) -> dict[str, str]:
         """Versions, device kind and instruction set, and every switch known to change the bits of a result."""
@@ -64,6 +71,7 @@ class TensorFlowBackend:
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(self._threads),
+            "trust_saved_graph": str(self._trusts).lower(),  # stored graphs compute what they like
             "isa": _instruction_set(),  # the longest
         }
 

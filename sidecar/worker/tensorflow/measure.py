@@ -75,7 +75,7 @@ class ChosenMeasurement:
         predictions = model(x, training=False)
         self._traced: dict[str, tuple[Output, MeasuredMetric]] = {}
         self._neutral: dict[str, tuple[Output, Metric]] = {}
-        for output, metric in _chosen(task):
+        for output, metric in chosen(task):
             name = shown(output, str(metric.name))
             if name in (*self._traced, *self._neutral, _LOSS):
                 raise EvaluationError(
@@ -180,7 +180,7 @@ def unpack(batch: Batch) -> tuple[Any, Any, Any]:
     )
 
 
-def _chosen(task: Task) -> list[tuple[Output, Any]]:
+def chosen(task: Task) -> list[tuple[Output, Any]]:
     """The task's metrics with the output of each: objects, in lists, as only they know their states."""
     if task.metrics is None:
         return []

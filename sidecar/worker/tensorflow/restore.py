@@ -1,7 +1,7 @@
 """From a checkpoint into a built model: every variable bound, or an error that names what is missing.
 
 What Keras wrote as a file is `keras_file`'s matter. A SavedModel is its variables here, an object checkpoint whose root
-is what was saved; the graph stored beside them is never run.
+is what was saved; the graph stored beside them is not run (`saved_graph` does, for those who trust it).
 
 Variables are matched by the object graph that the checkpoint holds (`tf.train.CheckpointView`), since keys alone do not
 tell: an optimizer saved beside a model may own the names. Only the model's own tensors are read.
@@ -27,7 +27,7 @@ _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
 _EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras 3 keeps of a model it exports
 _NAMED: Final = 5  # missing variables that an error lists by name
 
-_OF_STORAGE: Final = (
+OF_STORAGE: Final = (
     *(tf.errors.PermissionDeniedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError),
     *(tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError),
 )
@@ -131,7 +131,7 @@ def _named(error: Exception, path: str) -> EvaluationError:
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
         return EvaluationError("mismatch", f"{path}: {words}")
-    if isinstance(error, _OF_STORAGE):
+    if isinstance(error, OF_STORAGE):
         return EvaluationError("storage", f"{path} cannot be read: {words}")
     return EvaluationError("corrupt", f"{path} is damaged: {words}")
 

@@ -7,14 +7,17 @@ operation that needs no Python, under the same keys.
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
 from sidecar.worker.tensorflow.restore import GRAPH_KEY, keys_of, variables_of
 
-_NAME = "weights"
+NAME: Final = "weights"
+"""Of the checkpoint in a worker's folder."""
 
 
 class Weights:
@@ -27,16 +30,13 @@ class Weights:
 
     def write(self, folder: Path) -> None:
         """To be read with `tf.train.Checkpoint(model=model).restore(folder / "weights")`; raises `OSError`."""
-        prefix = str(folder / _NAME)
-        try:
+        prefix = str(folder / NAME)
+        with as_os_error():
             if self._keys is None:
                 tf.train.Checkpoint(model=self._model).write(prefix)
                 self._learn(prefix)
             else:
                 self._write_again(prefix, self._keys)
-        except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
-            is_full = os.strerror(errno.ENOSPC) in str(error.message)
-            raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error
 
     def _learn(self, prefix: str) -> None:
         """Remember the keys, unless there is more than variables: lookup tables, which are saved in their own way."""
@@ -53,3 +53,13 @@ class Weights:
             shape_and_slices=[""] * (len(keys) + 1),
             tensors=[*values, tf.constant(self._graph)],
         )
+
+
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """What TensorFlow raises when it cannot write, as `OSError`."""
+    try:
+        yield
+    except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
+        is_full = os.strerror(errno.ENOSPC) in str(error.message)
+        raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error
