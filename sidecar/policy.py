@@ -6,6 +6,7 @@ harmless, since creating the plan's number in shared storage decides; so nothing
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -45,7 +46,7 @@ class View:
     members: Sequence[Heartbeat] = ()
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
     given_up: Sequence[Settlement] = ()  # corrupt, vanished or too large to be pinned, as this node saw it
-    unwanted: frozenset[Key] = frozenset()  # there before the start, with start = new
+    unwanted: AbstractSet[Key] = frozenset()  # there before the start, with start = new
     lost: dict[str, str] = field(default_factory=dict)  # nodes of the open plan that will not finish it, and why
     chiefs: frozenset[str] = frozenset()  # nodes whose heartbeat says chief
     ready_to_propose: bool = False

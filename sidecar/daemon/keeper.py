@@ -34,7 +34,7 @@ class Wanted(Protocol):
         """Whether this one must be."""
         ...
 
-    def among(self, keys: Iterable[Key], /) -> Iterable[Key]:
+    def among(self, keys: Mapping[Key, object], /) -> Iterable[Key]:
         """Those of many, in their order."""
         ...
 

@@ -20,6 +20,7 @@ from sidecar.snapshot import RECENT
 from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
+_NO_KEYS: Final = frozenset[Key]()
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -131,7 +132,8 @@ class World:
         here, before = look.by_key, self.found
         is_same = here is before
         new = [] if is_same else [here[key] for key in filterfalse(before.__contains__, here)]
-        gone = [] if is_same else list(filterfalse(here.__contains__, before))
+        is_more = len(here) == len(before) + len(new)  # so nothing went
+        gone = [] if is_same or is_more else list(filterfalse(here.__contains__, before))
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -218,7 +220,7 @@ class World:
             members=members,
             found=self._relevant(),
             given_up=list(self._given_up.values()),
-            unwanted=frozenset(self._unwanted or ()),
+            unwanted=self._unwanted or _NO_KEYS,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
@@ -346,8 +348,8 @@ class World:
         history = self.history
         state = self._finds, history.through, history.open is None, self.task
         if self._chosen_in != state:
-            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
-            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
+            chosen = dict.fromkeys(history.unsettled(self.found, self.task)) | dict.fromkeys(self._pinned)
+            self._chosen = [self.found[key].checkpoint for key in chosen]
             self._chosen_in = state
         return self._chosen
 
@@ -404,11 +406,12 @@ class Wanted:
             return False
         return key == self.evaluated or any(not self.history.is_settled(key, task) for task in self.tasks)
 
-    def among(self, keys: Iterable[Key], /) -> list[Key]:
-        """Those of many."""
-        keys = list(keys)
-        chosen = {key for task in self.tasks for key in self.history.unsettled(keys, task)} | {self.evaluated}
-        return [key for key in filter(chosen.__contains__, keys) if self(key)]
+    def among(self, keys: Mapping[Key, object], /) -> list[Key]:
+        """Those of many, in their order but for the one that is evaluated."""
+        chosen = {key: None for task in self.tasks for key in self.history.unsettled(keys, task)}
+        if self.evaluated is not None and self.evaluated in keys:
+            chosen[self.evaluated] = None
+        return [key for key in chosen if self(key)]
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:
