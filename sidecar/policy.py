@@ -6,6 +6,7 @@ harmless, since creating the plan's number in shared storage decides; so nothing
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -54,7 +55,7 @@ class View:
     members: Sequence[Heartbeat] = ()
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
     given_up: Sequence[Settlement] = ()  # corrupt, vanished or passed over and gone, as this node saw it
-    unwanted: frozenset[Key] = frozenset()  # there before the start, with start = new
+    unwanted: AbstractSet[Key] = frozenset()  # there before the start, with start = new
     draws_line: bool = False  # with start = new, while the journal does not say yet what was there before the start
     no_room: frozenset[Key] = frozenset()  # of those found: this node may not pin them, for want of room
     tasks: frozenset[str | None] = frozenset()  # of the nodes that are there

@@ -192,7 +192,7 @@ class Catalog:
         dirty = self._dirty
         dirty |= self._folder.changed(directory, now, hints, sweep=sweep)
         named = self._state.read(now)
-        if named != self._named:
+        if named is not self._named:
             dirty |= {f"{name}.index" for name in named ^ self._named} & self._open.keys()
             self._named = named
         for each in [marked for each in dirty if (marked := Marker.marked(each)) is not None]:
@@ -416,7 +416,7 @@ class Catalog:
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
-        found, new, is_back = dict(self._found), [], False
+        found, new, is_back = dict(self._found), list[tuple[Key, Found]](), False
         for key in self._affected:
             item = self._held.get(key) or self._lying.get(key)
             if item is None:
@@ -424,9 +424,8 @@ class Catalog:
             elif key in found:
                 found[key] = self._as_discovered(item)
             else:
-                new.append(item)
-        for item in sorted(new, key=_by_step_and_name):
-            key = item.checkpoint.key
+                new.append((key, item))
+        for key, item in sorted(new, key=lambda pair: _by_step_and_name(pair[1])):
             is_back |= key in self._discovered
             self._discovered.setdefault(key, (len(self._discovered), now))
             found[key] = self._as_discovered(item)

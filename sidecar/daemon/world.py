@@ -23,6 +23,7 @@ from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
 _DELETED: Final = "it was deleted before it was evaluated"
+_NO_KEYS: Final = frozenset[Key]()
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -140,7 +141,8 @@ class World:
         here, before = look.by_key, self.found
         is_same = here is before
         new = [] if is_same else [here[key] for key in filterfalse(before.__contains__, here)]
-        gone = [] if is_same else list(filterfalse(here.__contains__, before))
+        is_more = len(here) == len(before) + len(new)  # so nothing went
+        gone = [] if is_same or is_more else list(filterfalse(here.__contains__, before))
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -267,7 +269,7 @@ class World:
             members=members,
             found=self._relevant(),
             given_up=list(self._given_up.values()),
-            unwanted=frozenset(self._unwanted or ()),
+            unwanted=self._unwanted or _NO_KEYS,
             draws_line=self._draws_line,
             no_room=frozenset(self._no_room),
             tasks=self._tasks(fresh),
@@ -411,8 +413,8 @@ class World:
         history = self.history
         state = self._finds, history.through, history.open is None, self.task, self._done
         if self._chosen_in != state:
-            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
-            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
+            chosen = dict.fromkeys(history.unsettled(self.found, self.task)) | dict.fromkeys(self._pinned)
+            self._chosen = [self.found[key].checkpoint for key in chosen]
             self._choice = self.selection.choose(self._waiting_among(self._chosen), history, over=self._done)
             self._chosen_in = state
         return self._chosen

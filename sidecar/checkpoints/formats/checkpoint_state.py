@@ -16,8 +16,7 @@ STATE_FILE: Final = "checkpoint"
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _PATH: Final = re.compile(
-    rb"""^[ \t]*(?:all_)?model_checkpoint_paths?[ \t]*:[ \t]*(?:"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)')""",
-    re.MULTILINE,
+    rb"""[ \t]*(?:all_)?model_checkpoint_paths?[ \t]*:[ \t]*(?:"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)')""",
 )
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
@@ -35,12 +34,15 @@ class StateFile:
     """The state file of one folder, looked at again and again.
 
     It is opened each time, since that is what shows on NFS what another machine wrote. Of a file that lists thousands
-    of checkpoints only the lines that are new are taken apart.
+    of checkpoints only the lines that are new are taken apart; a string never goes beyond its line.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._names: dict[bytes, str | None] = {}  # by what stands in the file; None: of another folder
+        self._hash = hash(b"")
+        self._names: dict[bytes, str | None] = {}  # every line, and the checkpoint that it names, if any
+        self._newest: set[bytes] = set()  # lines beside the list of all checkpoints: they name one of them again
+        self._listed: frozenset[str] = frozenset()
         self._named: frozenset[str] = frozenset()
         self._seen: tuple[os.stat_result, float, float] | None = None  # the file, since when, and when it was read
 
@@ -59,21 +61,33 @@ class StateFile:
                         return self._named
                 content = read_opened(file, self._folder / STATE_FILE, limit=_MAX_BYTES)
         except (CheckpointError, OSError):
-            self._names, self._named, self._seen = {}, frozenset(), None
+            self._seen, content = None, b""
+            self._take_apart(content)
             return self._named
         self._seen = stat, since, now
         self._take_apart(content)
         return self._named
 
     def _take_apart(self, content: bytes) -> None:
-        listed = {double or single for double, single in _PATH.findall(content)}
-        if listed == self._names.keys():
+        """Bring what is named up to date. The same object stays as long as the same checkpoints are named."""
+        if hash(content) == self._hash:
             return
+        self._hash = hash(content)
+        lines = set(content.split(b"\n"))
+        new, gone = lines - self._names.keys(), self._names.keys() - lines
         here = _Here(self._folder)
-        known, self._names = self._names, {}
-        for each in listed:
-            self._names[each] = known[each] if each in known else _name_in(here, os.fsdecode(_unescape(each)))
-        self._named = frozenset(name for name in self._names.values() if name is not None)
+        added = {line: _name_in(here, line) for line in new}
+        in_list = {name for line, name in added.items() if name is not None and b"all_" in line}
+        removed = {line: self._names.pop(line) for line in gone}
+        out_of_list = {name for line, name in removed.items() if line not in self._newest}
+        self._names |= added
+        self._newest = (self._newest - gone) | {line for line in new if b"all_" not in line}
+        if in_list or not out_of_list.isdisjoint(self._listed):
+            self._listed = (self._listed - out_of_list) | in_list
+        first = {name for line in self._newest if (name := self._names[line]) is not None}
+        named = self._listed if first <= self._listed else self._listed | first
+        if named != self._named:
+            self._named = named
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:
@@ -81,7 +95,12 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
     return all(getattr(one, each) == getattr(other, each) for each in fields)
 
 
-def _name_in(here: "_Here", path: str) -> str | None:
+def _name_in(here: "_Here", line: bytes) -> str | None:
+    """The checkpoint in the folder that a line names, if it names one."""
+    found = _PATH.match(line)
+    if found is None:
+        return None
+    path = os.fsdecode(_unescape(found[1] if found[1] is not None else found[2]))
     return PurePath(path).name if here.holds(path) else None
 
 
