@@ -174,7 +174,8 @@ class World:
             if each.verdict == "vanished":
                 missed[each.key] = each, self.found[each.key].seen_at if each.key in self.found else new
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
-        certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
+        still = {key: each for key, each in self._missed.items() if key not in here}
+        certain |= {key: each for key, (each, _) in self._passed_over(still, look).items()}
         missed = {key: each for key, each in missed.items() if key not in certain}
         self._missed = self._passed_over(missed, look)
         self._given_up = {
@@ -195,7 +196,7 @@ class World:
         choice = self.selection.choose(self._waiting_among(waiting), self.history)
         reasons = choice.passed | dict.fromkeys(self._unwanted or (), BEFORE_START)
         return {
-            key: (replace(each, verdict="skipped", reason=reasons[key]) if key in reasons else each, seen)
+            key: (replace(each, verdict="skipped", reason=reasons[key]), seen) if key in reasons else (each, seen)
             for key, (each, seen) in missed.items()
         }
 
