@@ -196,7 +196,8 @@ class World:
             if lost.verdict == "vanished":
                 missed[lost.key] = lost, self.found[lost.key].seen_at if lost.key in self.found else lately
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
-        certain |= {key: each for key, (each, _) in self._missed.items() if key not in here}
+        still = {key: each for key, each in self._missed.items() if key not in here}
+        certain |= {key: each for key, (each, _) in self._passed_over(still, look).items()}
         missed = {key: each for key, each in missed.items() if key not in certain}
         self._missed = self._passed_over(missed, here)
         self._given_up = {
@@ -217,7 +218,7 @@ class World:
         choice = self.selection.choose(self._waiting_among(waiting), self.history)
         reasons = choice.passed | dict.fromkeys(self._unwanted or (), BEFORE_START)
         return {
-            key: (replace(each, verdict="skipped", reason=reasons[key]) if key in reasons else each, seen)
+            key: (replace(each, verdict="skipped", reason=reasons[key]), seen) if key in reasons else (each, seen)
             for key, (each, seen) in missed.items()
         }
 

@@ -73,7 +73,7 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_checkpoints_failed_total": (_ONE, "Checkpoints given up after too many failed attempts."),
     "sidecar_checkpoints_skipped_total": (
         _ONE,
-        "Checkpoints passed over on purpose, as queue, start or pin_max_bytes say.",
+        "Checkpoints passed over on purpose, as queue, every_steps, start or the bounds of pins say.",
     ),
     "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
     "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),

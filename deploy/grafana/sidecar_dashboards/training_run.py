@@ -367,9 +367,10 @@ def _keeping_up() -> list[Panel]:
         panels.lines(
             303,
             "Checkpoints settled",
-            "How checkpoints ended, counted since the run began. Skipped: passed over on purpose (queue and start "
-            "settings). Vanished: deleted before they could be held; hold them (pins) or evaluate faster. Corrupt: "
-            "their files contradict themselves; look at the storage. Given up: see `sidecar history`.",
+            "How checkpoints ended, counted since the run began. Skipped: passed over on purpose (queue, every_steps "
+            "and start settings) or for want of room (pin_max_bytes, keep_free_bytes). Vanished: deleted before they "
+            "could be held. Corrupt: their files contradict themselves; look at the storage. Given up: see `sidecar "
+            "history`.",
             *(
                 panels.query(ref, rule(series), name)
                 for ref, (name, (series, _)) in zip("ABCDE", _SETTLED.items(), strict=True)
