@@ -197,7 +197,7 @@ class World:
                 missed[lost.key] = lost, self.found[lost.key].seen_at if lost.key in self.found else lately
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
         still = {key: each for key, each in self._missed.items() if key not in here}
-        certain |= {key: each for key, (each, _) in self._passed_over(still, look).items()}
+        certain |= {key: each for key, (each, _) in self._passed_over(still, here).items()}
         missed = {key: each for key, each in missed.items() if key not in certain}
         self._missed = self._passed_over(missed, here)
         self._given_up = {
@@ -414,8 +414,8 @@ class World:
         history = self.history
         state = self._finds, history.through, history.open is None, self.task, self._done
         if self._chosen_in != state:
-            chosen = dict.fromkeys(history.unsettled(self.found, self.task)) | dict.fromkeys(self._pinned)
-            self._chosen = [self.found[key].checkpoint for key in chosen]
+            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
+            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
             self._choice = self.selection.choose(self._waiting_among(self._chosen), history, over=self._done)
             self._chosen_in = state
         return self._chosen
