@@ -185,22 +185,20 @@ class Catalog:
         known, self._pinned = self._pinned, {}
         try:
             with os.scandir(self._pins) as entries:
-                folders = [
-                    entry.name for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)
-                ]
+                folders = [entry for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return
         except OSError as error:
             raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
-        for name in folders:
+        for entry in folders:
             self._looked()
-            folder = self._pins / name
+            name = entry.name
             try:
-                stat = folder.stat()
+                stat = entry.stat(follow_symlinks=False)
                 signature = stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
                 before, found = known.get(name, (None, None))
                 if found is None or before != signature:
-                    found = self._read_pin(folder)
+                    found = self._read_pin(self._pins / name)
             except (FileNotFoundError, VanishedError):
                 continue  # unpinned meanwhile
             except (CheckpointError, OSError) as error:
@@ -218,7 +216,8 @@ class Catalog:
                 checkpoint = self._checkpoint(format_, candidate.name, inspection)
                 if checkpoint.folder == folder.name:
                     checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
-                    return Found(checkpoint, folder, _written_at(candidate.files), self._clock.now(), candidate.files)
+                    _, seen_at = self._discovered.get(checkpoint.key, (0, self._clock.now()))
+                    return Found(checkpoint, folder, _written_at(candidate.files), seen_at, candidate.files)
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
 
     def _checkpoint(self, format_: Format, name: str, inspection: Inspection) -> Checkpoint:
@@ -226,11 +225,14 @@ class Catalog:
         return Checkpoint(name, inspection.digest, step, format_.name)
 
     def _in_order(self, found: Iterable[Found], now: float) -> tuple[Found, ...]:
-        items = sorted(found, key=_by_step_and_name)
-        for item in items:
-            self._discovered.setdefault(item.checkpoint.key, (len(self._discovered), now))
-        items.sort(key=lambda item: self._discovered[item.checkpoint.key][0])
-        return tuple(replace(item, seen_at=self._discovered[item.checkpoint.key][1]) for item in items)
+        items, discovered = list(found), self._discovered
+        for item in sorted((item for item in items if item.checkpoint.key not in discovered), key=_by_step_and_name):
+            discovered[item.checkpoint.key] = len(discovered), now
+        items.sort(key=lambda item: discovered[item.checkpoint.key][0])
+        return tuple(
+            item if item.seen_at == (seen_at := discovered[item.checkpoint.key][1]) else replace(item, seen_at=seen_at)
+            for item in items
+        )
 
 
 def restore_path(checkpoint: Found | Checkpoint, folder: Path) -> str:

@@ -124,7 +124,7 @@ class Keeper:
         return Sight(
             replace(look, found=tuple(found), waiting=tuple(waiting)),
             tuple(lost),
-            self._measure_pins(),
+            self._measure_pins(found),
             self.watch.problem if self.watch is not None else None,
             no_room,
             done,
@@ -143,8 +143,9 @@ class Keeper:
         self._pins_changed |= pinned is not None
         return pinned
 
-    def _measure_pins(self) -> int | None:
+    def _measure_pins(self, found: Sequence[Found]) -> int | None:
+        """What pins hold, from what the look saw: asking the storage for each file of each pin takes long for many."""
         if not self._pins_changed:
             return None
         self._pins_changed = False
-        return self.pinner.bytes()
+        return sum(file.size for each in found if each.checkpoint.pin is not None for file in each.files)
