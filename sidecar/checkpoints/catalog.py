@@ -365,15 +365,15 @@ class Catalog:
     def _look_at_pins(self) -> None:
         known, self._pinned = self._pinned, {}
         reasons = []
-        for name in self._pin_folders():
+        for entry in self._pin_folders():
             self._looked()
-            folder = self._pins / name
+            name = entry.name
             try:
-                stat = folder.stat()
+                stat = entry.stat(follow_symlinks=False)
                 signature = stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
                 before, found = known.get(name, (None, None))
                 if found is None or before != signature:
-                    found = self._read_pin(folder)
+                    found = self._read_pin(self._pins / name)
             except (FileNotFoundError, VanishedError):
                 continue  # unpinned meanwhile
             except (CheckpointError, OSError) as error:
@@ -387,10 +387,10 @@ class Catalog:
             self._held = held
             self._affected |= changed
 
-    def _pin_folders(self) -> list[str]:
+    def _pin_folders(self) -> list["os.DirEntry[str]"]:
         try:
             with os.scandir(self._pins) as entries:
-                return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
+                return [entry for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -405,7 +405,8 @@ class Catalog:
                 checkpoint = self._checkpoint(format_, candidate.name, inspection)
                 if checkpoint.folder == folder.name:
                     checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
-                    return Found(checkpoint, folder, _written_at(candidate.files), self._clock.now(), candidate.files)
+                    _, seen_at = self._discovered.get(checkpoint.key, (0, self._clock.now()))
+                    return Found(checkpoint, folder, _written_at(candidate.files), seen_at, candidate.files)
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
 
     # -- both ------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class Keeper:
                 changes[key] = None
         seen = look.changed(changes)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep}
-        pins_bytes = self._measure_pins()
+        pins_bytes = self._measure_pins(seen)
         given_up, self._lost = tuple(self._lost), []
         if waiting:
             seen = replace(seen, waiting=(*seen.waiting, *waiting))
@@ -192,11 +192,12 @@ class Keeper:
         self._pins_changed |= pinned is not None
         return pinned
 
-    def _measure_pins(self) -> int | None:
+    def _measure_pins(self, look: Look) -> int | None:
+        """What pins hold, from what the look saw: asking the storage for each file of each pin takes long for many."""
         if not self._pins_changed:
             return None
         self._pins_changed = False
-        return self.pinner.bytes()
+        return sum(file.size for each in look.pinned.values() for file in each.files)
 
 
 def _settlement(found: Found, verdict: Verdict, why: Exception) -> Settlement:

@@ -45,6 +45,7 @@ class Disk:
     unsynced: dict[str, bytes | None] = field(default_factory=dict)  # replaced without fsync: what stood there before
     unreturned: set[str] = field(default_factory=set)  # created, but no creator knows yet
     exists: bool = False  # the checkpoint directory
+    done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
     saves: dict[str, Saved] = field(default_factory=dict)

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from sidecar.agreement import journal
+from sidecar.agreement.journal import plan_path
+from sidecar.records import Plan, Settlement
 from simulation.scenario import FAILURES, LINGERS
 
 EVERYWHERE = frozenset({"all_replaced", "all_storage_hangs", "rewind", "state_deleted"})
@@ -238,6 +241,22 @@ def _becomes_chief(simulation, host, fault) -> None:
     _daemon_crash(simulation, host, fault)
 
 
+def _requeue(simulation, host, fault) -> None:
+    """A person asks for a checkpoint again that was given up, as `sidecar requeue` does: while no plan is open."""
+    book, disk = simulation.referee.book, simulation.disk
+    there = {each.key: each for each in (*disk.checkpoints.values(), *disk.pins.values())}
+    given_up = [key for key in book.settled if key in there and key not in book.succeeded]
+    if not given_up or book.open is not None or simulation.referee.run is None or host.life is None:
+        return
+    content = there[given_up[int(fault.value * 79) % len(given_up)]]
+    settles = (Settlement(*content.key, content.step, "requeued", "by a person"),)
+    number = len(book.plans) + 1
+    plan = Plan(number, simulation.referee.run, f"person-{fault.number}", None, 0, None, settles, None, "person", "now")
+    path, data = plan_path(number), journal.dumps(plan)
+    disk.put(path, data)
+    simulation.appeared(path, data, host.life)
+
+
 STRIKE = {
     "daemon_crash": _daemon_crash,
     "machine_crash": _machine_crash,
@@ -269,4 +288,5 @@ STRIKE = {
     "sigterm": _sigterm,
     "state_deleted": _state_deleted,
     "becomes_chief": _becomes_chief,
+    "requeue": _requeue,
 }

@@ -27,15 +27,18 @@ INVARIANTS = {
     "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
     "or the proposer's own node finds it so, or two nodes or as many attempts",
     "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
-    "pins stay": "a pin goes only when its checkpoint is settled",
+    "pins stay": "a pin goes only when its checkpoint is settled, or when the settings of who lets it go pass it over "
+    "for a newer one that is there",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
     "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns",
     "the dead are noticed": "a plan that lists a process that is gone is closed within three leases and a turn of each "
     "by any node that turns and reaches the storage",
-    "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, or by a namesake",
+    "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, by a namesake, or as "
+    "the trainer is done and all has ended: then with 1 if something failed for good",
     "daemons do not crash": "neither loop nor courier raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
+    "all end": "when the trainer is done and all is settled, every daemon that evaluates ends",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
 }
 
@@ -71,7 +74,11 @@ class Book:
         if isinstance(record, Plan):
             self.plans[record.plan] = record
             for each in record.settles:
-                self.settled.setdefault(each.key, []).append(each)
+                if each.verdict == "requeued":
+                    self.settled.pop(each.key, None)
+                    self.failures.pop(each.key, None)
+                else:
+                    self.settled.setdefault(each.key, []).append(each)
             for member in record.members or ():
                 self.groups.setdefault(member.worker, group_id(record.members or ()))
             return
@@ -305,9 +312,13 @@ class Referee:
         """A daemon let a pin go."""
         self.pinned_since.pop(content.key, None)
         settled = content.key in self.book.succeeded or content.key in self.book.settled
+        settings, disk = life.host.spec.settings, self._simulation.disk
+        there = (*disk.checkpoints.values(), *disk.pins.values())
+        newer = any(each.written_at > content.written_at for each in there)
+        passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
         self.check(
             "pins stay",
-            settled or life.daemon.world.run != self.run,
+            settled or passed_over or life.daemon.world.run != self.run,
             lambda: f"{life.name} let go the pin of {content.name}, which is not settled",
         )
 
@@ -383,8 +394,17 @@ class Referee:
         elif isinstance(exit_, StorageError):
             reason = life.daemon.world.run is None  # at the very start; the supervisor starts it again
         else:
-            reason = exit_ == 0 and life.terminated
+            reason = (exit_ == 0 and life.terminated) or (isinstance(exit_, int) and self._is_over(life, exit_))
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
+
+    def _is_over(self, life, code: int) -> bool:
+        """Whether the trainer is done, all has ended, and the code says how."""
+        disk = self._simulation.disk
+        task, failed = life.host.spec.task, 0
+        for key, ends in self.book.settled.items():
+            lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
+            failed += lost and key not in self.book.succeeded
+        return disk.done_at is not None and not self.unsettled() and code == (failed > 0)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -128,7 +128,8 @@ class Life:
         place = SimpleNamespace(is_dir=lambda: simulation.disk.exists)
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
         room = Room(spec.settings.pin_max)
-        keeper = Keeper(place, self.catalog, None, pins, saves, host, room)  # type: ignore[arg-type]
+        done = self.storage.is_done
+        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done)  # type: ignore[arg-type]
         self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)

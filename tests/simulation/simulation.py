@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from sidecar.agreement import journal, members
+from sidecar.daemon.loop import Heard, Woke
 from sidecar.errors import NodeNameTakenError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
@@ -83,6 +84,8 @@ class Simulation:
             at(host.spec.starts_at, host.start)
         for save in scenario.saves:
             at(save.at, lambda save=save: self._save(save))
+        if scenario.done_at is not None:
+            at(scenario.done_at, self._say_done)
         for fault in scenario.faults:
             at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
@@ -126,13 +129,34 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and self._could_go_on():
+        if self.violation is None and self.disk.done_at is not None and book.run is not None:
+            self._check_all_end(end)
+        elif self.violation is None and self._could_go_on():
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
             book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")
             book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
         else:
             self.counts["liveness not asked for"] += self.violation is None
+
+    def _check_all_end(self, end: float) -> None:
+        """The run is over: where nodes differ, those that never have their turn may wait for ever."""
+        book = self.referee
+        kinds = {(host.spec.version, host.spec.task, host.spec.settings.min_workers) for host in self.hosts}
+        there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
+        if len(kinds) > 1 or there < self.hosts[0].spec.settings.min_workers:
+            self.counts["liveness not asked for"] += 1
+            return
+        while self.violation is None and self.scheduler.now < end and self._evaluating():
+            self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
+        if self.violation is None:
+            left = [life.name for life in self._evaluating()]
+            book.check("all end", not left, lambda: f"{left} run on after {self.bound():.0f} s without faults")
+            left = book.unsettled()
+            book.check("all is settled", not left, lambda: f"{left} when all had ended")
+
+    def _evaluating(self) -> list[Life]:
+        return [life for life in self._running() if life.role == "worker"]
 
     def bound(self) -> float:
         """Seconds within which all must be settled once faults stopped: a sum of bounds that are settings."""
@@ -171,6 +195,20 @@ class Simulation:
         self.note(
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
+
+        self._tell(Woke)
+
+    def _say_done(self) -> None:
+        self.note(lambda: "the trainer says that it is done")
+        self.disk.done_at = self.scheduler.now
+        self._tell(Woke)
+
+    def _tell(self, event, but=None) -> None:
+        """A file event arrives at all nodes that look, if there are any."""
+        for life in self._running() if self.scenario.events else ():
+            if life.role == "worker" and life is not but:
+                when = self.scheduler.now + 0.02 * self.random.random()
+                self.scheduler.at(when, lambda life=life: life.receive(event()), life)
 
     def _begin(self, fault) -> None:
         """A fault that is aimed waits for a plan; if none comes it happens anyway."""
@@ -246,6 +284,8 @@ class Simulation:
             outcome = journal.loads(journal.Outcome, data)
             self.outcomes[outcome.kind or outcome.status] += 1
         self.referee.appeared(path, data, life)
+        if path.startswith(("plans/", "outcomes/")):
+            self._tell(Heard, life)
 
     def proposes(self, life: Life, plan) -> None:
         """A daemon decided to create a plan."""

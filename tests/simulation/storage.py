@@ -105,6 +105,15 @@ class NodeStorage:
 
         return list(self.call(effect))
 
+    def is_done(self) -> bool:
+        """As `files.is_there` of the trainer's marker, which nobody sees before what was saved before it."""
+
+        def effect() -> bool:
+            at = self._disk.done_at
+            return at is not None and self._simulation.scheduler.now - at >= self._host.stale_for
+
+        return bool(self.call(effect))
+
     # -- how anything of it is done ---------------------------------------------------------------------------------
 
     def call(self, effect, *, writes: bool = False):
