@@ -65,6 +65,7 @@ class View:
     ready_to_propose: bool = False
     draining: bool = False
     looked: bool = False  # the first look at journal and directory is done
+    looked_at: float = float("inf")  # when the newest look at the directory was asked for
     incomplete_since: float | None = None  # since when the same things in the directory are no complete checkpoints
     opened_at: float = 0.0  # when the open plan was first seen
     stuck_since: float | None = None  # since when every rank of the open plan waits for the others
@@ -369,9 +370,14 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
     else:
         return Wait(idle, "nothing to do")
-    # Long enough for what is named and broken to be given up by the catalog first.
-    end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
-    return why if now >= end else Wait(end, "something there is not complete yet")
+    if view.incomplete_since is None:
+        return why
+    # Long enough for what is named and broken to be given up first, by a look that began after that time.
+    given_up = view.incomplete_since + rules.visibility
+    end = given_up + rules.settle
+    if now >= end and view.looked_at >= given_up:
+        return why
+    return Wait(end if now < end else None, "something is not complete yet")
 
 
 def _failed(view: View) -> int:

@@ -512,6 +512,8 @@ NO_WAIT = Rules(wait=False)
         (NO_WAIT, {}, True),
         (NO_WAIT, {"incomplete_since": NOW - 62}, False),
         (NO_WAIT, {"incomplete_since": NOW - 63}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "looked_at": NOW - 4}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "looked_at": NOW - 3}, True),
         (NO_WAIT, {"found": [A]}, False),
         (NO_WAIT, {"found": [checkpoint(1, pinned=False)]}, False),
         (Rules(stop_after_step=2), {}, False),

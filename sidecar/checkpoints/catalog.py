@@ -13,17 +13,22 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.files import File, Listing, list_files, sampled_digest
+from sidecar.checkpoints.files import File, Listing, list_files, read_file, sampled_digest
 from sidecar.checkpoints.folder import Folder
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection, family
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
 from sidecar.checkpoints.marker import Marker
 from sidecar.clock import Clock
-from sidecar.errors import CheckpointError, IncompleteError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.errors import CheckpointError, IncompleteError, RecordError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Key, Settlement, loads
 
 STEP_PATTERN: Final = r"-(\d+)$"
 """Where the step stands in a name, if the checkpoint itself holds none: `ckpt-500`."""
+
+PIN_RECORD: Final = ".checkpoint.json"
+"""What a pin holds, in its own words: still known when its content cannot be read any more."""
+
+_MAX_RECORD_BYTES: Final = 64 * 1024
 
 _PINS: Final = "/pins"  # among families, of which none is named with a slash
 
@@ -40,12 +45,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenPin:
+    """A pin that does not hold what it should; `certain` once that has been so for `corrupt_after_seconds`."""
+
+    found: Found  # what it should hold
+    why: str
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What one look saw.
 
     `found` is in order of discovery, within one look by step and natural order of names. `corrupt` tells of each broken
     checkpoint once: in the look that gave it up. `waiting` has (name, reason) of what is not complete, or not yet.
     `missing`: the directory does not exist.
+
+    `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
 
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
     objects of the look before: who keeps them need not compare tens of thousands of checkpoints.
@@ -57,6 +73,7 @@ class Look:
     missing: bool
     by_key: Mapping[Key, Found] = field(default_factory=dict, compare=False)
     pinned: Mapping[Key, Found] = field(default_factory=dict, compare=False)
+    broken: tuple["BrokenPin", ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):
@@ -152,6 +169,7 @@ class Catalog:
         self._lying: dict[Key, Found] = {}
         self._held: dict[Key, Found] = {}
         self._pinned: dict[str, tuple[tuple[int, int, int], Found]] = {}
+        self._broken: dict[str, tuple[Found, str, float]] = {}  # pins that cannot be read: why, and since when
         self._affected: set[Key] = set()
         self._found: dict[Key, Found] = {}
         self._in_order: tuple[Found, ...] = ()
@@ -177,13 +195,15 @@ class Catalog:
             self._forget_root()
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
-        self._look_at_pins()  # after the directory: what is pinned and deleted meanwhile is seen in one of them
+        self._look_at_pins(now)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
         if self._affected:
             self._merge(now)
         if self._waiting is None:
             self._waiting = tuple(chain.from_iterable(self._reasons.values()))
         corrupt, self._untold = tuple(self._untold), []
-        return Look(self._in_order, corrupt, self._waiting, missing, self._found, self._held)
+        after = now - self._corrupt_after_seconds
+        broken = tuple(BrokenPin(found, why, since <= after) for found, why, since in self._broken.values())
+        return Look(self._in_order, corrupt, self._waiting, missing, self._found, self._held, broken)
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
 
@@ -362,8 +382,9 @@ class Catalog:
 
     # -- pins ------------------------------------------------------------------------------------------------------
 
-    def _look_at_pins(self) -> None:
+    def _look_at_pins(self, now: float) -> None:
         known, self._pinned = self._pinned, {}
+        broken, self._broken = self._broken, {}
         reasons = []
         for entry in self._pin_folders():
             self._looked()
@@ -378,6 +399,8 @@ class Catalog:
                 continue  # unpinned meanwhile
             except (CheckpointError, OSError) as error:
                 reasons.append((name, f"unusable pin: {error}"))
+                if isinstance(error, CheckpointError) and (meant := self._read_pin_record(self._pins / name)):
+                    self._broken[name] = meant, str(error), broken[name][2] if name in broken else now
                 continue
             self._pinned[name] = signature, found
         self._note_reasons(_PINS, reasons)
@@ -404,10 +427,21 @@ class Catalog:
                 inspection = format_.inspect(folder, candidate.name, step_key=self._step_key)
                 checkpoint = self._checkpoint(format_, candidate.name, inspection)
                 if checkpoint.folder == folder.name:
-                    checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
-                    _, seen_at = self._discovered.get(checkpoint.key, (0, self._clock.now()))
-                    return Found(checkpoint, folder, _written_at(candidate.files), seen_at, candidate.files)
+                    return self._as_pinned(checkpoint, folder, candidate.files)
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
+
+    def _read_pin_record(self, folder: Path) -> Found | None:
+        """What a pin should hold, as its maker noted; None if that cannot be read either."""
+        try:
+            meant = loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES))
+        except (CheckpointError, RecordError, OSError):
+            return None
+        return self._as_pinned(meant, folder, ()) if meant.folder == folder.name else None
+
+    def _as_pinned(self, checkpoint: Checkpoint, folder: Path, files: tuple[File, ...]) -> Found:
+        checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
+        _, seen_at = self._discovered.get(checkpoint.key, (0, self._clock.now()))
+        return Found(checkpoint, folder, _written_at(files), seen_at, files)
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -492,7 +526,7 @@ def _content(files: Iterable[File]) -> list[tuple[str, int, int]]:
 
 
 def _written_at(files: Iterable[File]) -> float:
-    return max(file.mtime_ns for file in files) / 1e9
+    return max((file.mtime_ns for file in files), default=0) / 1e9
 
 
 def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int]]:

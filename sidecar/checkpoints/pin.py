@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.catalog import Found, verify
+from sidecar.checkpoints.catalog import PIN_RECORD, Found, verify
 from sidecar.checkpoints.files import File, as_file, open_file, resolve
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.room import Room
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, VanishedError
-from sidecar.records import Checkpoint
+from sidecar.records import Checkpoint, dumps
 
 _TEMPORARY: Final = ".tmp-"
 
@@ -62,6 +62,7 @@ def pin(found: Found, pins_dir: Path, *, check: bool = False, room: Room = Room(
             _require_unchanged(found, temporary, files)
             if check:
                 FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
+            _write_record(checkpoint, temporary)
             _publish(temporary, folder)
     except ChecksumError:
         raise
@@ -197,6 +198,14 @@ def _require_unchanged(found: Found, temporary: Path, files: tuple[File, ...]) -
         raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
 
 
+def _write_record(checkpoint: Checkpoint, temporary: Path) -> None:
+    with (temporary / PIN_RECORD).open("xb") as file:
+        file.write(dumps(replace(checkpoint, pin=None)))
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(temporary)
+
+
 def _publish(temporary: Path, folder: Path) -> None:
     try:
         temporary.rename(folder)  # onto a folder that is not empty it fails, so it is create-if-absent
@@ -233,6 +242,8 @@ def _stats(folder: Path, *, itself: bool = False) -> list[os.stat_result]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
+                    if entry.name == PIN_RECORD and not itself:
+                        continue  # a few bytes of this program's own
                     if entry.is_dir(follow_symlinks=False):
                         stats += _stats(folder / entry.name, itself=itself)
                     else:

@@ -4,13 +4,13 @@ Called from the courier's thread. It decides nothing of its own: what is wanted 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sidecar.checkpoints.catalog import Catalog, Found, Look
+from sidecar.checkpoints.catalog import BrokenPin, Catalog, Found, Look
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
@@ -133,7 +133,8 @@ class Keeper:
                 waiting.append((each.checkpoint.name, str(error)))
                 changes[key] = None
         seen = look.changed(changes)
-        self._unwanted = {key for key in seen.pinned if key not in wanted.keep}
+        spent = self._give_up(look.broken, choose, leaving=leaving)
+        self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
         pins_bytes = self._measure_pins(seen)
         given_up, self._lost = tuple(self._lost), []
         if waiting:
@@ -179,6 +180,20 @@ class Keeper:
             return replace(found, checkpoint=replace(checkpoint, pin=None))
         return found
 
+    def _give_up(self, broken: Sequence[BrokenPin], choose: Choose, *, leaving: bool) -> set[Key]:
+        """Tell of pins that cannot be read any more, and let go, in the next look, those that nobody waits for."""
+        spent = set()
+        for each in broken:
+            checkpoint = each.found.checkpoint
+            if checkpoint.key in choose({checkpoint.key: each.found}).keep:
+                if each.certain:
+                    self._lost.append(_settlement(each.found, "corrupt", f"its pin cannot be read: {each.why}"))
+            elif leaving or checkpoint.key in self._unwanted:
+                self.pinner.unpin(checkpoint)
+            else:
+                spent.add(checkpoint.key)
+        return spent
+
     def close(self) -> None:
         """Look no more."""
         if self.watch is not None:
@@ -200,6 +215,6 @@ class Keeper:
         return sum(file.size for each in look.pinned.values() for file in each.files)
 
 
-def _settlement(found: Found, verdict: Verdict, why: Exception) -> Settlement:
+def _settlement(found: Found, verdict: Verdict, why: Exception | str) -> Settlement:
     checkpoint = found.checkpoint
     return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, str(why))

@@ -83,6 +83,8 @@ class World:
     _changed_at: float = 0.0
     _failed_at: dict[Key, float] = field(default_factory=dict)
     _active_at: float = 0.0
+    _met_at: float = 0.0  # when the newest visit to the storage was asked for
+    _looked_at: float = 0.0  # and the newest with a look
     _finds: int = 0  # looks that found or lost something
     _told_waiting: tuple[object, frozenset[tuple[str, str]]] = (None, frozenset())  # by the last look
     _pinned: Mapping[Key, Found] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class World:
 
     def meet(self, own: Heartbeat, others: Reading, now: float) -> None:
         """The own heartbeat was written, those of others were read."""
+        self._met_at = now
         self._freshness.wrote(own, now)
         self._freshness.observe(others, now)
         if (waiting := self._all_waiting()) != self._waiting:
@@ -154,8 +157,9 @@ class World:
             for key in gone:
                 self._appeared.pop(key, None)
         if not look.missing:  # a directory that is gone may come back, with all that was in it
-            self._miss(here, gone, new, given_up, now)
-        self.found, self._pinned = here, look.pinned
+            held = {each.found.checkpoint.key for each in look.broken}
+            self._miss(here, [key for key in gone if key not in held], new, given_up, now)
+        self.found, self._pinned, self._looked_at = here, look.pinned, self._met_at
         self._finds += not is_same
         if self._told_waiting[0] is not look.waiting:
             self._told_waiting = look.waiting, frozenset(look.waiting)
@@ -280,6 +284,7 @@ class World:
             ready_to_propose=self._freshness.ready_to_propose(now),
             draining=draining,
             looked=self.caught_up and self.looked,
+            looked_at=self._looked_at,
             incomplete_since=self._incomplete_since if self._incomplete else None,
             opened_at=self.opened_at,
             stuck_since=self._waiting_since if self._waiting else None,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.checkpoints.catalog import restore_path, verify
+from sidecar.checkpoints.catalog import PIN_RECORD, restore_path, verify
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
 from sidecar.errors import IncompleteError, StorageError, VanishedError
@@ -36,7 +36,7 @@ def refuse_links(monkeypatch, code):
 def test_index_is_copied_and_data_linked(found, root, pins):
     """The index is rewritten in place by writers, so a link would change with it; shards are replaced by renames."""
     pinned = pin(found, pins)
-    assert sorted(file.name for file in pinned.folder.iterdir()) == [DATA, INDEX]
+    assert sorted(file.name for file in pinned.folder.iterdir()) == [PIN_RECORD, DATA, INDEX]
     assert (pinned.folder / DATA).samefile(root / DATA)
     assert not (pinned.folder / INDEX).samefile(root / INDEX)
     assert listed(pins) == [found.checkpoint.folder]

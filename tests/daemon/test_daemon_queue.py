@@ -220,6 +220,25 @@ def test_pins_for_a_task_that_has_no_turn_block_nothing(tmp_path, clock):
     assert not any(each.exited for each in nodes)
 
 
+@pytest.mark.parametrize("also", ["restarted", "never seen before"])
+def test_a_pin_that_rots_before_anybody_could_evaluate_it_is_given_up(new_node, also):
+    """Its content is not readable any more and nobody else has it, but it still says what it was."""
+    node = new_node(min_workers=2)  # nothing is evaluated
+    save(node.checkpoint_dir, 1)
+    pass_time(10, node)
+    (pin,) = (node.run_dir / "pins").iterdir()
+    index = pin / "ckpt-1.index"
+    index.write_bytes(index.read_bytes()[:-7])
+    save(node.checkpoint_dir, 2, keep=())
+    fresh = restarted(node, "i2") if also == "restarted" else new_node("worker-2")
+    pass_time(30, fresh)
+    assert ends(fresh) == {"succeeded": [2]}
+    pass_time(60, fresh)
+    assert ends(fresh) == {"succeeded": [2], "corrupt": [1]}
+    assert pinned(fresh) == []
+    assert counted(fresh, "corrupt") == 1
+
+
 def test_what_is_being_copied_drives_nobody_out(new_node, monkeypatch):
     """A copy may take an hour; there is room for all of them."""
     node = new_node(min_workers=2)  # nothing is evaluated

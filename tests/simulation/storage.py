@@ -5,7 +5,7 @@ and answered some time after that; others act in between. The daemon may be stop
 that was sent by a daemon that died since may still be carried out.
 """
 
-from sidecar.checkpoints.catalog import Found, Look
+from sidecar.checkpoints.catalog import BrokenPin, Found, Look
 from sidecar.errors import IncompleteError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Settlement
 from simulation.disk import JOURNAL, Content, Disk
@@ -179,7 +179,7 @@ class NodeCatalog:
         if not self._disk.exists:
             return Look((), (), (), missing=True)
         node, now = self._life.host.name, self._simulation.scheduler.now
-        corrupt, waiting, found = [], [], {}
+        corrupt, waiting, broken, found = [], [], [], {}
         for content in self._disk.checkpoints.values():
             if now - content.written_at < self._life.host.stale_for:
                 continue  # not visible here yet
@@ -196,13 +196,15 @@ class NodeCatalog:
         for folder, content in self._disk.pins.items():
             if is_bad(content, node) and (content.key, folder) not in self._accepted:
                 waiting.append((folder, "unusable pin"))
+                since = self._bad_since.setdefault((folder, ""), now)
+                broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
             else:
                 self._accepted.add((content.key, folder))
                 found[content.key] = self._found(content, folder)
         for each in sorted(found.values(), key=lambda each: (each.checkpoint.step, each.checkpoint.name)):
             self._seen.setdefault(each.checkpoint.key, (len(self._seen), now))
         ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
-        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False)
+        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
 
     def _found(self, content: Content, folder: str | None) -> Found:
         key = content.key, folder
