@@ -4,6 +4,7 @@ Any worker-role daemon may close a plan that cannot succeed; one of them, the pr
 harmless, since creating the plan's number in shared storage decides; so nothing here needs to be sure of the others.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class View:
     ready_to_propose: bool = False
     draining: bool = False
     looked: bool = False  # the first look at journal and directory is done
+    seen_at: float = math.inf  # when the directory was looked at last
     incomplete_since: float | None = None  # since when the same things in the directory are no complete checkpoints
     opened_at: float = 0.0  # when the open plan was first seen
     stuck_since: float | None = None  # since when every rank of the open plan waits for the others
@@ -368,9 +370,13 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
     else:
         return Wait(idle, "nothing to do")
-    # Long enough for what is named and broken to be given up by the catalog first.
-    end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
-    return why if now >= end else Wait(end, "something there is not complete yet")
+    # Long enough for what is named and broken to be given up by the catalog first: by a look, not by the clock alone.
+    if view.incomplete_since is None:
+        return why
+    end = view.incomplete_since + rules.visibility + rules.settle
+    if min(now, view.seen_at) >= end:
+        return why
+    return Wait(end if end > now else None, "something there is not complete yet")
 
 
 def _failed(view: View) -> int:

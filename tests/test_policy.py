@@ -529,6 +529,7 @@ NO_WAIT = Rules(wait=False)
         (RULES, {"done": True, "given_up": [settled(A, "corrupt")]}, False),
         (RULES, {"done": True, "incomplete_since": NOW - 62}, False),
         (RULES, {"done": True, "incomplete_since": NOW - 63}, True),
+        (RULES, {"done": True, "incomplete_since": NOW - 63, "seen_at": NOW - 1}, False),
         (RULES, {"done": True, "node": "n2", "members": [node("n1"), node("n2")]}, True),
     ],
 )

@@ -39,13 +39,15 @@ class Look:
 
     `found` is in order of discovery, within one look by step and natural order of names. `corrupt` tells of each broken
     checkpoint once: in the look that gave it up. `waiting` has (name, reason) of what is not complete, or not yet.
-    `missing`: the directory does not exist.
+    `missing`: the directory does not exist. `unusable`: the folders of pins that nobody could read for so long that
+    a broken checkpoint is given up.
     """
 
     found: tuple[Found, ...]
     corrupt: tuple[Settlement, ...]
     waiting: tuple[tuple[str, str], ...]
     missing: bool
+    unusable: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class _Findings:
     found: list[Found] = field(default_factory=list)
     corrupt: list[Settlement] = field(default_factory=list)
     waiting: list[tuple[str, str]] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
 
 
 class Catalog:
@@ -104,6 +107,7 @@ class Catalog:
         self._looked = looked
         self._judged: dict[tuple[str, str], _Judged] = {}
         self._pinned: dict[str, tuple[tuple[int, int, int], Found]] = {}
+        self._bad_pins: dict[str, float] = {}  # since when they cannot be read
         # By (name, digest): ordinal and time of discovery. Never forgotten: what flickers must not look new again.
         self._discovered: dict[tuple[str, str], tuple[int, float]] = {}
 
@@ -118,9 +122,10 @@ class Catalog:
             self._judged.clear()
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
-        self._look_at_pins(findings)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
+        # After the directory: what is pinned and deleted meanwhile is seen in one of them.
+        self._look_at_pins(findings, now)
         found = self._in_order({item.checkpoint.key: item for item in findings.found}.values(), now)
-        return Look(found, tuple(findings.corrupt), tuple(findings.waiting), missing)
+        return Look(found, tuple(findings.corrupt), tuple(findings.waiting), missing, tuple(findings.unusable))
 
     def _look_at_root(self, findings: _Findings, now: float) -> None:
         listing = list_files(self._root)
@@ -181,8 +186,9 @@ class Catalog:
         step = _step_in(candidate.name, format_, self._step_pattern)
         return Settlement(candidate.name, digest, step, "corrupt", str(error))
 
-    def _look_at_pins(self, findings: _Findings) -> None:
+    def _look_at_pins(self, findings: _Findings, now: float) -> None:
         known, self._pinned = self._pinned, {}
+        bad, self._bad_pins = self._bad_pins, {}
         try:
             with os.scandir(self._pins) as entries:
                 folders = [entry for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
@@ -203,6 +209,9 @@ class Catalog:
                 continue  # unpinned meanwhile
             except (CheckpointError, OSError) as error:
                 findings.waiting.append((name, f"unusable pin: {error}"))
+                self._bad_pins[name] = bad.get(name, now)
+                if now - self._bad_pins[name] >= self._corrupt_after_seconds:
+                    findings.unusable.append(name)
                 continue
             self._pinned[name] = signature, found
             findings.found.append(found)

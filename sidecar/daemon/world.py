@@ -79,6 +79,7 @@ class World:
     _failed_at: dict[Key, float] = field(default_factory=dict)
     _active_at: float = 0.0
     _looks: int = 0
+    _seen_at: float = 0.0
     _chosen: list[Checkpoint] = field(default_factory=list)
     _chosen_in: tuple[int, int, bool, str | None] | None = None
     _choice: Choice = field(default_factory=lambda: Selection().choose((), History()))
@@ -144,7 +145,7 @@ class World:
         if not look.missing:  # a directory that is gone may come back, with all that was in it
             self._miss(look, given_up, now)
         self.found = {found.checkpoint.key: found for found in look.found}
-        self._looks += 1
+        self._looks, self._seen_at = self._looks + 1, now
         incomplete = frozenset(look.waiting) | {(name, digest) for name, digest in self._missed}
         if incomplete != self._incomplete:
             self._incomplete, self._incomplete_since = incomplete, now
@@ -174,6 +175,7 @@ class World:
             if each.verdict == "vanished":
                 missed[each.key] = each, self.found[each.key].seen_at if each.key in self.found else new
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
+        certain |= {each.key: each for each in self._unreadable(look) if each.key not in here}
         still = {key: each for key, each in self._missed.items() if key not in here}
         certain |= {key: each for key, (each, _) in self._passed_over(still, look).items()}
         missed = {key: each for key, each in missed.items() if key not in certain}
@@ -183,6 +185,19 @@ class World:
             for key, settlement in (self._given_up | certain).items()
             if key not in here and not self.history.is_settled(key, self.task)
         }
+
+    def _unreadable(self, look: Look) -> list[Settlement]:
+        """What the journal knows to be unfinished, and of which only a pin is left that cannot be read.
+
+        Whoever had found it may be gone; without this nobody would ever say how it ended.
+        """
+        lost = (Checkpoint(*key, None, "") for key in self.history.failures) if look.unusable else ()
+        reason = "its pin cannot be read, and training deleted its own files"
+        return [
+            Settlement(each.name, each.digest, each.step, "corrupt", reason)
+            for each in lost
+            if each.folder in look.unusable
+        ]
 
     def _passed_over(
         self, missed: dict[Key, tuple[Settlement, float]], look: Look
@@ -253,6 +268,7 @@ class World:
             ready_to_propose=self._freshness.ready_to_propose(now),
             draining=draining,
             looked=self.caught_up and self.looked,
+            seen_at=self._seen_at,
             incomplete_since=self._incomplete_since if self._incomplete else None,
             opened_at=self.opened_at,
             stuck_since=self._waiting_since if self._waiting else None,

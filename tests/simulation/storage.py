@@ -179,7 +179,7 @@ class NodeCatalog:
         if not self._disk.exists:
             return Look((), (), (), missing=True)
         node, now = self._life.host.name, self._simulation.scheduler.now
-        corrupt, waiting, found = [], [], {}
+        corrupt, waiting, unusable, found = [], [], [], {}
         for content in self._disk.checkpoints.values():
             if now - content.written_at < self._life.host.stale_for:
                 continue  # not visible here yet
@@ -196,13 +196,18 @@ class NodeCatalog:
         for folder, content in self._disk.pins.items():
             if is_bad(content, node) and (content.key, folder) not in self._accepted:
                 waiting.append((folder, "unusable pin"))
+                if now - self._bad_since.setdefault(content.key, now) >= self._corrupt_after:
+                    unusable.append(folder)
             else:
                 self._accepted.add((content.key, folder))
                 found[content.key] = self._found(content, folder)
-        for each in sorted(found.values(), key=lambda each: (each.checkpoint.step, each.checkpoint.name)):
+        ordered = self._in_order(found.values(), now)
+        return Look(ordered, tuple(corrupt), tuple(waiting), missing=False, unusable=tuple(unusable))
+
+    def _in_order(self, found, now: float) -> tuple[Found, ...]:
+        for each in sorted(found, key=lambda each: (each.checkpoint.step, each.checkpoint.name)):
             self._seen.setdefault(each.checkpoint.key, (len(self._seen), now))
-        ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
-        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False)
+        return tuple(sorted(found, key=lambda each: self._seen[each.checkpoint.key][0]))
 
     def _found(self, content: Content, folder: str | None) -> Found:
         key = content.key, folder
