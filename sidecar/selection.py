@@ -55,8 +55,8 @@ class Selection:
     ) -> list[Checkpoint]:
         """Those that reach another multiple of `every_steps` than the one before them that counted.
 
-        A lower step than before means that training was set back: it counts anew from there. A step that nobody knows
-        is evaluated, and so is what a person asked for again; neither says where the others stand.
+        A step that is not higher than before means that training was set back: it counts anew from there. A step that
+        nobody knows is evaluated, and so is what a person asked for again; neither says where the others stand.
         """
         every = self.every_steps
         if every is None:
@@ -65,7 +65,7 @@ class Selection:
         for each in waiting:
             if each.step is None or _counts_anyway(each.key, history) or each.key in history.failures:
                 evaluate.append(each)
-            elif reached is None or each.step // every > reached // every or each.step < reached:
+            elif reached is None or each.step // every > reached // every or each.step <= reached:
                 evaluate.append(each)
                 reached, certain = each.step, each.pin is not None
             elif over and each is waiting[-1]:

@@ -65,12 +65,20 @@ def chosen(selection, waiting, history=None, **more):
         ([None, 10, None, 20, 30], [None, 10, None], [20]),
         ([910, 920, 300, 320, 410, 420], [910, 300, 410], [920, 320]),
         ([910, 905, 907, 908], [910, 905], [907]),
+        ([100, 100, 150, 160], [100, 100], [150]),
         ([0, 99], [0], []),
         ([], [], []),
     ],
     ids=[
         *("just before each multiple", "at each multiple", "the first of each", "a multiple may be passed over"),
-        *("unknown steps count for themselves", "set back", "set back a little", "the last may be the result", "none"),
+        *(
+            "unknown steps count for themselves",
+            "set back",
+            "set back a little",
+            "set back to the same",
+            "the last may be the result",
+            "none",
+        ),
     ],
 )
 def test_the_first_that_reaches_a_new_multiple_is_evaluated(there, evaluated, skipped):

@@ -182,6 +182,25 @@ def test_start_new_in_an_empty_directory_counts_all_that_comes(new_node):
     assert ends(fresh) == {"succeeded": [5]}
 
 
+def test_a_pin_that_nobody_can_read_any_more_is_given_up(new_node):
+    """It is all that is left of a checkpoint whose plan failed, and who found that is gone: it blocks nothing."""
+    node = new_node(max_losses=5)
+    node.silent = {"Evaluate"}
+    storm(node, 5)
+    pass_time(5, node)
+    (index,) = (node.run_dir / "pins").glob("*/*.index")
+    index.write_bytes(b"broken")
+    for path in node.checkpoint_dir.glob("ckpt-5.*"):
+        path.unlink()
+    fresh = restarted(node, "i2", wait=False)
+    pass_time(50, fresh)
+    assert fresh.exited is None
+    assert ends(fresh) == {}
+    pass_time(60, fresh)
+    assert (fresh.exited, ends(fresh)) == (1, {"corrupt": [5]})
+    assert counted(fresh, "corrupt") == 1
+
+
 # -- room ------------------------------------------------------------------------------------------------------------
 
 
