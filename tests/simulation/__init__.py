@@ -25,7 +25,8 @@ for up to 60 s; what it wrote itself it sees. A machine that crashes may take ba
 The storage may come back without names whose creators had not yet returned.
 
 Not covered: the filesystem calls of `PosixStorage`, `Catalog` and `pin` (tests of their own, on real files); what a
-worker computes; stop_after_step and stop_idle, which end a run as the trainer's marker does; room on a disk; GPUs that are released when idle; a lying
-rank that no digest can show. Collectives either complete or hang: they do not corrupt. A record that a daemon creates
-between its look at run.json and a person's deleting the state directory is deleted by that person, too.
+worker computes; stop_after_step and stop_idle, which end a run as the trainer's marker does; room on a disk; GPUs that
+are released when idle; a lying rank that no digest can show. Collectives either complete or hang: they do not corrupt.
+A record that a daemon creates between its look at run.json and a person's deleting the state directory is deleted by
+that person, too.
 """
