@@ -80,7 +80,7 @@ def judge(found, queue, seconds):
     assert len(found.saved) >= 0.5 * seconds / APART_SECONDS, told  # else it was no storm
     assert max(row["step"] for row in found.of("succeeded")) == found.saved[-1], told
     missed = len(found.saved) - found.ends["succeeded"] - found.ends["skipped"]  # too quick to be seen or held
-    assert missed <= 0.2 * len(found.saved), told
+    assert missed <= 0.5 * len(found.saved), told  # on a machine that does other things, too; idle it is next to none
     if queue == "latest":
         assert found.ends["skipped"] > 0.2 * len(found.saved), told
     else:
