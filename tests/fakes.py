@@ -174,11 +174,12 @@ class Node:
         keep_standby: bool = True,
         pin_max_bytes: int | None = None,
         keep_free_bytes: int = 0,
+        state_dir: Path | None = None,
         **rules,
     ) -> None:
         self.clock, self.node = clock, node
         self.checkpoint_dir = root / "checkpoints"
-        self.run_dir = self.checkpoint_dir / ".sidecar" / "run"
+        self.run_dir = (state_dir or self.checkpoint_dir / ".sidecar") / "run"
         self.storage = FaultyStorage(PosixStorage(self.run_dir))
         self.log = ListLog()
         self.statuses: list[Status] = []

@@ -371,12 +371,12 @@ class Catalog:
             self._open.pop(name, None)
 
     def _forget_root(self) -> None:
-        """The directory is gone. It may come back with all that was in it, which is then judged anew."""
+        """The directory is gone. It may come back with all that was in it: what is the same then is still complete."""
         self._folder.forget()
         self._state, self._named = StateFile(self._root), frozenset()
         self._affected |= self._lying.keys()
-        for known in (self._dirty, self._judged, self._open, self._lying):
-            known.clear()
+        self._lying.clear()
+        self._dirty |= self._judged.keys()
         for name in [each for each in self._reasons if not each.startswith("/")]:
             self._note_reasons(name, ())
 

@@ -54,6 +54,7 @@ class Watch:
         self._new_observer = observer
         self._observer: BaseObserver | None = None
         self._watched: tuple[int, int] | None = None
+        self._refused: tuple[int, int] | None = None  # a directory that is not to be watched
         self.problem: str | None = "not started"
 
     def start(self) -> None:
@@ -88,18 +89,19 @@ class Watch:
             self.problem = f"cannot watch {self._root}: {error.strerror}"
             return
         # The watch follows the folder, not its name; and a new folder may get the number of the one that was deleted.
-        if self._watched == (stat.st_dev, stat.st_ino) and self._is_alive():
+        here = stat.st_dev, stat.st_ino
+        if self._refused == here or (self._watched == here and self._is_alive()):
             return
         self._stop()
         if (why_not := self._why_not(self._root)) is not None:
-            self.problem = why_not
+            self.problem, self._refused = why_not, here
             return
         self._begin()
         if self.problem is None:
-            self._watched = stat.st_dev, stat.st_ino
+            self._watched = here
 
     def _stop(self) -> None:
-        observer, self._observer, self._watched = self._observer, None, None
+        observer, self._observer, self._watched, self._refused = self._observer, None, None, None
         self._entered.clear()
         self._handler.miss()
         self.problem = "stopped"

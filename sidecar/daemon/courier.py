@@ -20,7 +20,7 @@ from sidecar.checkpoints.catalog import Look
 from sidecar.clock import Clock
 from sidecar.daemon.keeper import Choose, Keeper
 from sidecar.daemon.retention import Tidying
-from sidecar.errors import SidecarError, StorageError
+from sidecar.errors import SidecarError, StorageError, StorageLostError
 from sidecar.history import Closed, History
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
 from sidecar.snapshot import Snapshot
@@ -163,7 +163,7 @@ class Courier:
         """Say that this node lives and hear of the others first; whatever fails after that does not hide it."""
         assert self._journal is not None
         assert self._members is not None
-        check_run(self.storage, self._journal.run)
+        self._check_place(self._journal.run)
         self._members.write(visit.heartbeat)
         more = self._read_on() == _RECORDS_PER_ANSWER
         self._write_view()
@@ -181,6 +181,7 @@ class Courier:
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""
         assert self._journal is not None
+        self._check_place(self._journal.run)
         expected = request.plan.plan if isinstance(request, CreatePlan) else request.outcome.plan
         if self._read_on():  # what others wrote meanwhile decides first
             return Answer(request)
@@ -190,6 +191,19 @@ class Courier:
             self._journal.close(request.outcome)
         self._read_on()
         return Answer(request)
+
+    def _check_place(self, run: str) -> None:
+        """Raise `StorageLostError` if the run is no longer there, but `StorageError` if all of the directory went.
+
+        It may be unmounted for a while; and nothing may be written then, as that would create it.
+        """
+        try:
+            check_run(self.storage, run)
+        except StorageLostError:
+            if not self.keeper.has_no_place():
+                raise
+            reason = "the checkpoint directory is gone, and this run's state with it: waiting until it is back"
+            raise StorageError(reason) from None
 
     def _read_on(self) -> int:
         """Read the journal on; returns how many records there were."""

@@ -246,6 +246,25 @@ def test_broken_and_not_named_is_given_up_too(put, new_catalog, clock):
     assert names(catalog.look()) == ["weights-9"]
 
 
+@pytest.mark.parametrize("kind", ["keras", "weights", "h5"])
+def test_a_torn_file_of_keras_is_given_up_and_found_once_it_is_whole(written, root, new_catalog, clock, kind):
+    """Nothing declares these finished, so a writer that died leaves one that is torn; one that pauses goes on."""
+    (path,) = (written / kind).iterdir()
+    whole = path.read_bytes()
+    (root / path.name).write_bytes(whole[:-100])
+    catalog = new_catalog()
+    (settlement,) = told(catalog, clock)
+    assert (settlement.name, settlement.step, settlement.verdict) == (path.name, 5, "corrupt")
+    clock.seconds += 600
+    look = catalog.look()
+    assert (look.corrupt, look.waiting) == ((), ())
+    with (root / path.name).open("ab") as file:
+        file.write(whole[-100:])
+    assert [name for name, _ in catalog.look().waiting] == [path.name]
+    clock.seconds += 3
+    assert names(catalog.look()) == [path.name]
+
+
 def test_being_deleted_is_not_corrupt(put, new_catalog, clock):
     """The state file may name what is gone, or half gone: the index goes first."""
     root = put("keras")

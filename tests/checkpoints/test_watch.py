@@ -199,3 +199,106 @@ def test_watches_beside_begin_and_end_with_it(root, woken):
     threads = threading.active_count()
     both.stop()
     wait_for(lambda: threading.active_count() <= threads - 4)
+
+
+def test_events_say_which_names_changed(watch, root, woken):
+    """Each once; before anybody asked it is not known what was missed."""
+    watch.start()
+    assert watch.changed() is None
+    (root / "a").write_text("x")
+    (root.parent / "b").write_text("x")
+    (root.parent / "b").rename(root / "b")
+    (root / "a").rename(root / "c")
+    told = set()
+    wait_for(lambda: told.update(watch.changed()) or {"a", "b", "c"} <= told)
+    assert told == {"a", "b", "c"}
+    assert watch.changed() == frozenset()
+    assert woken.is_set()
+
+
+def test_after_a_break_events_say_nothing(watch, root):
+    """What happened while nobody watched is to be found by looking."""
+    watch.start()
+    watch.changed()
+    root.rename(root.with_name("old"))
+    root.mkdir()
+    watch.ensure()
+    assert watch.changed() is None
+    assert watch.changed() == frozenset()
+    root.rmdir()
+    watch.ensure()
+    assert watch.changed() is None
+    assert watch.changed() is None
+
+
+def test_too_many_names_are_as_good_as_none(watch, root, monkeypatch):
+    """They must not fill the memory of a daemon whose storage hangs."""
+    monkeypatch.setattr("sidecar.checkpoints.watch._NAMES", 3)
+    watch.start()
+    watch.changed()
+    for number in range(5):
+        (root / str(number)).touch()
+    wait_for(lambda: watch._handler._names is None)
+    assert watch.changed() is None
+
+
+def test_a_directory_whose_events_do_not_tell_all_is_not_watched(root, woken):
+    """It is asked again only if there is another directory under the name."""
+    asked = []
+
+    def why_not(path):
+        asked.append(path)
+        return "on nfs4: a sweep looks"
+
+    watch = Watch(root, woken.set, why_not=why_not)
+    watch.start()
+    watch.ensure()
+    assert watch.problem == "on nfs4: a sweep looks"
+    assert watch.changed() is None
+    assert asked == [root]
+    (root / "a").touch()
+    assert not woken.wait(0.3)
+
+
+@pytest.mark.parametrize("rename", [False, True])
+def test_the_marker_inside_a_new_folder_wakes(root, woken, rename):
+    """A SavedModel is written into a folder that just came, its marker last; the folder's name is told."""
+    watch = Watch(root, woken.set, folders=True)
+    watch.start()
+    watch.changed()
+    try:
+        folder = root / "model"
+        if rename:
+            (root.parent / "made").mkdir()
+            (root.parent / "made").rename(folder)
+        else:
+            folder.mkdir()
+        assert woken.wait(BOUND_SECONDS)
+        wait_for(lambda: len(watch._observer.emitters) == 2)
+        watch.changed()
+        woken.clear()
+        (folder / "saved_model.pb").write_bytes(b"x")
+        assert woken.wait(BOUND_SECONDS)
+        assert watch.changed() == {"model"}
+    finally:
+        watch.stop()
+
+
+def test_only_the_newest_folders_are_watched(root, woken):
+    """And one that is deleted ends no watch but its own."""
+    watch = Watch(root, woken.set, folders=True)
+    watch.start()
+    try:
+        for number in range(7):
+            (root / f"model-{number}").mkdir()
+        (root / "x_temp").mkdir()
+        wait_for(lambda: any(each.watch.path.endswith("model-6") for each in watch._observer.emitters))
+        assert len(watch._observer.emitters) <= 5
+        observer = watch._observer
+        (root / "model-6").rmdir()
+        wait_for(lambda: not all(each.is_alive() for each in observer.emitters))
+        watch.ensure()
+        assert watch._observer is observer
+        wakes_for_a_rename_into(root, woken)
+    finally:
+        watch.stop()

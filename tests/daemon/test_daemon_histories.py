@@ -1,6 +1,7 @@
 """What becomes of checkpoints and worker processes on one node, as histories replayed through the real loop."""
 
 import os
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted,
 from sidecar.agreement.journal import outcome_path
 from sidecar.checkpoints.pin import pin
 from sidecar.daemon.courier import CreatePlan, Open, Visit
-from sidecar.errors import TaskError
+from sidecar.errors import StorageError, TaskError
 from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 from sidecar.history import Closed
 from sidecar.records import Outcome, Plan, dumps
@@ -150,6 +151,134 @@ def test_a_checkpoint_directory_that_is_missing_is_waited_for(node):
     pass_time(10, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
     assert node.status.unready is None
+
+
+def test_a_directory_that_stays_empty_is_told_of_once(node):
+    """Training may save elsewhere, if it is not the same storage; the status says so until something is seen."""
+    node.checkpoint_dir.mkdir(parents=True)
+    pass_time(299, node)
+    assert "nothing_seen" not in node.log.names()
+    pass_time(300, node)
+    (told,) = node.log.of("nothing_seen")
+    assert (told["seconds"], told["remedy"]) == (300.0, "is this path shared with the chief?")
+    assert node.status.hint == "no checkpoint was seen in 300 s: is this path shared with the chief?"
+    assert node.status.unready is None
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    assert node.status.hint is None
+    shutil.rmtree(node.checkpoint_dir)
+    node.checkpoint_dir.mkdir()
+    pass_time(700, node)
+    assert node.log.names().count("nothing_seen") == 1
+
+
+def test_something_that_is_not_complete_is_not_nothing(node):
+    """Nor is what a former daemon evaluated and training deleted since."""
+    save(node.checkpoint_dir, 5)
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"")
+    pass_time(400, node)
+    again = restarted(node, "i2")
+    for path in node.checkpoint_dir.glob("c*"):
+        path.unlink()
+    pass_time(400, again)
+    assert "nothing_seen" not in node.log.names() + again.log.names()
+
+
+def test_a_checkpoint_directory_that_goes_and_comes_back(tmp_path, clock):
+    """With the state elsewhere: nothing has vanished, nothing is evaluated again, and what is new is."""
+    node = Node(tmp_path, clock, state_dir=tmp_path / "state")
+    node.run_dir.mkdir(parents=True)
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(3, node)
+    save(node.checkpoint_dir, 7, keep=[5, 6])
+    (node.checkpoint_dir / "ckpt-8.index").write_bytes(b"torn")
+    pass_time(3, node)
+    node.checkpoint_dir.rename(tmp_path / "away")
+    pass_time(20, node)
+    assert node.status.unready == "the checkpoint directory does not exist yet"
+    assert node.log.names().count("checkpoint_dir_missing") == 1
+    (tmp_path / "away").rename(node.checkpoint_dir)
+    pass_time(10, node)
+    assert node.status.unready is None
+    node.report(node.active, failed("stalled"))
+    node.silent = set()
+    pass_time(30, node)
+    save(node.checkpoint_dir, 9, keep=[5, 6, 7, 8])
+    (node.checkpoint_dir / "ckpt-8.index").write_bytes(b"torn")
+    pass_time(90, node)
+    ends = [end for end in outcomes(node.history) if end[0] != "failed"]
+    assert sorted(ends) == [("corrupt", "ckpt-8"), *(("succeeded", f"ckpt-{step}") for step in (5, 6, 7, 9))]
+
+
+def test_a_checkpoint_directory_that_goes_with_the_state_in_it(tmp_path, clock):
+    """Unmounted, say: nothing is written meanwhile, which would create it, and the run goes on when it is back."""
+    node = Node(tmp_path, clock, pin_max_bytes=1)
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(3, node)
+    (node.checkpoint_dir / "checkpoint").unlink()
+    save(node.checkpoint_dir, 7, keep=[5, 6])
+    (node.checkpoint_dir / "checkpoint").unlink()  # nobody names it: it counts since it stays as it is
+    pass_time(10, node)
+    assert node.status.pending == 2
+    node.checkpoint_dir.rename(tmp_path / "away")
+    node.report(node.active, failed("stalled"))  # the outcome cannot be written now
+    pass_time(30, node)
+    assert node.exited is None
+    assert not node.checkpoint_dir.exists()
+    assert "waiting until it is back" in node.status.unready
+    assert node.log.names().count("storage_failed") == 1
+    node.silent = set()
+    (tmp_path / "away").rename(node.checkpoint_dir)
+    pass_time(60, node)
+    assert node.status.unready is None
+    ends = [end for end in outcomes(node.history) if end[0] != "failed"]
+    assert ends == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6"), ("succeeded", "ckpt-7")]
+
+
+def test_a_new_run_into_the_same_directory(node):
+    """Old ones deleted, new ones under old names with other steps and content: each is another checkpoint."""
+    for step in (5, 6):
+        save(node.checkpoint_dir, step, keep=range(5, step))
+        pass_time(5, node)
+    other = node.checkpoint_dir.parent / "other"
+    for name, step in (("ckpt-5", 1), ("ckpt-6", 2)):
+        for path in node.checkpoint_dir.glob("c*"):
+            if name == "ckpt-5":
+                path.unlink()
+        save(other, step)
+        for path in other.glob("ckpt-*"):
+            path.rename(node.checkpoint_dir / path.name.replace(f"ckpt-{step}", name))
+        (node.checkpoint_dir / "checkpoint").write_text(f'model_checkpoint_path: "{name}"')
+        pass_time(5, node)
+    assert outcomes(node.history) == [("succeeded", name) for name in ("ckpt-5", "ckpt-6", "ckpt-5", "ckpt-6")]
+    steps = [entry.plan.checkpoint.step for entry in node.history.entries]
+    assert steps == [5, 6, 1, 2]
+    assert node.status.newest.step == 2
+
+
+def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
+    """The look that gives it up may be the one whose pin cannot be written: the next one tells of it."""
+    save(node.checkpoint_dir, 5)
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    pass_time(58, node)
+
+    def full(*_):
+        raise StorageError("cannot pin: No space left on device")
+
+    monkeypatch.setattr(node.courier.keeper.pinner, "make", full)
+    save(node.checkpoint_dir, 6, keep=[5])
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    pass_time(70, node)
+    assert outcomes(node.history) == []
+    monkeypatch.undo()
+    pass_time(20, node)
+    assert sorted(outcomes(node.history)) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
 
 
 def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, monkeypatch):
