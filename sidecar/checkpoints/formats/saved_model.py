@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import File, Listing, as_file, list_files, open_file, resolve, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
@@ -47,12 +47,14 @@ class SavedModel:
         """Check the outline of the marker and, as for any object checkpoint, the variables."""
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, f"{name}/{MARKER}") as file:
-            _require_outline(file, f"{name}/{MARKER}")
+            with about(f"{name}/{MARKER}"):
+                _require_outline(file)
             update_from_content(digest, file)
         if (folder / name).is_symlink() or (folder / name / VARIABLES).is_symlink():
             raise CorruptError(f"{folder / name} or its {VARIABLES} is a link: copy the folder there instead")
         try:
-            bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
+            with about(f"{name}/{VARIABLES}"):
+                bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
         except VanishedError as error:
             raise IncompleteError(f"{name} has a {MARKER}, but no {VARIABLES}/{VARIABLES}.index") from error
         digest.update(bundle.digest.encode())
@@ -62,7 +64,8 @@ class SavedModel:
     def check(self, folder: Path, name: str) -> None:
         """Every variable, as of any object checkpoint. The marker has no checksum that can be computed here."""
         self.inspect(folder, name)  # the marker, too
-        _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
+        with about(f"{name}/{VARIABLES}"):
+            _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:
         """Only the index of the variables is."""
@@ -105,7 +108,7 @@ def _stays(folder: Path, name: str) -> bool:
     return True
 
 
-def _require_outline(file: BinaryIO, name: str) -> None:
+def _require_outline(file: BinaryIO) -> None:
     """Check that the outermost message ends where the file does and holds a graph; graphs are not read.
 
     SavedModel: saved_model_schema_version = 1, meta_graphs = 2.
@@ -117,11 +120,11 @@ def _require_outline(file: BinaryIO, name: str) -> None:
         head = os.pread(file.fileno(), _HEAD_BYTES, position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):
-            raise CorruptError(f"{name} is no SavedModel: it has a field of wire type {tag & 7} at {position}")
+            raise CorruptError(f"it is no SavedModel: a field at {position} has the wire type {tag & 7}")
         value, at = read_varint(head, at)
         position += at + (value if tag & 7 == BYTES else 0)
         graphs += tag == 2 << 3 | BYTES
     if position != size:
-        raise IncompleteError(f"{name} has {size} bytes, its outline needs {position}")
+        raise IncompleteError(f"it has {size} bytes, its outline needs {position}")
     if not graphs:
-        raise IncompleteError(f"{name} holds no graph")
+        raise IncompleteError("it holds no graph")

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sidecar.worker.tensorflow.finite import finite_rows
 from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, measurement
 from sidecar.worker.tensorflow.pending import Pending
+from sidecar.worker.tensorflow.readable import readable
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
 from sidecar.worker.tensorflow.weights import Weights
 
@@ -73,9 +75,10 @@ class KerasEvaluator:
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         try:
-            function(self.model, path)
+            with readable(path) as plain:
+                function(self.model, plain)
         except Exception as error:
-            if not any(Path(path).parent.glob(f"{Path(path).name}*")):
+            if not any(Path(path).parent.glob(f"{escape(Path(path).name)}*")):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
             raise
 
