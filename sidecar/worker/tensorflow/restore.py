@@ -145,7 +145,7 @@ def _named(error: Exception, path: str) -> EvaluationError:
 def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
     """The one reading under which every variable of the model is in the checkpoint."""
     view = tf.train.CheckpointView(path)
-    children = [child.local_name for child in graph.nodes[0].children]
+    children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)  # of one name the last counts
     if root is not None:
         groups = [[_Candidate("", root)]]
     else:
