@@ -88,6 +88,17 @@ def resolve(folder: Path, name: str) -> Path:
     return path
 
 
+def size_of(folder: Path, name: str) -> int | None:
+    """Bytes of a regular file; None if there is none of that name."""
+    try:
+        found = resolve(folder, name).stat()
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 @contextlib.contextmanager
 def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
     """Open a regular file for reading, unbuffered; raises `VanishedError` if it is gone, else OSError."""

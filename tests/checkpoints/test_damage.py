@@ -194,6 +194,7 @@ def test_links_out_of_the_directory(checkpoint, root, tmp_path, new_catalog, clo
         clock.seconds += 100
         look = catalog.look()
         assert (look.found, look.corrupt) == ((), ())
+        assert (name, f"{file} is a link out of the directory") in look.waiting
         (root / file).unlink()
         (tmp_path / "outside").rename(root / file)
 

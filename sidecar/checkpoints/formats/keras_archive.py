@@ -72,6 +72,9 @@ class KerasArchive:
         for file in listing.files.values():
             if file.name.endswith(self.suffixes):
                 yield Candidate(file.name, (file,))
+        for name in sorted(listing.escaping):
+            if name.endswith(self.suffixes):
+                yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the table against the file; the digest is of the members' names, sizes and checksums."""

@@ -34,6 +34,9 @@ class KerasShards:
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every map, with all shards that lie beside it. A map names what was written, so it counts as named."""
         del folder
+        for name in sorted(listing.escaping):
+            if name.endswith(MAP_SUFFIX):
+                yield Candidate(name, (), leaving=name)
         for file in listing.files.values():
             if file.name.endswith(MAP_SUFFIX):
                 shards = _beside(file.name, listing.files)

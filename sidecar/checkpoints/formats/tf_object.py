@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sidecar.checkpoints.files import File, Listing, open_file, read_file, resolve
+from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_of
 from sidecar.checkpoints.formats.checkpoint_state import STATE_FILE, named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about, shown
@@ -67,14 +67,15 @@ class TfObject:
             if match := _FILE.fullmatch(file.name):
                 by_prefix[match["prefix"]].append(file)
         named = named_in(folder, by_prefix) if STATE_FILE in files else frozenset()
+        leaving = {match["prefix"]: match[0] for match in map(_FILE.fullmatch, sorted(listing.escaping)) if match}
+        for prefix, outside in leaving.items():
+            yield Candidate(prefix, tuple(sorted(by_prefix.pop(prefix, ()))), prefix in named, leaving=outside)
         for prefix, parts in by_prefix.items():
             if index := files.get(f"{prefix}.index"):
                 # Under a constant prefix the state file names it all along, and new shards stand beside the old index
                 # for a moment. They are newer than it then, which otherwise happens only to copies of checkpoints.
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
-                leaving = next((name for name in sorted(listing.escaping) if name.startswith(f"{prefix}.")), None)
-                committed = prefix in named and not rewritten
-                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, committed, leaving)
+                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Parse the index, check all its checksums, and measure the shards; tensors are not read.
@@ -85,13 +86,17 @@ class TfObject:
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         with about(f"{name}.index"):
             bundle = _read_bundle(index, step_key)
-        shards = _shards(folder, name, bundle.shards)
         digest = hashlib.sha256(f"{self.name}\0{len(index)}\0".encode() + index)
-        for number, shard in enumerate(shards):
-            size = resolve(folder, shard).stat().st_size
+        shards = []
+        for number in range(bundle.shards):  # up to the first that is missing: their number is as untrusted as the rest
+            shard = f"{name}.data-{number:05d}-of-{bundle.shards:05d}"
+            size = size_of(folder, shard)
+            if size is None:
+                raise IncompleteError(f"{shard} is missing")
             if size < bundle.ends.get(number, 0):
                 raise IncompleteError(f"{shard} has {size} bytes, its tensors need {bundle.ends[number]}")
             digest.update(f"{size}\0".encode())
+            shards.append(shard)
         step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
 
@@ -104,17 +109,6 @@ class TfObject:
     def written_in_place(self, file: str) -> bool:
         """Only the index is."""
         return file.endswith(".index")
-
-
-def _shards(folder: Path, name: str, count: int) -> tuple[str, ...]:
-    """The names of all shards; stops at the first that is missing, since their number is as untrusted as the rest."""
-    found = []
-    for number in range(count):
-        shard = f"{name}.data-{number:05d}-of-{count:05d}"
-        if not (folder / shard).is_file():
-            raise IncompleteError(f"{shard} is missing")
-        found.append(shard)
-    return tuple(found)
 
 
 def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.tensorflow.keras_file import is_keras_file, load
+from sidecar.worker.tensorflow.keras_file import has_index, is_keras_file, load
 from sidecar.worker.tensorflow.readable import readable
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -79,7 +79,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
         return
     root = make_root(model) if make_root is not None else None
     if Path(path).is_dir():
-        if Path(f"{path}.index").exists():  # TensorFlow's readers take the folder, whatever is in it
+        if has_index(path):  # TensorFlow's readers take the folder, whatever is in it
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies beside it: move one of them")
         path = str(Path(path, *_VARIABLES))
     with readable(path) as plain:
