@@ -40,7 +40,7 @@ class Notifier:
         """Say what changed since the last call, and, when it is time, that the loop turns."""
         if not self._address:
             return
-        says = {f"STATUS={printable(describe(status, history))}"}  # a line end in a name would begin another message
+        says = {f"STATUS={printable(describe(status, history))}"}  # file names need not be text
         if status.state != "starting":  # the task was checked, or there is none to check
             says.add("READY=1")
         if status.state in ("draining", "left"):

@@ -60,7 +60,7 @@ def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
 
 
 @pytest.mark.parametrize("kind", WITH_CHECKSUMS)
-def test_every_flip_is_found(written, root, kind, record_property):
+def test_every_flip_is_found(written, root, kind, tally):
     """A bit of each byte at the edges of each range, and of some hundred bytes between: none goes unnoticed."""
     shutil.copytree(written / kind, root, dirs_exist_ok=True)
     ((format_, name),) = [
@@ -83,7 +83,7 @@ def test_every_flip_is_found(written, root, kind, record_property):
                     damaged.write(whole[position : position + 1])
                 tried += 1
     format_.check(root, name)
-    record_property("flips tried and caught", tried)
+    tally.add("flipped bits, against the checksums", tried, tried)
     print(f"{kind}: {tried} flipped bits in checksummed ranges, {tried} caught")
     assert tried > 500
 
