@@ -6,6 +6,7 @@ strict JSON (no NaN); reading ignores unknown fields, checks the known ones and 
 
 import dataclasses
 import functools
+import hashlib
 import json
 import sys
 import types
@@ -57,6 +58,8 @@ KINDS: Final[Mapping[str, Blame]] = {
 SECONDARY: Final = frozenset({"member_lost"})
 """What a rank reports when another one went: whoever caused it says it better, if given a moment."""
 
+_LONGEST_FOLDER: Final = 200  # of the 255 bytes that a file name may have
+
 PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
 """What the time between a save and its gauge is spent on."""
 
@@ -83,7 +86,10 @@ class Checkpoint:
     @property
     def folder(self) -> str:
         """A file name for it, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
-        return f"{quote(self.name, safe='-_.+=,', errors='surrogatepass')[:200]}@{self.digest[:12]}"
+        name = quote(self.name, safe="-_.+=,", errors="surrogatepass")
+        if len(name) > _LONGEST_FOLDER:  # what is cut off may be all in which two names of one content differ
+            name = f"{name[: _LONGEST_FOLDER - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        return f"{name}@{self.digest[:12]}"
 
 
 @dataclass(frozen=True, slots=True)

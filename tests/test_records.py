@@ -97,6 +97,8 @@ def test_folders_of_different_checkpoints_differ():
     """The same name with other content has another folder, and a path prefix makes one folder."""
     assert Checkpoint("run/ckpt-5", "0123456789abcdef", 5, "tf").folder == "run%2Fckpt-5@0123456789ab"
     assert Checkpoint("c", "a" * 64, 5, "tf").folder != Checkpoint("c", "b" * 64, 5, "tf").folder
+    long = "\u6a21\u578b" * 40  # nine characters each, once they are safe
+    assert Checkpoint(f"{long}-5", "a" * 64, 5, "tf").folder != Checkpoint(f"{long}-6", "a" * 64, 6, "tf").folder
 
 
 @given(data=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))

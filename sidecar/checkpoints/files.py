@@ -26,6 +26,7 @@ _ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs 
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there
 _STRIDE_BYTES: Final = 1024 * 1024
 _PROBE_BYTES: Final = 4096
+_MOST_PROBES: Final = 16 * 1024
 
 
 class File(NamedTuple):
@@ -111,6 +112,17 @@ def resolve(folder: Path, name: str) -> Path:
     return path
 
 
+def size_of(folder: Path, name: str) -> int | None:
+    """Bytes of a regular file; None if there is none of that name."""
+    try:
+        found = resolve(folder, name).stat()
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 @contextlib.contextmanager
 def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
     """Open a regular file for reading, unbuffered; raises `VanishedError` if it is gone, else OSError."""
@@ -177,7 +189,7 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
     """Add a file that has no checksums of its own: its size and all of it, or if it is large a part of each MiB.
 
     Head and tail are 64 KiB, since formats keep their tables there; between them 4 KiB of each MiB, so that weights
-    that changed show, wherever they lie.
+    that changed show, wherever they lie. Above 16 GiB the parts lie further apart: a look must end.
     """
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size
@@ -187,7 +199,8 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
             digest.update(os.pread(descriptor, _STRIDE_BYTES, offset))
         return
     digest.update(os.pread(descriptor, _SAMPLE_BYTES, 0))
-    for offset in range(_STRIDE_BYTES, size, _STRIDE_BYTES):
+    stride = max(_STRIDE_BYTES, size // _MOST_PROBES)
+    for offset in range(stride, size, stride):
         digest.update(os.pread(descriptor, _PROBE_BYTES, offset))
     digest.update(os.pread(descriptor, _SAMPLE_BYTES, size - _SAMPLE_BYTES))
 

@@ -57,9 +57,8 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
         typer.echo(json.dumps(body, indent=1, allow_nan=False))
         return
     step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-    table = Table(
-        "eval set", "metric", "value", "95 % interval", title=f"{checkpoint.name}{step}", title_justify="left"
-    )
+    title = Text(printable(f"{checkpoint.name}{step}"))
+    table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")
     for eval_set, metrics in result.metrics.items():
         for name, value in metrics.items():
             table.add_row(Text(eval_set), Text(name), _number(value), _interval(value))
@@ -68,10 +67,10 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
     seconds = ", ".join(f"{name} {each:.2f} s" for name, each in result.phases.items())
     workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
-    console.print(f"{examples}; {workers}; {seconds}", highlight=False)
+    console.print(Text(printable(f"{examples}; {workers}; {seconds}")))
     for warning in result.warnings():
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
-    console.print(f"saved by each worker: {saves}", highlight=False, soft_wrap=True)
+    console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 
 def print_history(table: Table, rows: list[dict[str, Any]]) -> None:

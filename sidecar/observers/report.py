@@ -50,7 +50,7 @@ def table(history: History) -> "Table":
     result.add_column("checkpoint", overflow="fold", min_width=10)
     result.add_column("status", overflow="fold", min_width=6)
     for eval_set, name in columns:
-        result.add_column(Text(f"{_printable(eval_set)}\n{_printable(name)}"), justify="right", no_wrap=True)
+        result.add_column(Text(f"{printable(eval_set)}\n{printable(name)}"), justify="right", no_wrap=True)
     for name in ("examples", "workers", "s"):
         result.add_column(name, justify="right", no_wrap=True)
     result.add_column("UTC", no_wrap=True)
@@ -65,7 +65,7 @@ def table(history: History) -> "Table":
             f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
             row["completed_at"][5:16].replace("T", " "),
         ]
-        result.add_row(*(Text(_printable(cell)) for cell in cells))
+        result.add_row(*(Text(printable(cell)) for cell in cells))
     return result
 
 
@@ -223,6 +223,6 @@ def _number(value: dict[str, Any] | None) -> str:
     return str(value["hex"]) if value["value"] is None else f"{value['value']:.5g}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape control characters: the name of a file must not steer somebody's terminal."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -12,6 +12,7 @@ from typing import Final
 
 from sidecar.clock import Clock, SystemClock
 from sidecar.history import History
+from sidecar.observers.report import printable
 from sidecar.status import Status
 
 _PER_WATCHDOG: Final = 4  # signs of life per watchdog period: three may be lost or late
@@ -39,7 +40,7 @@ class Notifier:
         """Say what changed since the last call, and, when it is time, that the loop turns."""
         if not self._address:
             return
-        says = {f"STATUS={describe(status, history)}"}
+        says = {f"STATUS={printable(describe(status, history))}"}  # file names need not be text
         if status.state != "starting":  # the task was checked, or there is none to check
             says.add("READY=1")
         if status.state in ("draining", "left"):

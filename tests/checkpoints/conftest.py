@@ -15,6 +15,51 @@ from checkpoints.kinds import KINDS
 from sidecar.checkpoints.catalog import Catalog
 
 
+class Tally:
+    """What tests tried, summed up at the end of the run: a number that nobody sees may as well be zero."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, list[int]] = {}
+        self.costs: list[tuple[float, int, str]] = []
+
+    def add(self, what: str, tried: int, caught: int) -> None:
+        """So many cases more of a kind."""
+        total = self.cases.setdefault(what, [0, 0])
+        total[0] += tried
+        total[1] += caught
+
+    def measured(self, what: str, answer: dict) -> None:
+        """What bounded.py measured of one file."""
+        self.costs.append((answer["seconds"], answer["memory"], what.replace("_", " ")))
+
+    def lines(self) -> Iterator[str]:
+        """As people read it."""
+        for what, (tried, caught) in self.cases.items():
+            yield f"{what}: {tried:,} tried, {caught:,} caught"
+        if self.costs:
+            seconds, _, slowest = max(self.costs)
+            memory, largest = max((memory, what) for _, memory, what in self.costs)
+            yield (
+                f"files as bad as can be: {len(self.costs)} tried, at most {seconds:.1f} s ({slowest}) and "
+                f"{memory / 2**20:.0f} MiB ({largest})"
+            )
+
+
+_TALLY = pytest.StashKey[Tally]()
+
+
+@pytest.fixture(scope="session")
+def tally(pytestconfig) -> Tally:
+    return pytestconfig.stash.setdefault(_TALLY, Tally())
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    if _TALLY in config.stash:
+        terminalreporter.section("damaged and hostile checkpoints")
+        for line in config.stash[_TALLY].lines():
+            terminalreporter.line(line)
+
+
 class FakeClock:
     """Time that passes when a test says so."""
 

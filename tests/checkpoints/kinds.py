@@ -16,5 +16,16 @@ KINDS = (
     "saved_model_with_assets",
     "export",
     "tf_object",
+    "tf_object_sharded",
 )
 NEVER_WHOLE = ("keras_failed",)
+
+CALLBACKS = (
+    "tf_object_async",
+    "model_checkpoint",
+    "model_checkpoint_weights",
+    "model_checkpoint_by_tf_keras",
+    "model_checkpoint_weights_by_tf_keras",
+    "backup_and_restore",
+)
+"""The same formats as training loops write them, under names of their own: nothing but how they are written is new."""

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from sidecar.checkpoints.catalog import check
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.formats.crc32c import crc32c, extend
 from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.checkpoints.pin import pin
 from sidecar.config.settings import Settings
@@ -29,12 +28,6 @@ pytestmark = pytest.mark.tensorflow
 
 WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
 WITH_CHECKSUMS = [kind for kind in WHOLE_KINDS if kind.startswith(("keras", "saved_model", "export", "tf_object"))]
-
-
-def test_both_checksums_agree():
-    """The fast one and the one that needs nothing, whole and in parts."""
-    data = random.Random(1).randbytes(10_000)
-    assert extend(0, data) == crc32c(data) == extend(extend(0, data[:99]), data[99:])
 
 
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
@@ -67,7 +60,7 @@ def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
 
 
 @pytest.mark.parametrize("kind", WITH_CHECKSUMS)
-def test_every_flip_is_found(written, root, kind, record_property):
+def test_every_flip_is_found(written, root, kind, tally):
     """A bit of each byte at the edges of each range, and of some hundred bytes between: none goes unnoticed."""
     shutil.copytree(written / kind, root, dirs_exist_ok=True)
     ((format_, name),) = [
@@ -90,7 +83,7 @@ def test_every_flip_is_found(written, root, kind, record_property):
                     damaged.write(whole[position : position + 1])
                 tried += 1
     format_.check(root, name)
-    record_property("flips tried and caught", tried)
+    tally.add("flipped bits, against the checksums", tried, tried)
     print(f"{kind}: {tried} flipped bits in checksummed ranges, {tried} caught")
     assert tried > 500
 
@@ -116,7 +109,8 @@ def test_the_message_names_the_member(written, root):
         file.seek(50_000)
         file.write(b"\xff\xff\xff\xff\xff")
     expected = (
-        r"m-5\.keras: model\.weights\.h5 \(\d+ bytes\) has the checksum [0-9a-f]{8}, the zip table says [0-9a-f]{8}"
+        r"m-5\.keras: model\.weights\.h5 \(\d+ bytes at \d+\) has the checksum [0-9a-f]{8}, "
+        r"the zip table says [0-9a-f]{8}"
     )
     with pytest.raises(ChecksumError, match=expected):
         check(root / "m-5.keras", "keras")
@@ -136,7 +130,7 @@ def test_a_member_that_expands_to_more_or_less_than_it_says(tmp_path, size):
         content[position + at : position + at + 4] = size.to_bytes(4, "little")
     path.write_bytes(content)
     started = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"longer than|has \d+ bytes, the zip table says"):
+    with pytest.raises(CheckpointError, match=r"has (more than )?\d+ bytes, the zip table says"):
         check(path, "keras")
     assert time.monotonic() - started < 10
 

@@ -12,18 +12,22 @@ from pathlib import Path
 
 import pytest
 from checkpoints.kinds import KINDS, NEVER_WHOLE
+from checkpoints.tables import index_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format
-from sidecar.checkpoints.formats.hdf5 import SIGNATURE, lookup3
+from sidecar.checkpoints.formats.checkpoint_state import named_in
+from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES, lookup3
+from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
 pytestmark = pytest.mark.tensorflow
 
 WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
 BLOCK = 4096
+EDGE = 256  # longer than superblocks and outlines
 
 quietly = settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -47,23 +51,35 @@ def checkpoint(written, root):
     return put
 
 
-def cuts(file: str, size: int) -> Iterator[int]:
+def tables(path: Path) -> Iterator[range]:
+    """Where headers, footers and tables lie; the ends of a file without any count as such."""
+    size = path.stat().st_size
+    if path.name.endswith((".index", ".json")):
+        yield range(size)
+    elif path.name.endswith(".keras"):
+        with zipfile.ZipFile(path) as archive:
+            yield range(archive.start_dir, size)
+            for each in archive.infolist():
+                yield range(each.header_offset, each.header_offset + 30 + len(each.filename) + SUPERBLOCK_BYTES)
+    yield from (range(EDGE), range(size - EDGE, size))
+
+
+def cuts(path: Path) -> list[int]:
     """Every 4 KiB, and every byte of headers, footers and tables, longest first."""
-    edge = BLOCK if file.endswith((".keras", ".index", ".json")) else 256  # superblocks and outlines are shorter
-    for length in range(size - 1, -1, -1):
-        if length < edge or length >= size - edge or length % BLOCK == 0:
-            yield length
+    size = path.stat().st_size
+    chosen = {*range(0, size, BLOCK), *(length for part in tables(path) for length in part if 0 <= length < size)}
+    return sorted(chosen, reverse=True)
 
 
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
-def test_no_truncation_is_complete(checkpoint, root, kind, record_property):
+def test_no_truncation_is_complete(checkpoint, root, kind, tally):
     """Each file of each kind, cut at each 4 KiB and at each byte of its headers, footers and tables."""
     format_, name, files = checkpoint(kind)
     files = tuple(file for file in files if "/assets/" not in file)  # nothing tells how long these are
     tried = caught = 0
     for file in files:
         content = (root / file).read_bytes()
-        for length in cuts(file, len(content)):
+        for length in cuts(root / file):
             os.truncate(root / file, length)
             tried += 1
             with contextlib.suppress(CheckpointError):
@@ -71,8 +87,7 @@ def test_no_truncation_is_complete(checkpoint, root, kind, record_property):
                 continue
             caught += 1
         (root / file).write_bytes(content)
-    record_property("tried", tried)
-    record_property("caught", caught)
+    tally.add("truncations, against the structure", tried, caught)
     print(f"{kind}: {tried} truncations of {len(files)} files, {caught} caught")
     assert tried == caught > 500
     format_.inspect(root, name)
@@ -149,7 +164,7 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     catalog.look()
     clock.seconds += 3
     found = {each.checkpoint.name.startswith(odd): each for each in catalog.look().found}[True]
-    assert found.checkpoint.step == 5 or kind in ("tf_object", "saved_model", "saved_model_by_tf_keras")
+    assert found.checkpoint.step == 5 or kind.startswith(("tf_object", "saved_model"))  # those hold their own
     pinned = pin(found, pins)
     assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(settle_seconds=0).look().found}
     assert (pins / pinned.checkpoint.folder).is_dir()
@@ -195,6 +210,7 @@ def test_links_out_of_the_directory(checkpoint, root, tmp_path, new_catalog, clo
         clock.seconds += 100
         look = catalog.look()
         assert (look.found, look.corrupt) == ((), ())
+        assert (name, f"{file} is a link out of the directory") in look.waiting
         (root / file).unlink()
         (tmp_path / "outside").rename(root / file)
 
@@ -285,6 +301,21 @@ def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch
     assert "m-5" in [found.checkpoint.name for found in new_catalog(settle_seconds=0).look().found]
 
 
+STATE_WORDS = (
+    b"model_checkpoint_path:",
+    b"all_",
+    b'"',
+    b"'",
+    b"\\",
+    b"\\x",
+    b"\\8",
+    b"\n",
+    b"m-5",
+    b"../",
+    b"/",
+    b"\0",
+    b"{",
+)
 NAMED = [("keras", "m.keras"), ("hdf5", "m.weights.h5"), ("keras_shards", "m.weights.json"), ("saved_model", "m")]
 
 
@@ -296,10 +327,11 @@ def put(root: Path, name: str, content: bytes) -> None:
 
 
 def answers(root: Path, format_name: str, name: str) -> None:
-    """Inspecting ends soon, with an answer or a CheckpointError."""
+    """Inspecting and checking end soon, with an answer or a CheckpointError."""
     started = time.monotonic()
-    with contextlib.suppress(CheckpointError):
-        FORMATS[format_name].inspect(root, name)
+    for look in (FORMATS[format_name].inspect, FORMATS[format_name].check):
+        with contextlib.suppress(CheckpointError):
+            look(root, name)
     assert time.monotonic() - started < 3
 
 
@@ -325,31 +357,57 @@ def test_arbitrary_bytes_have_an_answer(tmp_path, format_name, name, data):
     answers(tmp_path, format_name, name)
 
 
-@pytest.mark.parametrize(
-    ("kind", "file"),
-    [
-        ("keras", "m-5.keras"),
-        ("weights", "m-5.weights.h5"),
-        ("weights_latest", "m-5.weights.h5"),
-        ("shards", "m-5.weights.json"),
-        ("export", "m-5/saved_model.pb"),
-        ("saved_model_with_assets", "m-5/saved_model.pb"),
-    ],
-)
+LENGTHS = (b"\xff" * 8, b"\xff" * 9 + b"\x01", bytes(8), (1 << 62).to_bytes(8, "little"), b"\xfe\xff\xff\xff", b"\0")
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
 @quietly
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300), st.binary(min_size=1, max_size=9)), max_size=4))
-def test_real_bytes_damaged_have_an_answer(written, tmp_path_factory, kind, file, changes):
-    """Some bytes in the head or the tail of a real file are others."""
+@given(st.data())
+def test_real_bytes_damaged_have_an_answer(written, tmp_path_factory, kind, data):
+    """Some bytes of a real file are others, as lengths would be: at its ends, where tables are, or anywhere."""
     root = tmp_path_factory.getbasetemp() / f"damaged-{kind}"
     if not root.exists():
         shutil.copytree(written / kind, root)
+    format_, candidate = only(written / kind)
+    file = data.draw(st.sampled_from(format_.inspect(written / kind, candidate.name).files))
     content = bytearray((written / kind / file).read_bytes())
-    for from_end, position, data in changes:
-        at = max(0, len(content) - position - len(data)) if from_end else position
-        content[at : at + len(data)] = data
+    places = st.integers(0, 300) | st.integers(0, 300).map(lambda place: len(content) - place)
+    places |= st.integers(0, len(content))
+    for at, new in data.draw(st.lists(st.tuples(places, st.sampled_from(LENGTHS) | st.binary(max_size=9)), max_size=4)):
+        content[max(0, at) : max(0, at) + data.draw(st.sampled_from((0, len(new))))] = new
     (root / file).write_bytes(content)
-    format_, candidate = only(root)
-    answers(root, format_.name, candidate.name)
+    try:
+        answers(root, format_.name, candidate.name)
+    finally:
+        shutil.copyfile(written / kind / file, root / file)
+
+
+@pytest.mark.parametrize("kind", ["tf_object", "tf_object_sharded"])
+@quietly
+@given(st.data())
+def test_entries_damaged_behind_right_checksums_have_an_answer(written, tmp_path_factory, kind, data):
+    """The index of a real checkpoint, whose entries say something else, sealed again."""
+    root = tmp_path_factory.getbasetemp() / f"resealed-{kind}"
+    if not root.exists():
+        shutil.copytree(written / kind, root)
+    entries = list(read_table((written / kind / "m-5.index").read_bytes()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(entries) - 1))
+        key, value = entries[at][0], bytearray(entries[at][1])
+        place = data.draw(st.integers(0, len(value)))
+        new = data.draw(st.sampled_from(LENGTHS) | st.binary(max_size=4))
+        value[place : place + data.draw(st.sampled_from((0, 1, len(new))))] = new
+        entries[at] = key, bytes(value)
+    (root / "m-5.index").write_bytes(index_of(entries))
+    answers(root, "tf_object", "m-5")
+
+
+@quietly
+@given(st.binary(max_size=300) | st.lists(st.sampled_from(STATE_WORDS)).map(b"".join))
+def test_arbitrary_state_files_have_an_answer(tmp_path, data):
+    """The text file `checkpoint`, of which nothing is known but its name."""
+    (tmp_path / "checkpoint").write_bytes(data)
+    assert named_in(tmp_path, {"m-5"}) <= {"m-5"}
 
 
 def archive(**members: bytes) -> bytes:

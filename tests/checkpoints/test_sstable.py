@@ -2,58 +2,23 @@ import contextlib
 import time
 
 import pytest
+from checkpoints.tables import Table, block, entry, table_of, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.checkpoints.formats.crc32c import crc32c, masked_crc32c
+from sidecar.checkpoints.formats.crc32c import crc32c, extend
 from sidecar.checkpoints.formats.protobuf import fields
-from sidecar.checkpoints.formats.sstable import MAGIC, read_table
+from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.errors import CorruptError
 
 
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def entry(shared: int, rest: bytes, value: bytes) -> bytes:
-    return varint(shared) + varint(len(rest)) + varint(len(value)) + rest + value
-
-
-def block(entries: bytes) -> bytes:
-    return entries + (0).to_bytes(4, "little") + (1).to_bytes(4, "little")
-
-
-class Table:
-    """Writes a table as leveldb does, or wrongly where a test says so."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def add(self, content: bytes, kind: bytes = b"\0") -> bytes:
-        """Append a block; the answer is its handle."""
-        handle = varint(len(self.data)) + varint(len(content))
-        self.data += content + kind + masked_crc32c(content + kind).to_bytes(4, "little")
-        return handle
-
-    def finish(self, handles: list[bytes]) -> bytes:
-        """Append indices and footer; the answer is the table."""
-        metaindex = self.add(block(b""))
-        index = self.add(block(b"".join(entry(0, b"%04d" % i, handle) for i, handle in enumerate(handles))))
-        return self.data + (metaindex + index).ljust(40, b"\0") + MAGIC.to_bytes(8, "little")
-
-
-def table_of(*contents: bytes, kind: bytes = b"\0") -> bytes:
-    table = Table()
-    return table.finish([table.add(content, kind) for content in contents])
-
-
-def test_known_checksum():
-    """The check value that RFC 3720 and every catalogue of CRCs give for CRC-32C."""
-    assert crc32c(b"123456789") == 0xE3069283
+@pytest.mark.parametrize(
+    ("data", "checksum"),
+    [(b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E)],
+)
+def test_known_checksums(data, checksum):
+    """The check value that every catalogue of CRCs gives for CRC-32C, and the examples of RFC 3720, B.4."""
+    assert crc32c(data) == checksum == extend(extend(0, data[:7]), data[7:])
 
 
 def test_prefixes_are_expanded():

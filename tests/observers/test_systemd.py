@@ -85,6 +85,15 @@ def test_stopping_is_said(environ, manager, clock, status, journal):
     assert manager()[-1] == ["STATUS=the daemon is draining; 3 pending", "STOPPING=1"]
 
 
+@pytest.mark.parametrize("name", ["a\nWATCHDOG=trigger", "no\udcfftext", "\x1b[31m"], ids=ascii)
+def test_odd_names_stay_in_their_line(environ, manager, clock, status, journal, name):
+    """The name of a checkpoint is no message to systemd, and one that is no text ends nothing."""
+    Notifier(environ, clock=clock)(status(unready=f"cannot read {name}"), journal.history)
+    assert manager() == [
+        ["READY=1", f"STATUS=cannot read {ascii(' '.join(name.split()))[1:-1]}; 3 pending", "WATCHDOG=1"]
+    ]
+
+
 def test_what_was_not_heard_is_said_again(environ, clock, status, journal, tmp_path):
     """A manager that was restarted (a socket that is gone for a while) hears everything at the next turn."""
     notify = Notifier(environ | {"NOTIFY_SOCKET": str(tmp_path / "later")}, clock=clock)

@@ -1,6 +1,8 @@
 """What is wrong with a checkpoint is told by kind and in a sentence; nothing is restored in part and kept silent."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,64 @@ def test_bits_are_the_checkpoints_own(trained, digits):
     other = digits.conv()
     tf.train.Checkpoint(net=other).read(trained.path("net_and_optimizer")).assert_existing_objects_matched()
     assert all(np.array_equal(one, two) for one, two in zip(model.get_weights(), other.get_weights(), strict=True))
+
+
+ODD_NAMES = (
+    "glob[1]-5",
+    "star*-5",
+    "any?-5",
+    "back\\slash-5",
+    os.fsdecode(b"no\xfftext-5"),
+    "line\nbreak-5",
+    "-d {x}%'-5",
+)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_names_that_are_patterns_or_no_text(copied, digits, tmp_path, refusal, name):
+    """TensorFlow cannot open some of them; the checkpoint and the folder around it may be named so all the same."""
+    from sidecar.worker.tensorflow.restore import restore
+
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in copied[1:]:
+        file.rename(folder / file.name.replace("ckpt-1", name))
+    model = digits.conv()
+    model(digits.held_out_arrays()[0][:1])
+    restore(model, str(folder / name), None)
+    kind, message = refusal(digits.Subclassed(), folder / name)
+    assert (kind, f"{folder / name} does not hold the model" in message) == ("mismatch", True)
+    (folder / f"{name}.index").unlink()
+    kind, message = refusal(digits.conv(), folder / name)
+    assert (kind, f"{folder / name} is gone" in message) == ("vanished", True)
+
+
+@pytest.mark.parametrize(
+    "children", [[0], [10**9], [-1], list(range(1, 200_000))], ids=["itself", "none", "minus", "many"]
+)
+def test_hostile_object_graphs(digits, refusal, tmp_path, children):
+    """Cycles, places that are not there, very many of one name: refused like any other checkpoint without the model."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import trackable_object_graph_pb2 as proto
+
+    from sidecar.worker.tensorflow.restore import GRAPH_KEY
+
+    graph = proto.TrackableObjectGraph()
+    root = graph.nodes.add()
+    for number, child in enumerate(children):
+        root.children.add(node_id=child, local_name=("model", "layers", "optimizer")[number] if number < 3 else "a")
+    for _ in children[1:] and [0, *children]:
+        graph.nodes.add()
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "m-1"),
+        tensor_names=[GRAPH_KEY],
+        shape_and_slices=[""],
+        tensors=[tf.constant(graph.SerializeToString())],
+    )
+    started = time.monotonic()
+    kind, _ = refusal(digits.conv(), tmp_path / "m-1")
+    assert kind in ("mismatch", "corrupt")
+    assert time.monotonic() - started < 60
 
 
 def test_own_restore_that_fails(copied, digits, tmp_path):

@@ -6,7 +6,8 @@ replaced by a rename, so what is read is always whole. Being named does not mean
 
 import os
 import re
-from pathlib import Path, PurePath
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import open_file, read_opened
@@ -14,10 +15,15 @@ from sidecar.errors import CheckpointError
 
 STATE_FILE: Final = "checkpoint"
 
-_MAX_BYTES: Final = 16 * 1024 * 1024
-_PATH: Final = re.compile(
-    rb"""[ \t]*(?:all_)?model_checkpoint_paths?[ \t]*:[ \t]*(?:"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)')""",
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_MOST_LINES: Final = 150_000  # two for each checkpoint: its path, and when it was saved
+_PATH: Final = re.compile(  # repeats possessively, since one that can go back remembers where, for each letter
+    rb"""[ \t]*+(?:all_)?model_checkpoint_paths?[ \t]*+:[ \t]*+"""
+    rb"""(?:"((?:[^"\\\n]++|\\.)*+)"|'((?:[^'\\\n]++|\\.)*+)')""",
 )
+_MARK: Final = b"model_checkpoint_path"
+_LONGEST_LINE: Final = 20_000  # PATH_MAX, every byte of it as an octal escape
+_MOST_PARENTS: Final = 100  # a writer uses one or two ways to name its own folder
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
 
@@ -25,9 +31,9 @@ _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v"
 _COARSE_SECONDS: Final = 2.0  # between two contents that the coarsest filesystem tells apart by their times
 
 
-def named_in(folder: Path) -> frozenset[str]:
-    """Names of the checkpoints in `folder` that its state file lists; a file that cannot be read lists none."""
-    return StateFile(folder).read(0.0)
+def named_in(folder: Path, among: Iterable[str]) -> frozenset[str]:
+    """Which of the names `among` those in `folder` its state file lists; a file that cannot be read lists none."""
+    return StateFile(folder).read(0.0).intersection(among)
 
 
 class StateFile:
@@ -40,7 +46,7 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hash = hash(b"")
-        self._names: dict[bytes, str | None] = {}  # every line, and the checkpoint that it names, if any
+        self._names: dict[bytes, str | None] = {}  # lines with a path, and the checkpoint here that it names, if any
         self._newest: set[bytes] = set()  # lines beside the list of all checkpoints: they name one of them again
         self._listed: frozenset[str] = frozenset()
         self._named: frozenset[str] = frozenset()
@@ -73,7 +79,8 @@ class StateFile:
         if hash(content) == self._hash:
             return
         self._hash = hash(content)
-        lines = set(content.split(b"\n"))
+        few = content if content.count(b"\n") <= _MOST_LINES else b""
+        lines = {line for line in few.split(b"\n") if _MARK in line and len(line) <= _LONGEST_LINE}
         new, gone = lines - self._names.keys(), self._names.keys() - lines
         here = _Here(self._folder)
         added = {line: _name_in(here, line) for line in new}
@@ -100,25 +107,25 @@ def _name_in(here: "_Here", line: bytes) -> str | None:
     found = _PATH.match(line)
     if found is None:
         return None
-    path = os.fsdecode(_unescape(found[1] if found[1] is not None else found[2]))
-    return PurePath(path).name if here.holds(path) else None
+    raw = found[1] or found[2] or b""
+    parent, name = os.path.split(os.fsdecode(_unescape(raw) if b"\\" in raw else raw))
+    return name if name and here.is_named(parent) else None
 
 
 class _Here:
-    """Whether a path lies directly in a folder, under any of the folder's names, remembering what was resolved."""
+    """Whether a path is one of a folder's names, remembering what was resolved."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = os.path.realpath(folder)
         self._answers: dict[str, bool] = {}
 
-    def holds(self, path: str) -> bool:
-        """Relative paths are relative to the folder; `..` is never followed, nor is a path that leaves the folder."""
-        parent, name = os.path.split(path)
-        if "\0" in path or name in ("", ".", "..") or ".." in parent.split("/"):
-            return False
-        if parent not in self._answers:
-            self._answers[parent] = os.path.realpath(Path(self._folder, parent)) == self._folder
-        return self._answers[parent]
+    def is_named(self, path: str) -> bool:
+        """A relative path starts at the folder; one with `..` in it is never followed."""
+        if path not in self._answers:
+            if "\0" in path or ".." in path.split("/") or len(self._answers) >= _MOST_PARENTS:
+                return False
+            self._answers[path] = os.path.realpath(Path(self._folder, path)) == self._folder
+        return self._answers[path]
 
 
 def _unescape(text: bytes) -> bytes:

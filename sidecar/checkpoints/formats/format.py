@@ -1,11 +1,15 @@
 """What a checkpoint format must be able to say about files, without its framework."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from sidecar.checkpoints.files import File, Listing
+from sidecar.errors import CheckpointError
+
+_LONGEST_NAME: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,22 @@ class Inspection:
     digest: str
     step: int | None
     files: tuple[str, ...]
+
+
+def shown(name: str | bytes) -> str:
+    """A name from inside a file, for a message: files may hold any, also long ones and such that steer terminals."""
+    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    text = text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
+    return text if text.isprintable() else repr(text)
+
+
+@contextlib.contextmanager
+def about(place: str) -> Iterator[None]:
+    """Say where it is that something is wrong."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise type(error)(f"{place}: {error}") from error
 
 
 class Format(Protocol):

@@ -54,6 +54,9 @@ class Hdf5:
         for file in listing.files.values():
             if file.name.endswith(self.suffixes) and not is_shard(file.name, beside):
                 yield Candidate(file.name, (file,))
+        for name in sorted(listing.escaping):
+            if name.endswith(self.suffixes) and not is_shard(name, beside):
+                yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the superblock; the digest is of the content, whole or in part. The step is not looked for in it."""

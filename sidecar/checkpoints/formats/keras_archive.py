@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
@@ -42,6 +42,8 @@ _FULL_32: Final = 0xFFFFFFFF
 STORED: Final = 0
 DEFLATED: Final = 8
 _CHUNK_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 1 << 28  # with the next: what Keras itself refuses to expand (`_reject_zip_extract_bomb`)
+_MAX_EXPANSION: Final = 100
 _ENCRYPTED: Final = 1
 _STREAMED: Final = 8  # sizes and checksum stand behind the data, and zeros in the local header
 
@@ -75,6 +77,9 @@ class KerasArchive:
         for file in listing.files.values():
             if file.name.endswith(self.suffixes):
                 yield Candidate(file.name, (file,))
+        for name in sorted(listing.escaping):
+            if name.endswith(self.suffixes):
+                yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the table against the file; the digest is of the members' names, sizes and checksums."""
@@ -97,8 +102,8 @@ class KerasArchive:
                 found = _crc_of(file, member, name)
                 if found != member.crc:
                     raise ChecksumError(
-                        f"{name}: {member.name} ({member.size} bytes) has the checksum {found:08x}, "
-                        f"the zip table says {member.crc:08x}"
+                        f"{name}: {shown(member.name)} ({member.size} bytes at {member.start}) has the checksum "
+                        f"{found:08x}, the zip table says {member.crc:08x}"
                     )
 
     def written_in_place(self, file: str) -> bool:
@@ -122,11 +127,11 @@ def read_members(file: BinaryIO, name: str) -> list[Member]:
     members, end = [], 0
     for entry, at, flags in entries:
         if not end <= at < offset:
-            raise CorruptError(f"{name}: {entry.name} lies at {at}, where something else does")
+            raise CorruptError(f"{name}: {shown(entry.name)} lies at {at}, where something else does")
         member = _located(file, entry, at, flags, name)
         end = member.start + member.stored_size
         if end > offset:
-            raise CorruptError(f"{name}: {entry.name} ends behind the data, at {end} of {offset} bytes")
+            raise CorruptError(f"{name}: {shown(entry.name)} ends behind the data, at {end} of {offset} bytes")
         members.append(member)
     names = [member.name for member in members]
     if len(set(names)) < len(names):
@@ -181,9 +186,16 @@ def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int,
         size, stored_size, at = _enlarged((size, stored_size, at), extra, name)
         member = Member(os.fsdecode(raw), method, crc, stored_size, size, at)
         if flags & _ENCRYPTED or method not in (STORED, DEFLATED):
-            raise CorruptError(f"{name}: {member.name!r} is encrypted or compressed in a way that Keras does not use")
+            raise CorruptError(
+                f"{name}: {shown(member.name)} is encrypted or compressed in a way that Keras does not use"
+            )
         if method == STORED and size != stored_size:
-            raise CorruptError(f"{name}: {member.name!r} has two sizes, {size} and {stored_size}")
+            raise CorruptError(f"{name}: {shown(member.name)} has two sizes, {size} and {stored_size}")
+        if size > _LARGE_BYTES and size > _MAX_EXPANSION * stored_size:
+            raise CorruptError(
+                f"{name}: {shown(member.name)} expands from {stored_size} bytes to {size}, "
+                f"more than {_MAX_EXPANSION}-fold: Keras does not read such members"
+            )
         yield member, at, flags
     if position != len(table):
         raise CorruptError(f"{name}: the zip table has {len(table) - position} bytes too many")
@@ -209,41 +221,60 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
     """The member with the place of its data, which its own header tells; both must agree."""
     header = os.pread(file.fileno(), _LOCAL_BYTES, at)
     if header[:4] != _LOCAL or len(header) < _LOCAL_BYTES:
-        raise CorruptError(f"{name}: {member.name!r} is not where the zip table says")
+        raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
     name_bytes, extra_bytes = _number(header, 26, 2), _number(header, 28, 2)
     if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_BYTES)) != member.name:
-        raise CorruptError(f"{name}: {member.name!r} has another name in its own header")
+        raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
     told = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
     small = tuple(min(each, _FULL_32) for each in (member.stored_size, member.size))
     known = (small, (_FULL_32, _FULL_32))  # a writer that reserved room for large sizes writes them elsewhere
     if told[0] != member.method or (not flags & _STREAMED and (told[1] != member.crc or told[2:] not in known)):
-        raise CorruptError(f"{name}: {member.name!r} has another size or checksum in its own header")
+        raise CorruptError(f"{name}: {shown(member.name)} has another size or checksum in its own header")
     start = at + _LOCAL_BYTES + name_bytes + extra_bytes
     return Member(member.name, member.method, member.crc, member.stored_size, member.size, start)
 
 
 def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
-    """Of the member's content, which is not longer than it says."""
-    position, end = member.start, member.start + member.stored_size
-    expand = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == DEFLATED else None
+    """Of the member's content, which has as many bytes as it says."""
     crc, size = 0, 0
-    while position < end:
-        part = os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)
-        if not part:
-            break  # the file became shorter: the checksum tells
-        position += len(part)
-        while part:
-            try:
-                data = part if expand is None else expand.decompress(part, _CHUNK_BYTES)
-            except zlib.error as error:
-                raise ChecksumError(f"{name}: {member.name} cannot be expanded: {error}") from error
-            part = b"" if expand is None else expand.unconsumed_tail
-            crc, size = zlib.crc32(data, crc), size + len(data)
-            if size > member.size:
-                raise ChecksumError(f"{name}: {member.name} is longer than the {member.size} bytes that it says")
-    if size < member.size:
-        raise ChecksumError(f"{name}: {member.name} has {size} bytes, the zip table says {member.size}")
+    for data in _expanded(file, member, name):
+        crc, size = zlib.crc32(data, crc), size + len(data)
+        if size > member.size:
+            break
+    if size != member.size:
+        more = "more than " if size > member.size else ""
+        raise ChecksumError(
+            f"{name}: {shown(member.name)} has {more}{min(size, member.size)} bytes, the zip table says {member.size}"
+        )
     return crc
+
+
+def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
+    """The member's content in small parts, whatever it expands to."""
+    if member.method == STORED:
+        yield from _stored(file, member)
+        return
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    for part in _stored(file, member):
+        left = part
+        while left and not inflate.eof:
+            try:
+                yield inflate.decompress(left, _CHUNK_BYTES)
+            except zlib.error as error:
+                raise ChecksumError(f"{name}: {shown(member.name)} cannot be expanded: {error}") from error
+            left = inflate.unconsumed_tail
+        if inflate.eof and (left or inflate.unused_data):
+            raise ChecksumError(f"{name}: {shown(member.name)} has something behind its compressed content")
+    while not inflate.eof and (data := inflate.decompress(b"", _CHUNK_BYTES)):
+        yield data  # all was taken in, and not all given out
+
+
+def _stored(file: BinaryIO, member: Member) -> Iterator[bytes]:
+    """The bytes as they lie in the file; fewer, if it became shorter."""
+    position, end = member.start, member.start + member.stored_size
+    while position < end and (part := os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)):
+        yield part
+        position += len(part)
 
 
 def _number(data: bytes, at: int, length: int) -> int:

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.checkpoints.files import Listing, read_file
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
-MAX_MAP_BYTES: Final = 16 * 1024 * 1024
-"""About 200,000 layers."""
+MAX_MAP_BYTES: Final = 4 * 1024 * 1024
+"""About 40,000 layers."""
+
+MAX_VALUES: Final = 200_000
+"""In a map: a name for each layer and shard. Any four bytes can be one, and need a hundred once they are read."""
 
 _MAX_SHARDS: Final = 100_000  # five digits
 
@@ -38,6 +41,9 @@ class KerasShards:
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every map, with all shards that lie beside it. A map names what was written, so it counts as named."""
         del folder
+        for name in sorted(listing.escaping):
+            if name.endswith(MAP_SUFFIX):
+                yield Candidate(name, (), leaving=name)
         for file in listing.files.values():
             if file.name.endswith(MAP_SUFFIX):
                 shards = _beside(file.name, listing.files)
@@ -85,26 +91,32 @@ def _is_numbered(rest: str) -> bool:
 
 def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
     """The number of bytes of all values, and the shards in order of their names."""
+    if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
+        raise CorruptError(f"{name} holds more than the {MAX_VALUES} values that a map may have")
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise IncompleteError(f"{name} is not all of a map: {error}") from error
+        raise IncompleteError(f"{name} is not all of a map: {shown(str(error))}") from error
     try:
         total, places = read["metadata"]["total_size"], read["weight_map"].values()
     except (AttributeError, KeyError, TypeError) as error:
-        raise CorruptError(f"{name} is no map of shards: {error!r}") from error
+        raise CorruptError(f"{name} is no map of shards: it lacks metadata.total_size or weight_map") from error
     named: set[str] = set()
     for place in places:
         for shard in place if isinstance(place, list) else [place]:
             # Keras opens the first shard by the name of the map, so a map that was renamed alone is of no use to it.
             if not isinstance(shard, str) or not _beside(name, {shard: None}):
-                raise CorruptError(f"{name} names {shard!r} as a shard, which is not named like one of its own")
+                raise CorruptError(f"{name} names {_told(shard)} as a shard, which is not named like one of its own")
             named.add(shard)
     if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < math.inf:
-        raise CorruptError(f"{name} says that its values have {total!r} bytes")
+        raise CorruptError(f"{name} says that its values have {_told(total)} bytes")
     if not named:
         raise IncompleteError(f"{name} names no shards")
     return total, tuple(sorted(named))
+
+
+def _told(value: Any) -> str:
+    return shown(str(value)) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
 def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:

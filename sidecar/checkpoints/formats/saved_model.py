@@ -23,7 +23,7 @@ from sidecar.checkpoints.files import (
     resolve,
     update_from_content,
 )
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
@@ -75,7 +75,8 @@ class SavedModel:
             linked = f"{folder / name}, its {VARIABLES} or its {ASSETS}"
             raise CorruptError(f"{linked} is a link: copy the folder there instead")
         try:
-            bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
+            with about(f"{name}/{VARIABLES}"):
+                bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
         except VanishedError as error:
             raise IncompleteError(f"{name} has a {MARKER}, but no {VARIABLES}/{VARIABLES}.index") from error
         digest.update(bundle.digest.encode())
@@ -92,7 +93,8 @@ class SavedModel:
     def check(self, folder: Path, name: str) -> None:
         """Every variable, as of any object checkpoint. Marker and assets have no checksum that can be computed here."""
         self.inspect(folder, name)  # the marker, too
-        _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
+        with about(f"{name}/{VARIABLES}"):
+            _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:
         """The index of the variables and the assets are."""
@@ -164,7 +166,7 @@ def _messages(file: BinaryIO, start: int, end: int, name: str) -> list[tuple[int
         head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):
-            raise CorruptError(f"{name} is no SavedModel: it has a field of wire type {tag & 7} at {position}")
+            raise CorruptError(f"it is no SavedModel: a field at {position} has the wire type {tag & 7}")
         value, at = read_varint(head, at)
         length = value if tag & 7 == BYTES else 0
         if tag & 7 == BYTES:

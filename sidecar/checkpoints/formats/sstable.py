@@ -15,7 +15,7 @@ takes time and memory proportional to the table.
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.crc32c import crc32c, extend, masked
 from sidecar.checkpoints.formats.protobuf import read_varint
 from sidecar.errors import CorruptError
 
@@ -78,8 +78,9 @@ def _read_block(table: bytes, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
     if offset + size + _TRAILER_BYTES > len(table) - _FOOTER_BYTES:
         raise CorruptError(f"a block of {size} bytes at {offset} ends behind its table")
     block, trailer = table[offset : offset + size], table[offset + size : offset + size + _TRAILER_BYTES]
-    if masked_crc32c(block + trailer[:1]) != int.from_bytes(trailer[1:], "little"):
-        raise CorruptError(f"the block at {offset} does not match its checksum")
+    told, found = int.from_bytes(trailer[1:], "little"), masked(extend(crc32c(block), trailer[:1]))
+    if found != told:
+        raise CorruptError(f"the block of {size} bytes at {offset} has the checksum {found:08x}, it says {told:08x}")
     if trailer[0] != _UNCOMPRESSED:
         compression = _COMPRESSIONS.get(trailer[0], f"type {trailer[0]}")
         raise CorruptError(f"the block at {offset} is compressed ({compression}); TensorFlow writes none, none is read")

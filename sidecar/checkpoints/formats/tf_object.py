@@ -18,17 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sidecar.checkpoints.files import File, Listing, open_file, read_file, resolve
+from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_of
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Inspection, about, shown
 from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.errors import CorruptError, IncompleteError
 
-MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
-"""About 300,000 tensors. Checking takes up to a second per MB, so this also bounds the time."""
+MAX_INDEX_BYTES: Final = 8 * 1024 * 1024
+"""About 150,000 tensors. Reading it takes up to half a second per MB, so this also bounds the time."""
+
+MAX_TENSORS: Final = 250_000
+"""No more fit into such an index, but for entries that say nothing."""
+
+MAX_SHARDS: Final = 100_000
+"""Five digits, as in their names."""
 
 _ENDINGS: Final = r"\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})"
 _FILE: Final = re.compile(rf"(?P<prefix>.+){_ENDINGS}", re.DOTALL)
@@ -63,19 +69,20 @@ class TfObject:
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Every prefix with an index; without one it is being written, or being deleted (the index goes first)."""
         files = listing.files
-        named = named_in(folder) if listing.named is None else listing.named
         by_prefix: dict[str, list[File]] = defaultdict(list)
         for file in files.values():
             if match := _FILE.fullmatch(file.name):
                 by_prefix[match["prefix"]].append(file)
+        named = named_in(folder, by_prefix) if listing.named is None else listing.named
+        leaving = {match["prefix"]: match[0] for match in map(_FILE.fullmatch, sorted(listing.escaping)) if match}
+        for prefix, outside in leaving.items():
+            yield Candidate(prefix, tuple(sorted(by_prefix.pop(prefix, ()))), prefix in named, leaving=outside)
         for prefix, parts in by_prefix.items():
             if index := files.get(f"{prefix}.index"):
                 # Under a constant prefix the state file names it all along, and new shards stand beside the old index
                 # for a moment. They are newer than it then, which otherwise happens only to copies of checkpoints.
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
-                leaving = next((name for name in sorted(listing.escaping) if name.startswith(f"{prefix}.")), None)
-                committed = prefix in named and not rewritten
-                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, committed, leaving)
+                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Parse the index, check all its checksums, and measure the shards; tensors are not read.
@@ -84,50 +91,47 @@ class TfObject:
         of the shards. So it does not change with the prefix or the folder.
         """
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
-        bundle = _read_bundle(index, step_key)
-        shards = tuple(f"{name}.data-{shard:05d}-of-{bundle.shards:05d}" for shard in _present(folder, name, bundle))
+        with about(f"{name}.index"):
+            bundle = _read_bundle(index, step_key)
         digest = hashlib.sha256(f"{self.name}\0{len(index)}\0".encode() + index)
-        for number, shard in enumerate(shards):
-            size = resolve(folder, shard).stat().st_size
+        shards = []
+        for number in range(bundle.shards):  # up to the first that is missing: their number is as untrusted as the rest
+            shard = f"{name}.data-{number:05d}-of-{bundle.shards:05d}"
+            size = size_of(folder, shard)
+            if size is None:
+                raise IncompleteError(f"{shard} is missing")
             if size < bundle.ends.get(number, 0):
                 raise IncompleteError(f"{shard} has {size} bytes, its tensors need {bundle.ends[number]}")
             digest.update(f"{size}\0".encode())
+            shards.append(shard)
         step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
 
     def check(self, folder: Path, name: str) -> None:
         """Every tensor against its masked CRC-32C."""
-        self.inspect(folder, name)
+        _, *shards = self.inspect(folder, name).files
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
-        bundle = _read_bundle(index, None)
-        shards = [f"{name}.data-{shard:05d}-of-{bundle.shards:05d}" for shard in _present(folder, name, bundle)]
-        check_tensors(folder, shards, _tensors(index))
+        check_tensors(folder, shards, _tensors(index, len(shards)))
 
     def written_in_place(self, file: str) -> bool:
         """Only the index is."""
         return file.endswith(".index")
 
 
-def _present(folder: Path, name: str, bundle: _Bundle) -> Iterator[int]:
-    """Count the shards up, stopping at the first that is missing: their number is as untrusted as the rest."""
-    for shard in range(bundle.shards):
-        if not (folder / f"{name}.data-{shard:05d}-of-{bundle.shards:05d}").is_file():
-            raise IncompleteError(f"{name}: shard {shard} of {bundle.shards} is missing")
-        yield shard
-
-
 def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
     entries = read_table(index)
     key, header = next(entries, (None, b""))
     if key != b"":
-        raise CorruptError("the index has no header")
+        raise CorruptError("it has no header")
     shards, byteorder = _read_header(header)
     ends: dict[int, int] = {}
     best: tuple[tuple[int, bool, int, str], Entry] | None = None
-    for key, value in entries:
+    for number, (key, value) in enumerate(entries):
+        if number >= MAX_TENSORS:
+            raise CorruptError(f"it holds more than {MAX_TENSORS} tensors")
         entry = _read_entry(value)
         if entry.shard >= shards:
-            raise CorruptError(f"a tensor is said to lie in shard {entry.shard} of {shards}")
+            raise CorruptError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
         ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
         if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
             rank = _step_rank(key.decode("utf-8", "replace"), step_key)
@@ -136,11 +140,14 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
     return _Bundle(shards, byteorder, ends, best and best[1])
 
 
-def _tensors(index: bytes) -> Iterator[tuple[str, Entry]]:
+def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
     """Every tensor by its key, in order of keys; those of slices have no data of their own."""
     for key, value in read_table(index):
-        if key:
-            yield key.decode("utf-8", "replace"), _read_entry(value)
+        entry = _read_entry(value) if key else None
+        if entry is not None and entry.size:
+            if entry.shard >= shards:  # another index than the one that was inspected
+                raise IncompleteError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
+            yield key, entry
 
 
 def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | None:
@@ -152,10 +159,9 @@ def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | N
     path = key.removesuffix(_VALUE)  # name-based savers of TF 1 write keys without it
     if step_key is not None:
         return (0, False, 0, path) if step_key in (key, path) else None
-    parts = path.split("/")
     for rank, leaf in enumerate(("_iterations", "iter")):  # Keras 3 and recent Keras 2; older Keras 2
-        if parts[-1] == leaf:
-            return rank, path != f"optimizer/{leaf}", len(parts), path
+        if path == leaf or path.endswith(f"/{leaf}"):
+            return rank, path != f"optimizer/{leaf}", path.count("/"), path
     for rank, name in enumerate(("step", "global_step"), start=2):
         if path == name:
             return rank, False, 1, path
@@ -167,8 +173,11 @@ def _read_integer(folder: Path, shard: str, bundle: _Bundle) -> int | None:
     assert entry is not None
     with open_file(folder, shard) as file:
         raw = os.pread(file.fileno(), entry.size, entry.offset)
-    if masked_crc32c(raw) != entry.crc:
-        raise CorruptError(f"{shard}: the training step does not match its checksum; index and data are of two saves")
+    if (found := masked_crc32c(raw)) != entry.crc:
+        raise CorruptError(
+            f"{shard}: the training step (at {entry.offset}) has the checksum {found:08x}, the index says "
+            f"{entry.crc:08x}: index and data are of two saves"
+        )
     step = int.from_bytes(raw, bundle.byteorder, signed=True)
     return step if step >= 0 else None
 
@@ -181,8 +190,8 @@ def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
             shards = _natural(value)
         elif (number, wire) == (2, VARINT):
             endianness = _natural(value)
-    if shards < 1:
-        raise CorruptError("the index names no shards")
+    if not 1 <= shards <= MAX_SHARDS:
+        raise CorruptError(f"it says that there are {shards} shards, of 1 to {MAX_SHARDS}")
     return shards, "big" if endianness else "little"
 
 
@@ -204,5 +213,5 @@ def _read_entry(message: bytes) -> Entry:
 
 def _natural(value: int | bytes) -> int:
     if isinstance(value, bytes) or value >= _INT64:
-        raise CorruptError("the index holds a negative number where none can be")
+        raise CorruptError("it holds a negative number where none can be")
     return value

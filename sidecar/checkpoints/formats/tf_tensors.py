@@ -1,14 +1,17 @@
 """The tensors of a TensorFlow checkpoint against the checksums that its index holds of them.
 
 Source: tensorflow `core/util/tensor_bundle/tensor_bundle.cc`, `WriteTensor`, `WriteStringTensor`, `WriteVariantTensor`.
-The checksum is a masked CRC-32C of the bytes as they lie in the shard, but for strings:
+The checksum is a masked CRC-32C of the bytes as they lie in the shard, but for two types:
 
-    lengths (varint64 each), masked CRC-32C of the lengths (4 bytes), the strings one after the other
+    strings   lengths (varint64 each), masked CRC-32C of the lengths (4 bytes), the strings one after the other
+    variants  each: length (varint64), serialized content, masked CRC-32C of all before (4 bytes)
 
-There the lengths take part as 32-bit numbers (64-bit ones where they do not fit), not as they are written.
+There a length takes part as a number of 32 bits (64 where they do not hold it, and for variants), not as it is written.
 """
 
+import contextlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +19,19 @@ from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import open_file
 from sidecar.checkpoints.formats.crc32c import extend, masked
+from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
-from sidecar.errors import ChecksumError, CorruptError
+from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
-_STRING: Final = 7  # DT_STRING (core/framework/types.proto)
+_STRING: Final = 7  # DT_STRING and DT_VARIANT (core/framework/types.proto)
+_VARIANT: Final = 21
 _CHUNK_BYTES: Final = 1 << 20
+_LENGTHS_BYTES: Final = 1 << 16
 _VARINT_BYTES: Final = 10
+_CRC_BYTES: Final = 4
 _HALF: Final = 1 << 32
+_SHORT: Final = re.compile(rb"[\0-\x7f]*")  # lengths of one byte each
+_OPEN_FILES: Final = 64  # far below what a process may hold; keys of all shards stand mixed in the index
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +47,83 @@ class Entry:
     shape: bytes  # a TensorShapeProto
 
 
-def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[str, Entry]]) -> None:
+def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]]) -> None:
     """Read every tensor once and compare.
 
     Raises:
         ChecksumError: names the shard, the tensor, and both checksums.
-        CorruptError: tensors lie over one another, so that reading them would take longer than their files are.
+        IncompleteError: a shard ends before its tensors do.
+        CorruptError: the tensors of a shard are longer than it is: they lie over one another, and reading all of them
+            would take longer than the file is.
     """
-    by_shard: dict[int, list[tuple[int, int, str, Entry]]] = {}
-    for key, entry in entries:
-        if entry.size:
-            by_shard.setdefault(entry.shard, []).append((entry.offset, entry.size, key, entry))
-    for number, tensors in by_shard.items():
-        end = 0
-        with open_file(folder, shards[number]) as file:
-            for offset, size, key, entry in sorted(tensors, key=lambda each: each[:3]):
-                if offset < end:
-                    raise CorruptError(f"{shards[number]}: the tensor {key} lies over the one before it")
-                end = offset + size
-                crc = _crc_of(file, entry)
-                if crc is None or masked(crc) != entry.crc:
-                    found = "no readable lengths" if crc is None else f"the checksum {masked(crc):08x}"
-                    raise ChecksumError(
-                        f"{shards[number]}: the tensor {key} ({size} bytes at {offset}) has {found}, "
-                        f"the index says {entry.crc:08x}"
-                    )
+    left: dict[int, int] = {}
+    with contextlib.ExitStack() as stack:
+        files: dict[int, BinaryIO] = {}
+        for key, entry in entries:
+            name = shards[entry.shard]
+            if entry.shard not in files:
+                if len(files) == _OPEN_FILES:
+                    stack.close()
+                    files.clear()
+                files[entry.shard] = stack.enter_context(open_file(folder, name))
+            file = files[entry.shard]
+            size = os.fstat(file.fileno()).st_size
+            if entry.offset + entry.size > size:
+                raise IncompleteError(f"{name} has {size} bytes, {shown(key)} needs {entry.offset + entry.size}")
+            left[entry.shard] = left.get(entry.shard, size) - entry.size
+            if left[entry.shard] < 0:
+                raise CorruptError(f"{name}: the tensor {shown(key)} lies over others: all are longer than the file")
+            crc = _crc_of(file, entry)
+            if crc is None or masked(crc) != entry.crc:
+                found = "no readable lengths" if crc is None else f"the checksum {masked(crc):08x}"
+                raise ChecksumError(
+                    f"{name}: the tensor {shown(key)} ({entry.size} bytes at {entry.offset}) has {found}, "
+                    f"the index says {entry.crc:08x}"
+                )
 
 
 def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
-    """None if the lengths of strings cannot be read."""
-    if entry.dtype != _STRING:
-        return _crc_of_bytes(file, 0, entry.offset, entry.offset + entry.size)
+    """None if the lengths of strings or variants cannot be read."""
+    end = entry.offset + entry.size
+    try:
+        if entry.dtype == _STRING:
+            crc, position = _crc_of_lengths(file, entry)
+            return _crc_of_bytes(file, crc, position, end)  # the checksum of the lengths takes part as it is written
+        if entry.dtype == _VARIANT:
+            return _crc_of_variants(file, entry)
+    except CorruptError:
+        return None
+    return _crc_of_bytes(file, 0, entry.offset, end)
+
+
+def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
+    """Of the lengths of all strings, and the position behind them."""
+    position, end, crc, left = entry.offset, entry.offset + entry.size, 0, _elements(entry)
+    while left:
+        part, at = os.pread(file.fileno(), min(_LENGTHS_BYTES, end - position), position), 0
+        while left and at < max(1, len(part) - _VARINT_BYTES):  # one that is cut stands whole in the next part
+            short = _SHORT.match(part, at)
+            count = min(left, short.end() - at) if short else 0
+            if count:
+                widened = bytearray(4 * count)
+                widened[::4] = part[at : at + count]
+                crc, at, left = extend(crc, bytes(widened)), at + count, left - count
+            else:
+                length, at = read_varint(part, at)
+                crc, left = extend(crc, length.to_bytes(4 if length < _HALF else 8, "little")), left - 1
+        position += at
+    return crc, position
+
+
+def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
     position, end, crc = entry.offset, entry.offset + entry.size, 0
     for _ in range(_elements(entry)):
-        head = os.pread(file.fileno(), min(_VARINT_BYTES, end - position), position)
-        try:
-            length, used = read_varint(head, 0)
-        except CorruptError:
-            return None
-        crc = extend(crc, length.to_bytes(4 if length < _HALF else 8, "little"))
-        position += used
-    return _crc_of_bytes(file, crc, position, end)  # the checksum of the lengths takes part as it is written
+        length, used = read_varint(os.pread(file.fileno(), min(_VARINT_BYTES, end - position), position), 0)
+        start, position = position + used, position + used + length + _CRC_BYTES
+        if position > end:
+            raise CorruptError("a variant is longer than its tensor")
+        crc = _crc_of_bytes(file, extend(crc, length.to_bytes(8, "little")), start, position)
+    return crc
 
 
 def _crc_of_bytes(file: BinaryIO, crc: int, position: int, end: int) -> int:
@@ -92,10 +137,11 @@ def _crc_of_bytes(file: BinaryIO, crc: int, position: int, end: int) -> int:
 
 
 def _elements(entry: Entry) -> int:
-    """How many strings the shape asks for; each takes at least a byte, so more than bytes cannot be."""
+    """How many elements the shape asks for; each takes at least a byte, so more than bytes cannot be."""
     count = 1
     for number, wire, value in fields(entry.shape):  # TensorShapeProto: dim = 2 {size = 1}
         if (number, wire) == (2, BYTES) and isinstance(value, bytes):
             sizes = [inner for at, kind, inner in fields(value) if (at, kind) == (1, VARINT)]
-            count *= sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
-    return min(count, entry.size)
+            size = sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
+            count = min(count * size, entry.size)
+    return count

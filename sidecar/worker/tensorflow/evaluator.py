@@ -27,6 +27,7 @@ from sidecar.worker.tensorflow.kept import Kept
 from sidecar.worker.tensorflow.measure import Measurement, chosen, measurement
 from sidecar.worker.tensorflow.outputs import by_output
 from sidecar.worker.tensorflow.pending import Pending
+from sidecar.worker.tensorflow.readable import readable
 from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
 from sidecar.worker.tensorflow.saved_graph import SavedGraph, is_saved_model
 from sidecar.worker.tensorflow.weights import Weights
@@ -88,7 +89,8 @@ class KerasEvaluator:
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         try:
-            function(self.model, path)
+            with readable(path) as plain:
+                function(self.model, plain)
         except Exception as error:
             if _is_gone(path):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error

@@ -21,7 +21,15 @@ _OF_STORAGE: Final = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, er
 
 def is_keras_file(path: str) -> bool:
     """Whether a checkpoint's path is that of a file, not the prefix of several or a folder."""
-    return path.endswith(_SUFFIXES) and not Path(path).is_dir() and not Path(f"{path}.index").exists()
+    return path.endswith(_SUFFIXES) and not Path(path).is_dir() and not has_index(path)
+
+
+def has_index(path: str) -> bool:
+    """Whether an object checkpoint of this prefix lies there; a name that is as long as names can be is none."""
+    try:
+        return Path(f"{path}.index").exists()
+    except OSError:
+        return False
 
 
 def load(model: Any, variables: list[Any], path: str) -> None:

@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
-from sidecar.worker.tensorflow.keras_file import is_keras_file, load
+from sidecar.worker.tensorflow.keras_file import has_index, is_keras_file, load
+from sidecar.worker.tensorflow.readable import readable
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
@@ -78,21 +79,26 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
         return
     root = make_root(model) if make_root is not None else None
     if Path(path).is_dir():
-        if Path(f"{path}.index").exists():  # TensorFlow's readers take the folder, whatever is in it
+        if has_index(path):  # TensorFlow's readers take the folder, whatever is in it
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies beside it: move one of them")
         path = str(Path(path, *_VARIABLES))
-    try:
-        reader = tf.train.load_checkpoint(path)
-        if not reader.has_tensor(GRAPH_KEY):
-            raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
-        graph = _object_graph(reader)
-        binding = _exported(model, variables, graph) or _find(model, variables, path, graph, root)
-        _check_types(variables, binding, reader)
-        _assign(variables, binding, path)
-        if binding.has_more:
-            _checkpoint(binding.candidate).restore(path).expect_partial()
-    except (tf.errors.OpError, DecodeError, IndexError) as error:
-        raise _named(error, path) from error
+    with readable(path) as plain:
+        try:
+            _restore(model, variables, plain, root)
+        except (tf.errors.OpError, DecodeError, IndexError) as error:
+            raise _named(error, plain) from error
+
+
+def _restore(model: Any, variables: list[Any], path: str, root: Any) -> None:
+    reader = tf.train.load_checkpoint(path)
+    if not reader.has_tensor(GRAPH_KEY):
+        raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
+    graph = _object_graph(reader)
+    binding = _exported(model, variables, graph) or _find(model, variables, path, graph, root)
+    _check_types(variables, binding, reader)
+    _assign(variables, binding, path)
+    if binding.has_more:
+        _checkpoint(binding.candidate).restore(path).expect_partial()
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -139,7 +145,7 @@ def _named(error: Exception, path: str) -> EvaluationError:
 def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
     """The one reading under which every variable of the model is in the checkpoint."""
     view = tf.train.CheckpointView(path)
-    children = [child.local_name for child in graph.nodes[0].children]
+    children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)  # of one name the last counts
     if root is not None:
         groups = [[_Candidate("", root)]]
     else:

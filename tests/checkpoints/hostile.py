@@ -1,0 +1,401 @@
+"""Files that are as bad as their format allows: what they claim, or expand to, has nothing to do with their size.
+
+Each function makes one in a folder; its sentence says what it does. The answer is the format, the name, and what is to
+be said of it; without a format it is the folder's listing that is to be bounded.
+"""
+
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpoints.tables import Table, block, bundle_entry, bundle_header, entry, index_of, table_of, varint
+
+from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.hdf5 import SIGNATURE
+from sidecar.checkpoints.formats.keras_shards import MAX_MAP_BYTES
+from sidecar.checkpoints.formats.sstable import MAGIC
+from sidecar.checkpoints.formats.tf_object import MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS
+
+Asked = tuple[str | None, str, str]
+MIB = 1 << 20
+HOSTILE: dict[str, Callable[[Path], Asked]] = {}
+
+
+def hostile(make: Callable[[Path], Asked]) -> Callable[[Path], Asked]:
+    HOSTILE[make.__name__] = make
+    return make
+
+
+def sparse(path: Path, size: int, head: bytes = b"") -> None:
+    """A file of a size, most of which takes no space."""
+    path.write_bytes(head)
+    os.truncate(path, size)
+
+
+# TensorFlow object checkpoints
+
+
+def bundle(folder: Path, index: bytes, said: str, data: bytes = b"") -> Asked:
+    assert len(index) <= MAX_INDEX_BYTES
+    (folder / "m.index").write_bytes(index)
+    (folder / "m.data-00000-of-00001").write_bytes(data)
+    return "tf_object", "m", said
+
+
+def footer(metaindex: bytes, index: bytes) -> bytes:
+    return (metaindex + index).ljust(40, b"\0") + MAGIC.to_bytes(8, "little")
+
+
+@hostile
+def a_block_of_2_to_the_62_bytes(folder: Path) -> Asked:
+    handle = varint(0) + varint(1 << 62)
+    return bundle(folder, bytes(100) + footer(handle, handle), "ends behind its table")
+
+
+@hostile
+def handles_of_ten_bytes(folder: Path) -> Asked:
+    handle = b"\xff" * 9 + b"\x01"
+    return bundle(folder, bytes(100) + footer(handle * 2, handle * 2), "ends behind its table")
+
+
+@hostile
+def a_block_that_says_it_expands_to_4_gib(folder: Path) -> Asked:
+    return bundle(folder, table_of(varint(1 << 32) + b"\0" * MIB, kind=b"\1"), "compressed (snappy)")
+
+
+@hostile
+def a_million_tensors(folder: Path) -> Asked:
+    entries = [(b"", bundle_header()), *((struct.pack(">I", number), b"") for number in range(10**6))]
+    return bundle(folder, index_of(entries), f"more than {MAX_TENSORS} tensors")
+
+
+@hostile
+def as_many_tensors_as_may_be(folder: Path) -> Asked:
+    crc = masked_crc32c(b"x")
+    entries = [(b"", bundle_header())]
+    for number in range(MAX_TENSORS):
+        entries.append((struct.pack(">I", number), bundle_entry(size=1, offset=number, crc=crc)))
+        if 31 * number > MAX_INDEX_BYTES:
+            break
+    return bundle(folder, index_of(entries), "whole", b"x" * len(entries))
+
+
+@hostile
+def as_many_blocks_as_fit(folder: Path) -> Asked:
+    table = Table()
+    content = block(b"")
+    parts, at, handles = [], 0, []
+    for _ in range(300_000):
+        parts.append(content + b"\0" + masked_crc32c(content + b"\0").to_bytes(4, "little"))
+        handles.append(varint(at) + varint(len(content)))
+        at += len(parts[-1])
+    table.data = b"".join(parts)
+    return bundle(folder, table.finish(handles), "no header")
+
+
+@hostile
+def more_shards_than_any(folder: Path) -> Asked:
+    return bundle(folder, index_of([(b"", bundle_header(1 << 62))]), f"of 1 to {MAX_SHARDS}")
+
+
+@hostile
+def a_shard_for_each_tensor(folder: Path) -> Asked:
+    entries = [(struct.pack(">I", number), bundle_entry(shard=number, size=1)) for number in range(MAX_SHARDS)]
+    return bundle(folder, index_of([(b"", bundle_header(MAX_SHARDS)), *entries]), "m.data-00000-of-100000 is missing")
+
+
+@hostile
+def half_a_gigabyte_of_keys(folder: Path) -> Asked:
+    key, path = b"/" * 60_000, b"/_iterations"
+    scalar = bundle_entry(dtype=9, size=8)
+    repeated = b"".join(entry(60_000, struct.pack(">H", number) + path, scalar) for number in range(8_000))
+    large = entry(0, b"", bundle_header() + b"\x1a" + varint(7 * MIB) + bytes(7 * MIB))
+    return bundle(folder, table_of(block(large + entry(0, key, b"") + repeated)), "has 0 bytes")
+
+
+@hostile
+def millions_of_fields_in_an_entry(folder: Path) -> Asked:
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", b"\x08\0" * (MAX_INDEX_BYTES // 4))]), "whole")
+
+
+@hostile
+def a_tensor_read_again_and_again(folder: Path) -> Asked:
+    data = bytes(MIB)
+    one = bundle_entry(size=MIB, crc=masked_crc32c(data))
+    entries = [(b"", bundle_header()), *((struct.pack(">I", number), one) for number in range(100_000))]
+    return bundle(folder, index_of(entries), "lies over others", data)
+
+
+@hostile
+def strings_of_a_million_dimensions(folder: Path) -> Asked:
+    size = varint((1 << 63) - 1)
+    dimension = b"\x12" + varint(len(size) + 1) + b"\x08" + size
+    shape = dimension * (7 * MIB // len(dimension))
+    one = bundle_entry(dtype=7, size=MIB, shape=shape)
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "the index says", bytes(MIB))
+
+
+@hostile
+def a_million_strings_of_odd_lengths(folder: Path) -> Asked:
+    shape = b"\x12\x04\x08" + varint(10**6)
+    data = b"\x80\x01\x05" * MIB
+    one = bundle_entry(dtype=7, size=len(data), shape=shape)
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "the index says", data)
+
+
+@hostile
+def a_variant_that_ends_behind_its_file(folder: Path) -> Asked:
+    data = varint(1 << 62) + bytes(100)
+    one = bundle_entry(dtype=21, size=len(data))
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "no readable lengths", data)
+
+
+# The text file `checkpoint`
+
+
+def state(folder: Path, content: bytes) -> Asked:
+    (folder / "checkpoint").write_bytes(content)
+    for name in ("m.index", "m.data-00000-of-00001"):
+        (folder / name).write_bytes(b"")
+    return None, "m", "whole"
+
+
+@hostile
+def a_state_file_of_a_gigabyte(folder: Path) -> Asked:
+    asked = state(folder, b"")
+    os.truncate(folder / "checkpoint", 1 << 30)
+    return asked
+
+
+@hostile
+def a_name_of_16_megabytes(folder: Path) -> Asked:
+    return state(folder, b'model_checkpoint_path: "' + b"a" * (16 * MIB - 100) + b'"\n')
+
+
+@hostile
+def a_name_of_16_megabytes_without_an_end(folder: Path) -> Asked:
+    return state(folder, b"model_checkpoint_path: '" + b"a" * (16 * MIB - 100))
+
+
+@hostile
+def millions_of_escapes(folder: Path) -> Asked:
+    return state(folder, b'model_checkpoint_path: "' + b"\\141" * (4 * MIB - 100) + b'"\n')
+
+
+@hostile
+def millions_of_escapes_without_an_end(folder: Path) -> Asked:
+    return state(folder, b'model_checkpoint_path: "' + b"\\a" * (8 * MIB - 100))
+
+
+@hostile
+def half_a_million_names(folder: Path) -> Asked:
+    return state(folder, b"".join(b'model_checkpoint_path:"%05x"\n' % number for number in range(500_000)))
+
+
+@hostile
+def a_name_in_400_000_folders(folder: Path) -> Asked:
+    return state(folder, b"".join(b'model_checkpoint_path:"%05x/m"\n' % number for number in range(400_000)))
+
+
+@hostile
+def text_nested_a_million_deep(folder: Path) -> Asked:
+    return state(folder, b"a {\n" * (4 * MIB - 1))
+
+
+# Zip archives
+
+
+def archive(folder: Path, content: bytes, said: str) -> Asked:
+    (folder / "m.keras").write_bytes(content)
+    return "keras", "m.keras", said
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name in ("metadata.json", "config.json"):
+            if name not in members:
+                file.writestr(name, "{}")
+        for name, content in members.items():
+            file.writestr(name, content, method)
+    return made.getvalue()
+
+
+def declaring(content: bytes, size: int) -> bytes:
+    """The last member says that it expands to so many bytes."""
+    changed = bytearray(content)
+    for signature, at in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
+        position = changed.rfind(signature) + at
+        changed[position : position + 4] = size.to_bytes(4, "little")
+    return bytes(changed)
+
+
+@hostile
+def a_directory_of_2_to_the_62_bytes(folder: Path) -> Asked:
+    record = b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1 << 60, 1 << 60, 1 << 62, 0)
+    locator = b"PK\6\7" + struct.pack("<IQI", 0, 0, 1)
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    return archive(folder, record + locator + end, "the zip table ends at")
+
+
+@hostile
+def a_million_members(folder: Path) -> Asked:
+    table = (b"PK\1\2" + bytes(42)) * 10**6
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 0xFFFE, 0xFFFE, len(table), 0, 0)
+    return archive(folder, table + end, "more than any model needs")
+
+
+@hostile
+def as_many_members_as_may_be(folder: Path) -> Asked:
+    return archive(folder, zipped({f"{number:x}": b"" for number in range(60_000)}, zipfile.ZIP_STORED), "holds no")
+
+
+@hostile
+def as_many_members_in_one_place(folder: Path) -> Asked:
+    local = b"PK\3\4" + bytes(22) + struct.pack("<HH", 1, 0) + b"a"
+    one = b"PK\1\2" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"a"
+    table = one * 65_000
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 65_000, 65_000, len(table), len(local), 0)
+    return archive(folder, local + table + end, "where something else does")
+
+
+@hostile
+def a_comment_of_end_records(folder: Path) -> Asked:
+    end = b"PK\5\6" + bytes(16) + struct.pack("<H", 60_000)
+    return archive(folder, end + b"PK\5\6" * 16_000, "does not end with its zip table")
+
+
+@hostile
+def weights_that_say_they_are_4_gib(folder: Path) -> Asked:
+    content = declaring(zipped({"model.weights.h5": bytes(16 * MIB)}), 0xFFFFFFF0)
+    return archive(folder, content, "Keras does not read such members")
+
+
+@hostile
+def weights_that_expand_a_thousandfold(folder: Path) -> Asked:
+    return archive(folder, zipped({"model.weights.h5": bytes(100 * MIB)}), "whole")
+
+
+@hostile
+def a_configuration_that_expands_a_thousandfold(folder: Path) -> Asked:
+    content = zipped({"model.weights.h5": b"", "config.json": bytes(100 * MIB)})
+    return archive(folder, declaring(content, 100), "has more than 100 bytes")
+
+
+@hostile
+def compressed_weights_with_a_tail_of_gigabytes(folder: Path) -> Asked:
+    """The stream ends after some bytes; what is behind it counts as the member, too."""
+    squeeze = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    stream = squeeze.compress(b"weights") + squeeze.flush()
+    content, table = b"", b""
+    for name, data in ((b"metadata.json", b""), (b"config.json", b""), (b"model.weights.h5", stream)):
+        sizes = (len(data) + (1 << 30), 7) if data else (0, 0)
+        crc = zlib.crc32(b"weights") if data else 0
+        told = struct.pack("<HHHHIIIHH", 0, 8, 0, 0, crc, *sizes, len(name), 0)
+        table += b"PK\1\2\x14\0\x14\0" + told + bytes(10) + struct.pack("<I", len(content)) + name
+        content += b"PK\3\4\x14\0" + told + name + data
+    sparse(folder / "m.keras", start := len(content) + (1 << 30), content)
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 3, 3, len(table), start, 0)
+    with (folder / "m.keras").open("ab") as file:
+        file.write(table + end)
+    return "keras", "m.keras", "something behind its compressed content"
+
+
+# Maps of shards
+
+
+def map_of(folder: Path, content: bytes, said: str) -> Asked:
+    (folder / "m.weights.json").write_bytes(content)
+    return "keras_shards", "m.weights.json", said
+
+
+@hostile
+def a_map_nested_100_000_deep(folder: Path) -> Asked:
+    return map_of(folder, b'{"a":' * 100_000, "not all of a map")
+
+
+@hostile
+def a_map_of_a_gigabyte(folder: Path) -> Asked:
+    sparse(folder / "m.weights.json", 1 << 30)
+    return "keras_shards", "m.weights.json", f"larger than the {MAX_MAP_BYTES} bytes"
+
+
+@hostile
+def a_map_of_a_million_lists(folder: Path) -> Asked:
+    return map_of(folder, b"[" + b"[]," * (MAX_MAP_BYTES // 3 - 10) + b"[]]", "more than the 200000 values")
+
+
+@hostile
+def a_map_of_wide_letters(folder: Path) -> Asked:
+    letters = "\U0001f600" + "a" * (MAX_MAP_BYTES - 1000)
+    return map_of(folder, json.dumps({"weight_map": letters}, ensure_ascii=False).encode(), "no map of shards")
+
+
+@hostile
+def a_map_with_a_number_of_a_million_digits(folder: Path) -> Asked:
+    return map_of(folder, b'{"metadata": {"total_size": ' + b"9" * 10**6 + b"}}", "not all of a map")
+
+
+@hostile
+def a_map_that_names_a_long_shard(folder: Path) -> Asked:
+    places = {"metadata": {"total_size": 1}, "weight_map": {"a": "b" * (3 * MIB)}}
+    return map_of(folder, json.dumps(places).encode(), "not named like one of its own")
+
+
+@hostile
+def a_map_of_nested_places(folder: Path) -> Asked:
+    places = b"[" * 900 + b"]" * 900
+    return map_of(folder, b'{"metadata": {"total_size": 1}, "weight_map": {"a": ' + places + b"}}", "names a list")
+
+
+# HDF5
+
+
+@hostile
+def addresses_of_8_bytes(folder: Path) -> Asked:
+    head = SIGNATURE + bytes([0, 0, 0, 0, 0, 8, 8, 0]) + bytes(8) + b"\0" * 8 + b"\xff" * 24 + bytes(64)
+    (folder / "m.h5").write_bytes(head)
+    return "hdf5", "m.h5", "its superblock says"
+
+
+@hostile
+def addresses_of_255_bytes(folder: Path) -> Asked:
+    (folder / "m.h5").write_bytes(SIGNATURE + bytes([0, 0, 0, 0, 0, 255, 255, 0]) + bytes(500))
+    return "hdf5", "m.h5", "addresses of 255 bytes"
+
+
+@hostile
+def a_terabyte_of_hdf5(folder: Path) -> Asked:
+    numbers = struct.pack("<QQQQQQ", 0, 0, 1 << 40, 0, 0, 96)
+    sparse(folder / "m.h5", 1 << 40, SIGNATURE + bytes([0, 0, 0, 0, 0, 8, 8, 0]) + bytes(8) + numbers)
+    return "hdf5", "m.h5", "whole"
+
+
+# SavedModels
+
+
+def marker(folder: Path, content: bytes, said: str, size: int | None = None) -> Asked:
+    (folder / "m").mkdir()
+    sparse(folder / "m" / "saved_model.pb", len(content) if size is None else size, content)
+    return "saved_model", "m", said
+
+
+@hostile
+def an_outline_of_a_million_fields(folder: Path) -> Asked:
+    return marker(folder, b"\x08\x01" * 10**6, "its outline needs")
+
+
+@hostile
+def a_graph_of_2_to_the_63_bytes(folder: Path) -> Asked:
+    return marker(folder, b"\x12" + varint(1 << 63) + bytes(100), "its outline needs")
+
+
+@hostile
+def a_graph_of_a_terabyte(folder: Path) -> Asked:
+    head = b"\x12" + varint((1 << 40) - 7)
+    return marker(folder, head, "variables.index", 1 << 40)
