@@ -15,6 +15,7 @@ from sidecar.checkpoints.catalog import restore_path
 from sidecar.clock import Clock
 from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Open, Request, Visit
 from sidecar.daemon.crew import Crew
+from sidecar.daemon.farewell import Farewell
 from sidecar.daemon.part import Ending, Part
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
@@ -32,7 +33,6 @@ _EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: 
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
-_FAREWELL_BEATS: Final = 2  # after the time to drain, for storage to take what is left to say
 
 
 class Woke:
@@ -110,9 +110,7 @@ class Daemon:
     _woken: bool = True
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
-    _drain_by: float | None = None
-    _leaving: int | None = None  # the exit code, once the last heartbeat is written
-    _leave_by: float = float("inf")  # whether it is written or not
+    _farewell: Farewell = field(init=False)
     _heard: bool = False  # of a record that may be there
     _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
     _folded: int = 0  # plans in the newest snapshot, as far as this node knows
@@ -121,6 +119,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._ticked_at = self._answered_at = self.clock.now()
+        self._farewell = Farewell(self.timing.drain, self.timing.beat, self.timing.storage)
         if self.crew is None:
             self.world.state = "ready"
 
@@ -252,8 +251,8 @@ class Daemon:
                 self.log.info("file_events_unavailable", reason=answer.watch_problem, remedy="sweeps find everything")
             self._watch_problem = answer.watch_problem
             self._warn_of_nothing(now)
-        if visit.heartbeat.state == "left" and self._leaving is not None:
-            self.exit = self._leaving
+        if visit.heartbeat.state == "left" and self._farewell.code is not None:
+            self.exit = self._farewell.code
 
     def _warn_of_nothing(self, now: float) -> None:
         """Say once that the directory stays empty: training may save elsewhere."""
@@ -333,13 +332,12 @@ class Daemon:
             self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
 
     def _terminate(self, message: Terminate, now: float) -> None:
-        if self._drain_by is not None:
+        if self._farewell.draining:
             self.log.warning("stopped_at_once", signal=message.signal)
             self.exit = 0
             return
-        self._drain_by = now + self.timing.drain
-        self._leave_by = min(self._leave_by, self._drain_by + _FAREWELL_BEATS * self.timing.beat)
-        if self._leaving is None:
+        self._farewell.drain(now)
+        if self._farewell.code is None:
             self.world.state = "draining"
         hint = "the evaluation may end first; the same signal again stops at once"
         self.log.info("draining", signal=message.signal, evaluating=self._part is not None, hint=hint)
@@ -347,8 +345,7 @@ class Daemon:
     # -- act -------------------------------------------------------------------------------------------------------
 
     def _tend(self, crew: Crew, now: float) -> None:
-        stopping = self._drain_by is not None or self._leaving is not None
-        for overrun in crew.tend(now, filling=not stopping, evaluating=self.world.history.open is not None):
+        for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
             if self._part is not None:
                 self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
         if (broken := self.world.broken_group(now)) is not None:
@@ -365,24 +362,23 @@ class Daemon:
     def _wind_down(self, now: float) -> None:
         """Once told to stop: leave as soon as no plan needs this node, and go, heard or not, when the time is over."""
         proposing = self._asked is not None and isinstance(self._asked[0], CreatePlan)
-        if self._drain_by is not None and self._part is None and not proposing:
+        if self._farewell.draining and self._part is None and not proposing:
             self._leave(0, now)
-        if self._leaving is not None and self.world.run is None:
-            self.exit = self._leaving  # nobody knows of this node
-        elif now >= self._leave_by:
+        if self._farewell.code is not None and self.world.run is None:
+            self.exit = self._farewell.code  # nobody knows of this node
+        elif self._farewell.is_over(now):
             self.log.warning("left_unheard", unready=self._unready(now))
-            self.exit = self._leaving or 0
+            self.exit = self._farewell.code or 0
 
     def _leave(self, code: int, now: float) -> None:
-        if self._leaving is None:
-            self._leaving, self.world.state = code, "left"
-            self._leave_by = min(self._leave_by, now + self.timing.storage)
+        if self._farewell.leave(code, now):
+            self.world.state = "left"
 
     def _take_part(self, part: Part, now: float) -> None:
         """Start the own workers once this node sees the checkpoint; give up if it is stopped meanwhile."""
         if part.ending is not None:
             return
-        if self._drain_by is not None and now >= self._drain_by:
+        if self._farewell.drained(now):
             part.fail("drained", "the daemon was stopped before the evaluation ended", None, now)
         elif not part.started and not self._is_absent(now):
             checkpoint = part.plan.checkpoint
@@ -422,7 +418,7 @@ class Daemon:
 
     def _look_due(self) -> float:
         """When to look at checkpoints; not before it is known which of them are settled, or all would be pinned."""
-        if self.crew is None or not self.world.caught_up or self._leaving is not None:
+        if self.crew is None or not self.world.caught_up or self._farewell.code is not None:
             return float("inf")
         return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep)
 
@@ -453,9 +449,9 @@ class Daemon:
         plan, part = self.world.history.open, self._part
         if plan is not None and part is not None and part.ending is not None:
             return self._end(part, part.ending, now) or self._listen(now)
-        if self._leaving is not None or (plan is None and self.world.task is None):
+        if self._farewell.code is not None or (plan is None and self.world.task is None):
             return None
-        action = decide(self.world.view(now, draining=self._drain_by is not None), self.rules, now)
+        action = decide(self.world.view(now, draining=self._farewell.draining), self.rules, now)
         if isinstance(action, Propose):
             self._decided = self.world.history.through + 1, now
             return CreatePlan(self.scribe.plan(action))
@@ -483,7 +479,7 @@ class Daemon:
         if ending.fail is not None:
             return CreateOutcome(self.scribe.failure(part.plan, ending.fail)) if now >= ending.at else None
         nobody_before = set(part.before) <= self.world.lost(now).keys()
-        if now < ending.at and not nobody_before and self._drain_by is None:
+        if now < ending.at and not nobody_before and not self._farewell.draining:
             return None
         return CreateOutcome(self.scribe.success(part, self._agree_seconds, now))
 
