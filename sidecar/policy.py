@@ -339,19 +339,18 @@ def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[M
 
 def _idle(view: View, rules: Rules, now: float) -> Stop | Wait:
     """Nothing is left to do: whether that is the end."""
-    failed = _failed(view)
     if not rules.wait:
         # Long enough for what is named and broken to be given up by the catalog first.
         end = now if view.incomplete_since is None else view.incomplete_since + rules.visibility + rules.settle
         if now < end:
             return Wait(end, "something there is not complete yet")
-        return Stop("everything there is evaluated (--no-wait)", failed)
+        return Stop("everything there is evaluated (--no-wait)", _failed(view))
     if rules.stop_after_step is not None and view.history.last_step >= rules.stop_after_step:
-        return Stop(f"step {rules.stop_after_step} is evaluated (stop_after_step)", failed)
+        return Stop(f"step {rules.stop_after_step} is evaluated (stop_after_step)", _failed(view))
     if rules.stop_idle is not None:
         end = view.active_at + rules.stop_idle
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
-        return Stop(why, failed) if now >= end else Wait(end, "nothing to do")
+        return Stop(why, _failed(view)) if now >= end else Wait(end, "nothing to do")
     return Wait(why="nothing to do")
 
 
