@@ -195,7 +195,7 @@ class History:
 
     def unsettled(self, keys: Iterable[Key], task: str | None) -> list[Key]:
         """Those of many that need a further plan, in their order; tens of thousands take some milliseconds."""
-        left = filterfalse(self.succeeded.__contains__, keys)
+        left = filterfalse(self.succeeded.__contains__, keys) if self.succeeded else keys
         if self.failed_tasks:
             return [key for key in left if not self.is_settled(key, task)]
         return list(filterfalse(self.settled.__contains__, left))
