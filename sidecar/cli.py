@@ -131,7 +131,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Evaluate one checkpoint, once, here; nothing is written to the journal."""
-    from sidecar.checkpoints.catalog import check, inspect_one
+    from sidecar.checkpoints.single import check, inspect_one
     from sidecar.commands.compose import make_join, make_workers
     from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
     from sidecar.commands.show import print_result, shown_progress

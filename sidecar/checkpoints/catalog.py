@@ -7,95 +7,25 @@ which checkpoint is wanted is not.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import File, Listing, list_files, read_file, sampled_digest
+from sidecar.checkpoints.files import File, sampled_digest
 from sidecar.checkpoints.folder import Folder
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection, family
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
+from sidecar.checkpoints.found import Found, Look, written_at
+from sidecar.checkpoints.held import Held
 from sidecar.checkpoints.marker import Marker
+from sidecar.checkpoints.single import STEP_PATTERN, as_checkpoint, step_in
 from sidecar.clock import Clock
-from sidecar.errors import CheckpointError, IncompleteError, RecordError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Key, Settlement, loads
-
-STEP_PATTERN: Final = r"-(\d+)$"
-"""Where the step stands in a name, if the checkpoint itself holds none: `ckpt-500`."""
-
-PIN_RECORD: Final = ".checkpoint.json"
-"""What a pin holds, in its own words: still known when its content cannot be read any more."""
-
-_MAX_RECORD_BYTES: Final = 64 * 1024
+from sidecar.errors import CheckpointError, StorageError, VanishedError
+from sidecar.records import Key, Settlement
 
 _PINS: Final = "/pins"  # among families, of which none is named with a slash
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
-
-    checkpoint: Checkpoint
-    folder: Path  # absolute; holds its files now
-    written_at: float  # wall seconds, by the storage's clock: the newest modification of its files
-    seen_at: float  # `Clock.now()` of the look that first found it complete
-    files: tuple[File, ...] = ()  # what it consists of, as this look saw it
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenPin:
-    """A pin that does not hold what it should; `certain` once that has been so for `corrupt_after_seconds`."""
-
-    found: Found  # what it should hold
-    why: str
-    certain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one look saw.
-
-    `found` is in order of discovery, within one look by step and natural order of names. `corrupt` tells of each broken
-    checkpoint once: in the look that gave it up. `waiting` has (name, reason) of what is not complete, or not yet.
-    `missing`: the directory does not exist.
-
-    `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
-
-    `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
-    objects of the look before: who keeps them need not compare tens of thousands of checkpoints.
-    """
-
-    found: tuple[Found, ...]
-    corrupt: tuple[Settlement, ...]
-    waiting: tuple[tuple[str, str], ...]
-    missing: bool
-    by_key: Mapping[Key, Found] = field(default_factory=dict, compare=False)
-    pinned: Mapping[Key, Found] = field(default_factory=dict, compare=False)
-    broken: tuple["BrokenPin", ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.by_key) != len(self.found):
-            object.__setattr__(self, "by_key", {each.checkpoint.key: each for each in self.found})
-            pinned = {key: each for key, each in self.by_key.items() if each.checkpoint.pin is not None}
-            object.__setattr__(self, "pinned", pinned)
-
-    def changed(self, changes: Mapping[Key, Found | None]) -> "Look":
-        """The same, but for these; None: it is not found after all."""
-        if not changes:
-            return self
-        by_key, pinned = dict(self.by_key), dict(self.pinned)
-        for key, found in changes.items():
-            if found is None:
-                by_key.pop(key, None)
-            else:
-                by_key[key] = found
-            if found is None or found.checkpoint.pin is None:
-                pinned.pop(key, None)
-            else:
-                pinned[key] = found
-        return replace(self, found=tuple(by_key.values()), by_key=by_key, pinned=pinned)
 
 
 @dataclass(slots=True)
@@ -150,7 +80,6 @@ class Catalog:
         looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
-        self._pins = pins.absolute()
         self._settle_seconds = settle_seconds
         self._corrupt_after_seconds = corrupt_after_seconds
         self._step_key = step_key
@@ -167,9 +96,13 @@ class Catalog:
         # Families in which time alone may change something: when at the latest, and until when each sweep looks.
         self._open: dict[str, tuple[float, float]] = {}
         self._lying: dict[Key, Found] = {}
-        self._held: dict[Key, Found] = {}
-        self._pinned: dict[str, tuple[tuple[int, int, int], Found]] = {}
-        self._broken: dict[str, tuple[Found, str, float]] = {}  # pins that cannot be read: why, and since when
+        self._held = Held(
+            pins,
+            corrupt_after_seconds=corrupt_after_seconds,
+            step_key=step_key,
+            step_pattern=self._step_pattern,
+            looked=looked,
+        )
         self._affected: set[Key] = set()
         self._found: dict[Key, Found] = {}
         self._in_order: tuple[Found, ...] = ()
@@ -195,15 +128,16 @@ class Catalog:
             self._forget_root()
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
-        self._look_at_pins(now)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
+        # After the directory: what is pinned and deleted meanwhile is seen in one of them.
+        self._affected |= self._held.look(now)
+        self._note_reasons(_PINS, self._held.reasons)
         if self._affected:
             self._merge(now)
         if self._waiting is None:
             self._waiting = tuple(chain.from_iterable(self._reasons.values()))
         corrupt, self._untold = tuple(self._untold), []
-        after = now - self._corrupt_after_seconds
-        broken = tuple(BrokenPin(found, why, since <= after) for found, why, since in self._broken.values())
-        return Look(self._in_order, corrupt, self._waiting, missing, self._found, self._held, broken)
+        held = self._held
+        return Look(self._in_order, corrupt, self._waiting, missing, self._found, held.found, held.broken)
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
 
@@ -223,7 +157,7 @@ class Catalog:
         if sweep:
             turn = (each for each in self._folder.to_compare(now) if each not in dirty)
             dirty |= {each for each in turn if not self._is_as_before(directory, each)}
-        for each in list(dirty):
+        for each in sorted(dirty):
             self._looked()
             self._look_at(directory, each, now)
             dirty.discard(each)
@@ -320,14 +254,14 @@ class Catalog:
             return f"whole, but {self._marker.path(judged.name, is_folder=is_folder)} is not there (complete_marker)"
         needed = set(judged.verdict.files)
         files = tuple(file for file in candidate.files if file.name in needed)
-        checkpoint = self._checkpoint(judged.format, judged.name, judged.verdict)
+        checkpoint = as_checkpoint(judged.format, judged.name, judged.verdict, self._step_pattern)
         judged.files = files if files == judged.files else judged.files
-        judged.found, judged.verdict = Found(checkpoint, self._root, _written_at(files), now, files), None
+        judged.found, judged.verdict = Found(checkpoint, self._root, written_at(files), now, files), None
         return None
 
     def _give_up(self, judged: _Judged, error: CheckpointError) -> Settlement:
         digest = sampled_digest(self._root, (file.name for file in judged.files))
-        step = _step_in(judged.name, judged.format, self._step_pattern)
+        step = step_in(judged.name, judged.format, self._step_pattern)
         return Settlement(judged.name, digest, step, "corrupt", str(error))
 
     def _note(self, name: str, before: Iterable[_Judged], judged: list[_Judged]) -> None:
@@ -380,80 +314,13 @@ class Catalog:
         for name in [each for each in self._reasons if not each.startswith("/")]:
             self._note_reasons(name, ())
 
-    # -- pins ------------------------------------------------------------------------------------------------------
-
-    def _look_at_pins(self, now: float) -> None:
-        known, self._pinned = self._pinned, {}
-        broken, self._broken = self._broken, {}
-        reasons = []
-        for entry in self._pin_folders():
-            self._looked()
-            name = entry.name
-            try:
-                stat = entry.stat(follow_symlinks=False)
-                signature = stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
-                before, found = known.get(name, (None, None))
-                if found is None or before != signature:
-                    found = self._read_pin(self._pins / name)
-            except (FileNotFoundError, VanishedError):
-                continue  # unpinned meanwhile
-            except (CheckpointError, OSError) as error:
-                reasons.append((name, f"unusable pin: {error}"))
-                if isinstance(error, CheckpointError) and (meant := self._read_pin_record(self._pins / name)):
-                    self._broken[name] = meant, str(error), broken[name][2] if name in broken else now
-                continue
-            self._pinned[name] = signature, found
-        self._note_reasons(_PINS, reasons)
-        held = {found.checkpoint.key: found for _, found in self._pinned.values()}
-        changed = {key for key in held.keys() | self._held.keys() if held.get(key) is not self._held.get(key)}
-        if changed:
-            self._held = held
-            self._affected |= changed
-
-    def _pin_folders(self) -> list["os.DirEntry[str]"]:
-        try:
-            with os.scandir(self._pins) as entries:
-                return [entry for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
-
-    def _read_pin(self, folder: Path) -> Found:
-        """What a pin holds; its name is a promise about its content, and the content is believed."""
-        listing = list_files(folder)
-        for format_ in FORMATS.values():
-            for candidate in format_.candidates(folder, listing):
-                inspection = format_.inspect(folder, candidate.name, step_key=self._step_key)
-                checkpoint = self._checkpoint(format_, candidate.name, inspection)
-                if checkpoint.folder == folder.name:
-                    return self._as_pinned(checkpoint, folder, candidate.files)
-        raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
-
-    def _read_pin_record(self, folder: Path) -> Found | None:
-        """What a pin should hold, as its maker noted; None if that cannot be read either."""
-        try:
-            meant = loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES))
-        except (CheckpointError, RecordError, OSError):
-            return None
-        return self._as_pinned(meant, folder, ()) if meant.folder == folder.name else None
-
-    def _as_pinned(self, checkpoint: Checkpoint, folder: Path, files: tuple[File, ...]) -> Found:
-        checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
-        _, seen_at = self._discovered.get(checkpoint.key, (0, self._clock.now()))
-        return Found(checkpoint, folder, _written_at(files), seen_at, files)
-
     # -- both ------------------------------------------------------------------------------------------------------
-
-    def _checkpoint(self, format_: Format, name: str, inspection: Inspection) -> Checkpoint:
-        step = _step_in(name, format_, self._step_pattern) if inspection.step is None else inspection.step
-        return Checkpoint(name, inspection.digest, step, format_.name)
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
         found, new, is_back = dict(self._found), list[tuple[Key, Found]](), False
         for key in self._affected:
-            item = self._held.get(key) or self._lying.get(key)
+            item = self._held.found.get(key) or self._lying.get(key)
             if item is None:
                 found.pop(key, None)
             elif key in found:
@@ -474,59 +341,8 @@ class Catalog:
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
 
 
-def restore_path(checkpoint: Found | Checkpoint, folder: Path) -> str:
-    """The path that a worker restores from, `folder` being where the files are on that worker's node."""
-    record = checkpoint.checkpoint if isinstance(checkpoint, Found) else checkpoint
-    return str(folder / PurePath(record.name).name)
-
-
-def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
-    """The digest of the checkpoint `name` as it lies in `folder` now.
-
-    Raises:
-        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read, or its format is unknown to this version.
-    """
-    if format_name not in FORMATS:
-        raise StorageError(
-            f"{name} is of the format {format_name!r}; known are {', '.join(FORMATS)}: update this daemon"
-        )
-    try:
-        return FORMATS[format_name].inspect(folder, PurePath(name).name).digest
-    except OSError as error:
-        raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
-
-
-def check(path: Path, format_name: str) -> None:
-    """Compare all checksums of the checkpoint at a path.
-
-    Raises:
-        ChecksumError: one does not match.
-        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read.
-    """
-    try:
-        FORMATS[format_name].check(path.parent, path.name)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _step_in(name: str, format_: Format, pattern: re.Pattern[str]) -> int | None:
-    """What the user's pattern finds in the name without the format's suffix, or else in all of it."""
-    suffix = next((suffix for suffix in format_.suffixes if name.endswith(suffix)), "")
-    match = pattern.search(name.removesuffix(suffix)) or pattern.search(name)
-    try:
-        return int(match[1]) if match else None
-    except (IndexError, TypeError, ValueError):  # the user's pattern: no group, one that took no part, no number
-        return None
-
-
 def _content(files: Iterable[File]) -> list[tuple[str, int, int]]:
     return [file.content for file in files]
-
-
-def _written_at(files: Iterable[File]) -> float:
-    return max((file.mtime_ns for file in files), default=0) / 1e9
 
 
 def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int]]:
@@ -538,28 +354,3 @@ def _natural(name: str) -> Iterator[str | int]:
     """`ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare without a type error."""
     for index, part in enumerate(re.split(r"([0-9]+)", name)):
         yield int(part) if index % 2 else part
-
-
-def inspect_one(path: Path, *, step_key: str | None = None, step_pattern: str = STEP_PATTERN) -> Checkpoint:
-    """The checkpoint at a path that somebody named, whether it is in a watched directory or not.
-
-    Raises:
-        VanishedError: there is none; the message lists those that are there.
-        IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read.
-    """
-    folder, name = path.parent, path.name
-    try:
-        for format_ in FORMATS.values():
-            try:
-                inspection = format_.inspect(folder, name, step_key=step_key)
-            except VanishedError:
-                continue  # there is none of this format
-            pattern = re.compile(step_pattern)
-            step = inspection.step if inspection.step is not None else _step_in(name, format_, pattern)
-            return Checkpoint(name, inspection.digest, step, format_.name)
-        listing = list_files(folder) if folder.is_dir() else Listing({})
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    there = sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listing)})
-    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {', '.join(there[:10]) or 'none'}")

@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.catalog import PIN_RECORD, Found, verify
 from sidecar.checkpoints.files import File, as_file, open_file, resolve
 from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.found import Found
+from sidecar.checkpoints.held import PIN_RECORD
 from sidecar.checkpoints.room import Room
+from sidecar.checkpoints.single import verify
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, VanishedError
 from sidecar.records import Checkpoint, dumps

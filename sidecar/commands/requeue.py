@@ -10,7 +10,8 @@ from typing import Final
 
 from sidecar.agreement.journal import Journal, read_run
 from sidecar.agreement.storage import Storage
-from sidecar.checkpoints.catalog import Catalog, Look
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock, timestamp
 from sidecar.commands.standing import Standing
 from sidecar.errors import SettingsError, StorageError, VanishedError

@@ -16,7 +16,7 @@ from sidecar.agreement import snapshots
 from sidecar.agreement.journal import Journal, check_run, open_run
 from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
-from sidecar.checkpoints.catalog import Look
+from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock
 from sidecar.daemon.keeper import Choose, Keeper
 from sidecar.daemon.retention import Tidying

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sidecar.checkpoints.catalog import BrokenPin, Catalog, Found, Look
+from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import File
+from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock

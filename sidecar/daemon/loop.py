@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sidecar.checkpoints.catalog import restore_path
+from sidecar.checkpoints.single import restore_path
 from sidecar.clock import Clock
 from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Open, Request, Visit
 from sidecar.daemon.crew import Crew

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sidecar.checkpoints.catalog import Found
+from sidecar.checkpoints.found import Found
 from sidecar.checkpoints.pin import clean, pin, pins_bytes, pins_bytes_alone, unpin
 from sidecar.clock import Clock
 from sidecar.records import Checkpoint, Key

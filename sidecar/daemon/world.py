@@ -10,7 +10,7 @@ from itertools import filterfalse
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
-from sidecar.checkpoints.catalog import Found, Look
+from sidecar.checkpoints.found import Found, Look
 from sidecar.daemon.keeper import Wanted
 from sidecar.group.member import group_id
 from sidecar.history import Entry, History

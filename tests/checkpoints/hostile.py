@@ -398,4 +398,4 @@ def a_graph_of_2_to_the_63_bytes(folder: Path) -> Asked:
 @hostile
 def a_graph_of_a_terabyte(folder: Path) -> Asked:
     head = b"\x12" + varint((1 << 40) - 7)
-    return marker(folder, head, "variables.index", 1 << 40)
+    return marker(folder, head, "its outline needs", 1 << 40)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.checkpoints import catalog as catalog_module
-from sidecar.checkpoints.catalog import restore_path, verify
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.pin import pin, unpin
+from sidecar.checkpoints.single import restore_path, verify
 from sidecar.errors import StorageError, VanishedError
 
 pytestmark = pytest.mark.tensorflow

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from checkpoints.kinds import KINDS, NEVER_WHOLE
+from fakes import AllAlike
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.checkpoints.catalog import check
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.checkpoints.pin import pin
+from sidecar.checkpoints.single import check
 from sidecar.config.settings import Settings
 from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.pinner import Pinner
@@ -198,7 +199,7 @@ def test_damaged_checkpoints_end_as_corrupt(written, root, pins, keeper, kind, f
     flip(root / file)
     full = keeper("full")
     for _ in range(2):
-        sight = full.look(lambda _: True, leaving=False)
+        sight = full.look(AllAlike(wanted=True), leaving=False)
         ((name, verdict, reason),) = [(each.name, each.verdict, each.reason) for each in sight.given_up]
         assert name.startswith("m-5")
         assert verdict == "corrupt"
@@ -207,7 +208,7 @@ def test_damaged_checkpoints_end_as_corrupt(written, root, pins, keeper, kind, f
         assert list(pins.iterdir()) == []
     flip(root / file)  # it was copied again, and is whole now
     os.utime(root / file)
-    sight = full.look(lambda _: True, leaving=False)
+    sight = full.look(AllAlike(wanted=True), leaving=False)
     assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
     assert sight.given_up == ()
 
@@ -216,7 +217,7 @@ def test_structure_alone_does_not_read_tensors(written, root, keeper):
     """The default: such damage is found when TensorFlow restores."""
     shutil.copytree(written / "tf_object", root, dirs_exist_ok=True)
     flip(root / "m-5.data-00000-of-00001")
-    sight = keeper("structure").look(lambda _: True, leaving=False)
+    sight = keeper("structure").look(AllAlike(wanted=True), leaving=False)
     assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
 
 

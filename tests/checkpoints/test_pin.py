@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.checkpoints.catalog import PIN_RECORD, restore_path, verify
 from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.checkpoints.held import PIN_RECORD
 from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.checkpoints.single import restore_path, verify
 from sidecar.errors import IncompleteError, StorageError, VanishedError
 
 pytestmark = pytest.mark.tensorflow

@@ -7,9 +7,11 @@ import pytest
 from fakes import FakeClock, Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
+from sidecar.checkpoints import catalog, held
 from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import rows
+from sidecar.records import Checkpoint
 
 
 @pytest.fixture
@@ -106,16 +108,15 @@ def test_every_steps_goes_on_where_the_journal_ends(new_node):
     assert ends(node) == {"succeeded": [90, 110, 205, 100, 200], "skipped": [95, 120, 130, 210, 150]}
 
 
-def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node):
+def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkeypatch):
     """Once."""
     node = new_node(every_steps=100)
-    inspect = node.courier.keeper.catalog._checkpoint
 
-    def nameless(format_, name, inspection):
-        found = inspect(format_, name, inspection)
-        return type(found)(found.name, found.digest, None, found.format, found.pin)
+    def nameless(format_, name, inspection, _):
+        return Checkpoint(name, inspection.digest, None, format_.name)
 
-    node.courier.keeper.catalog._checkpoint = nameless
+    monkeypatch.setattr(catalog, "as_checkpoint", nameless)
+    monkeypatch.setattr(held, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2, 3]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.checkpoints.catalog import Found
+from sidecar.checkpoints.found import Found
 from sidecar.daemon.pinner import Pinner
 from sidecar.errors import VanishedError
 from sidecar.records import Checkpoint

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.agreement.members import Reading
-from sidecar.checkpoints.catalog import Found, Look
+from sidecar.checkpoints.found import Found, Look
 from sidecar.daemon.world import Identity, World
 from sidecar.records import Checkpoint, Doing, Heartbeat, Member, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision

@@ -5,7 +5,7 @@ and answered some time after that; others act in between. The daemon may be stop
 that was sent by a daemon that died since may still be carried out.
 """
 
-from sidecar.checkpoints.catalog import BrokenPin, Found, Look
+from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.errors import IncompleteError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Settlement
 from simulation.disk import JOURNAL, Content, Disk

@@ -379,8 +379,9 @@ def vocabulary(folder, words):
 
 def test_what_a_pin_holds_can_be_loaded(digits, evaluate, tmp_path):
     """With its vocabulary, after the trainer deleted it; other words are another checkpoint."""
-    from sidecar.checkpoints.catalog import Catalog, restore_path
+    from sidecar.checkpoints.catalog import Catalog
     from sidecar.checkpoints.pin import pin
+    from sidecar.checkpoints.single import restore_path
     from sidecar.clock import SystemClock
 
     words = [f"word {number}" for number in range(10)]

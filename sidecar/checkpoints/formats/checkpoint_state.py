@@ -6,7 +6,7 @@ replaced by a rename, so what is read is always whole. Being named does not mean
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,9 @@ _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v"
 _COARSE_SECONDS: Final = 2.0  # between two contents that the coarsest filesystem tells apart by their times
 
 
-def named_in(folder: Path, among: Iterable[str]) -> frozenset[str]:
+def named_in(folder: Path, among: Container[str]) -> frozenset[str]:
     """Which of the names `among` those in `folder` its state file lists; a file that cannot be read lists none."""
-    return StateFile(folder).read(0.0).intersection(among)
+    return frozenset(filter(among.__contains__, StateFile(folder).read(0.0)))
 
 
 class StateFile:

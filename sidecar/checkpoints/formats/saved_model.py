@@ -68,8 +68,8 @@ class SavedModel:
         The digest covers the marker, the variables' own and the contents of the assets.
         """
         digest = hashlib.sha256(f"{self.name}\0".encode())
-        with open_file(folder, f"{name}/{MARKER}") as file:
-            assets = _read_outline(file, f"{name}/{MARKER}")
+        with open_file(folder, f"{name}/{MARKER}") as file, about(f"{name}/{MARKER}"):
+            assets = _read_outline(file)
             update_from_content(digest, file)
         if any((folder / name / each).is_symlink() for each in ("", VARIABLES, ASSETS)):
             linked = f"{folder / name}, its {VARIABLES} or its {ASSETS}"
@@ -140,24 +140,24 @@ def _stays(folder: Path, name: str) -> bool:
     return True
 
 
-def _read_outline(file: BinaryIO, name: str) -> list[str]:
+def _read_outline(file: BinaryIO) -> list[str]:
     """Check that messages end where they should and that there is a graph; the assets that are named, by their paths.
 
     Graphs are not read.
     """
     size = os.fstat(file.fileno()).st_size
-    graphs = [span for number, span in _messages(file, 0, size, name) if number == _META_GRAPHS]
+    graphs = [span for number, span in _messages(file, 0, size) if number == _META_GRAPHS]
     if not graphs:
-        raise IncompleteError(f"{name} holds no graph")
+        raise IncompleteError("it holds no graph")
     assets: dict[str, None] = {}
     for graph in graphs:
-        for number, span in _messages(file, graph.start, graph.stop, name):
+        for number, span in _messages(file, graph.start, graph.stop):
             if number == _ASSET_FILE_DEF:
-                assets[f"{ASSETS}/{_asset(file, span, name)}"] = None
+                assets[f"{ASSETS}/{_asset(file, span)}"] = None
     return list(assets)
 
 
-def _messages(file: BinaryIO, start: int, end: int, name: str) -> list[tuple[int, range]]:
+def _messages(file: BinaryIO, start: int, end: int) -> list[tuple[int, range]]:
     """Number and place of each field between two places of a file that is a text or a message."""
     position, found = start, []
     for _ in range(_MAX_FIELDS):
@@ -173,17 +173,17 @@ def _messages(file: BinaryIO, start: int, end: int, name: str) -> list[tuple[int
             found.append((tag >> 3, range(position + at, position + at + length)))
         position += at + length
     if position != end:
-        raise IncompleteError(f"{name} ends at {end}, its outline needs {position}")
+        raise IncompleteError(f"it ends at {end}, its outline needs {position}")
     return found
 
 
-def _asset(file: BinaryIO, span: range, name: str) -> str:
+def _asset(file: BinaryIO, span: range) -> str:
     """The name of a file in `assets/`, and of no other."""
     if len(span) > _MAX_ASSET_BYTES:
-        raise CorruptError(f"{name} names an asset in {len(span)} bytes: more than a file name needs")
+        raise CorruptError(f"it names an asset in {len(span)} bytes: more than a file name needs")
     message = os.pread(file.fileno(), len(span), span.start)
     found = [value for number, _, value in fields(message) if number == _FILENAME]
     asset = os.fsdecode(found[-1]) if found and isinstance(found[-1], bytes) else ""
     if asset in ("", ".", "..") or "/" in asset or "\0" in asset:
-        raise CorruptError(f"{name} names the asset {asset!r}, which is no file in {ASSETS}/")
+        raise CorruptError(f"it names the asset {asset!r}, which is no file in {ASSETS}/")
     return asset

@@ -1,0 +1,78 @@
+"""What a look at checkpoints finds, as one record: the catalog makes it, the keeper and the daemon read it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sidecar.checkpoints.files import File
+from sidecar.records import Checkpoint, Key, Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
+
+    checkpoint: Checkpoint
+    folder: Path  # absolute; holds its files now
+    written_at: float  # wall seconds, by the storage's clock: the newest modification of its files
+    seen_at: float  # `Clock.now()` of the look that first found it complete
+    files: tuple[File, ...] = ()  # what it consists of, as this look saw it
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPin:
+    """A pin that does not hold what it should; `certain` once that has been so for `corrupt_after_seconds`."""
+
+    found: Found  # what it should hold
+    why: str
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw.
+
+    `found` is in order of discovery, within one look by step and natural order of names. `corrupt` tells of each broken
+    checkpoint once: in the look that gave it up. `waiting` has (name, reason) of what is not complete, or not yet.
+    `missing`: the directory does not exist.
+
+    `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
+
+    `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
+    objects of the look before: who keeps them need not compare tens of thousands of checkpoints.
+    """
+
+    found: tuple[Found, ...]
+    corrupt: tuple[Settlement, ...]
+    waiting: tuple[tuple[str, str], ...]
+    missing: bool
+    by_key: Mapping[Key, Found] = field(default_factory=dict, compare=False)
+    pinned: Mapping[Key, Found] = field(default_factory=dict, compare=False)
+    broken: tuple["BrokenPin", ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.by_key) != len(self.found):
+            object.__setattr__(self, "by_key", {each.checkpoint.key: each for each in self.found})
+            pinned = {key: each for key, each in self.by_key.items() if each.checkpoint.pin is not None}
+            object.__setattr__(self, "pinned", pinned)
+
+    def changed(self, changes: Mapping[Key, Found | None]) -> "Look":
+        """The same, but for these; None: it is not found after all."""
+        if not changes:
+            return self
+        by_key, pinned = dict(self.by_key), dict(self.pinned)
+        for key, found in changes.items():
+            if found is None:
+                by_key.pop(key, None)
+            else:
+                by_key[key] = found
+            if found is None or found.checkpoint.pin is None:
+                pinned.pop(key, None)
+            else:
+                pinned[key] = found
+        return replace(self, found=tuple(by_key.values()), by_key=by_key, pinned=pinned)
+
+
+def written_at(files: Iterable[File]) -> float:
+    """Seconds since 1970, by the storage's clock, of the newest modification; 0 without files."""
+    return max((file.mtime_ns for file in files), default=0) / 1e9
