@@ -136,6 +136,7 @@ def make_daemon(
         room,
         _marker(settings),
         settings.sweep_seconds,
+        settings.visibility_seconds,
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     rules = make_rules(settings)

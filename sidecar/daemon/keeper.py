@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.files import File
 from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
@@ -23,6 +22,8 @@ from sidecar.errors import ChecksumError, IncompleteError, NoRoomError, StorageE
 from sidecar.records import Key, Settlement, Verdict
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
+
+_Content = list[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Keeper:
     room: Room = field(default_factory=Room)
     is_done: Callable[[], bool] = lambda: False  # whether the trainer's marker is there
     sweep_seconds: float = 2.0  # between looks at more than file events tell of
+    corrupt_after_seconds: float = 60.0  # before what cannot be pinned as it was found is given up
     _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
     _swept_at: float = float("-inf")
     _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
@@ -79,8 +81,10 @@ class Keeper:
     _pins_changed: bool = True
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
-    # Whose checksums do not match, as their files were then.
-    _damaged: dict[Key, tuple[tuple[File, ...], Settlement]] = field(default_factory=dict)
+    # What is not as it was found when it is pinned: its files then, and since when.
+    _failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
+    # What is damaged though its structure is whole, as its files were then; each look tells of it.
+    _damaged: dict[Key, tuple[_Content, Settlement]] = field(default_factory=dict)
 
     def has_no_place(self) -> bool:
         """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
@@ -111,20 +115,21 @@ class Keeper:
         changes: dict[Key, Found | None] = {}
         no_room: dict[Key, str] = {}
         waiting: list[tuple[str, str]] = []
+        failing: dict[Key, tuple[_Content, float]] = {}
         for key in concerned:
             each = look.by_key[key]
-            if (damaged := self._damaged.get(key)) and damaged[0] == each.files:
+            if (damaged := self._damaged.get(key)) and damaged[0] == _content(each):
                 self._lost.append(damaged[1])  # reading all of it again would find the same
                 changes[key] = None
                 continue
             try:
-                if (now := self._hold(each, wanted, leaving=leaving)) is not each:
-                    changes[key] = now
+                if (held := self._hold(each, wanted, leaving=leaving)) is not each:
+                    changes[key] = held
             except NoRoomError as error:
                 no_room[key] = str(error)
             except ChecksumError as error:
                 reason = _settlement(each, "corrupt", error)
-                self._damaged[key] = each.files, reason
+                self._damaged[key] = _content(each), reason
                 self._lost.append(reason)
                 changes[key] = None
             except VanishedError as error:
@@ -132,7 +137,10 @@ class Keeper:
                 changes[key] = None
             except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
                 waiting.append((each.checkpoint.name, str(error)))
-                changes[key] = None
+                failing[key] = _content(each), self._failing_since(each)
+                if self.clock.now() - failing[key][1] >= self.corrupt_after_seconds:  # its files say that nothing did
+                    self._damaged[key] = failing[key][0], _settlement(each, "corrupt", error)
+        self._failing = failing
         seen = look.changed(changes)
         spent = self._give_up(look.broken, choose, leaving=leaving)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
@@ -168,6 +176,10 @@ class Keeper:
             concerned = {*wanted.hold, *look.pinned, *self._damaged}
             known = self._chosen = look.by_key, version, wanted, list(filter(concerned.__contains__, look.by_key))
         return known[2], known[3]
+
+    def _failing_since(self, found: Found) -> float:
+        content, since = self._failing.get(found.checkpoint.key, (None, 0.0))
+        return since if content == _content(found) else self.clock.now()
 
     def _hold(self, found: Found, wanted: Wanted, *, leaving: bool) -> Found:
         """Pin it, or let it go; the same where nothing is to be done, or not yet. Raises what `Pinner.pin` raises."""
@@ -214,6 +226,11 @@ class Keeper:
             return None
         self._pins_changed = False
         return sum(file.size for each in look.pinned.values() for file in each.files)
+
+
+def _content(found: Found) -> _Content:
+    """What it consists of; that links were made to its files, in vain, does not count."""
+    return [file.content for file in found.files]
 
 
 def _settlement(found: Found, verdict: Verdict, why: Exception | str) -> Settlement:

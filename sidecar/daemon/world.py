@@ -477,15 +477,22 @@ class Wants:
         return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
 
     def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
-        """What is to be held of these, and what must not be let go."""
+        """What is to be held of these, and what must not be let go.
+
+        What was there before this node's start is not held by it; for another it may be new, until the journal says.
+        """
         hold = set() if self.evaluated is None else {self.evaluated}
-        needed = set(hold)
-        for task in self.tasks if not self.nothing_yet else ():
-            keys = [key for key in self.history.unsettled(found, task) if key not in self.unwanted]
-            needed.update(keys)
-            waiting = [found[key].checkpoint for key in keys]
-            hold |= self.selection.choose(waiting, self.history, over=self.done).hold
-        return Wanted(hold, hold if self.publishes else needed)
+        keep = set(hold)
+        for task in self.tasks:
+            keys = self.history.unsettled(found, task)
+            if self.nothing_yet:
+                keep.update(keys)
+                continue
+            waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
+            wanted = self.selection.choose(waiting, self.history, over=self.done).hold
+            hold |= wanted
+            keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
+        return Wanted(hold, keep)
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

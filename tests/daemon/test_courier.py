@@ -79,7 +79,7 @@ def test_what_is_not_wanted_is_let_go_in_the_second_look(courier):
 
 
 def test_what_changes_while_it_is_pinned_is_incomplete(courier, monkeypatch):
-    """Not found, not lost: somebody is writing it."""
+    """Not held, not lost: somebody is writing it, and the next look sees what it became."""
     look = courier.keeper.catalog.look
 
     def look_before_it_changes():
@@ -91,7 +91,8 @@ def test_what_changes_while_it_is_pinned_is_incomplete(courier, monkeypatch):
 
     monkeypatch.setattr(courier.keeper.catalog, "look", look_before_it_changes)
     answer = visit(courier)
-    assert (answer.look.found, answer.given_up, answer.error) == ((), (), None)
+    assert [each.checkpoint.pin for each in answer.look.found] == [None]
+    assert (answer.given_up, answer.error) == ((), None)
     assert [name for name, _ in answer.look.waiting] == ["ckpt-5"]
 
 

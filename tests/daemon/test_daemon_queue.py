@@ -259,6 +259,25 @@ def test_a_pin_that_rots_before_anybody_could_evaluate_it_is_given_up(new_node, 
     assert counted(fresh, "corrupt") == 1
 
 
+def test_what_is_never_as_it_was_found_is_given_up(new_node, monkeypatch):
+    """Its files look the same, but hold something else each time they are read: no evaluation could be trusted."""
+    node = new_node()
+    digests = iter(range(1000))
+    monkeypatch.setattr("sidecar.checkpoints.pin.verify", lambda *_: f"other {next(digests)}")
+    save(node.checkpoint_dir, 1)
+    pass_time(50, node)
+    assert ends(node) == {}
+    monkeypatch.undo()
+    pass_time(30, node)
+    assert ends(node) == {"succeeded": [1]}
+    monkeypatch.setattr("sidecar.checkpoints.pin.verify", lambda *_: f"other {next(digests)}")
+    save(node.checkpoint_dir, 2)
+    pass_time(80, node)
+    assert ends(node) == {"succeeded": [1], "corrupt": [2]}
+    (settled,) = [entry.settlement for entry in node.log.entries if hasattr(entry, "settlement")]
+    assert "has other content than when it was found" in settled.reason
+
+
 def test_what_is_being_copied_drives_nobody_out(new_node, monkeypatch):
     """A copy may take an hour; there is room for all of them."""
     node = new_node(min_workers=2)  # nothing is evaluated

@@ -313,6 +313,8 @@ class Referee:
         self.pinned_since.pop(content.key, None)
         settled = content.key in self.book.succeeded or content.key in self.book.settled
         settings, disk = life.host.spec.settings, self._simulation.disk
+        read = self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
+        settled |= content.key in read.succeeded or content.key in read.settled
         there = (*disk.checkpoints.values(), *disk.pins.values())
         newer = any(each.written_at > content.written_at for each in there)
         passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
@@ -399,12 +401,23 @@ class Referee:
 
     def _is_over(self, life, code: int) -> bool:
         """Whether the trainer is done, all has ended, and the code says how."""
-        disk = self._simulation.disk
+        disk, read = self._simulation.disk, self._as_read_by(life)  # what is requeued afterwards starts it again
         task, failed = life.host.spec.task, 0
-        for key, ends in self.book.settled.items():
+        for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
-            failed += lost and key not in self.book.succeeded
-        return disk.done_at is not None and not self.unsettled() and code == (failed > 0)
+            failed += lost and key not in read.succeeded
+        return disk.done_at is not None and not self.unsettled(read) and code == (failed > 0)
+
+    def _as_read_by(self, life) -> Book:
+        """The journal as far as a daemon has read it, or had when it said that the run is over."""
+        history, book = life.daemon.world.history, Book()
+        through, is_closed = life.ended_after or (history.through, history.open is None)
+        for number, plan in self.book.plans.items():
+            if number <= through:
+                book.add(plan)
+                if (number < through or is_closed) and (outcome := self.book.outcomes.get(number)) is not None:
+                    book.add(outcome)
+        return book
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -414,11 +427,8 @@ class Referee:
         for path, data in self._stood.items():
             self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
-    def unsettled(self) -> list[str]:
+    def unsettled(self, book: Book | None = None) -> list[str]:
         """Names of complete checkpoints, in the directory or pinned, that are not settled."""
-        disk = self._simulation.disk
+        disk, book = self._simulation.disk, self.book if book is None else book
         there = {each.key: each for each in (*disk.checkpoints.values(), *disk.pins.values())}
-        return [f"{name}@{digest[:12]}" for name, digest in there if not self._has_ended((name, digest))]
-
-    def _has_ended(self, key: tuple[str, str]) -> bool:
-        return key in self.book.succeeded or key in self.book.settled
+        return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]

@@ -93,6 +93,9 @@ class _Log:
 
     def info(self, event: str, **fields) -> None:
         """Keep it."""
+        if event == "run_ended":
+            history = self._life.daemon.world.history
+            self._life.ended_after = history.through, history.open is None
         self._life.simulation.note(lambda: f"{self._life.name} logs {event} {fields}")
 
     warning = info
@@ -113,6 +116,7 @@ class Life:
         self.began = simulation.scheduler.now
         self.ended = float("inf")
         self.terminated = False
+        self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
         self.processes: dict[str, FakeProcess] = {}
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
@@ -129,7 +133,7 @@ class Life:
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
         room = Room(spec.settings.pin_max)
         done = self.storage.is_done
-        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done)  # type: ignore[arg-type]
+        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, spec.settings.visibility)  # type: ignore[arg-type]
         self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
