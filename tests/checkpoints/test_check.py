@@ -103,6 +103,17 @@ def test_the_message_names_the_tensor(written, root):
         check(root / "m-5", "tf_object")
 
 
+def test_the_message_names_the_slice(written, root):
+    """Where a tensor is divided among shards, its key is a code."""
+    shutil.copytree(written / "tf_object_sharded", root, dirs_exist_ok=True)
+    for file in root.glob("m-5.data-*"):
+        flip(file)
+    with pytest.raises(
+        ChecksumError, match=r"m-5\.data-0000\d-of-0000\d: the tensor \w\S+VALUE \(a slice of it\) \(\d+ "
+    ):
+        check(root / "m-5", "tf_object")
+
+
 def test_the_message_names_the_member(written, root):
     """Archive, member, expected, found."""
     shutil.copytree(written / "keras", root, dirs_exist_ok=True)
@@ -141,10 +152,10 @@ def test_tensors_over_one_another(tmp_path):
     (tmp_path / "shard").write_bytes(b"x" * 100)
     entry = Entry(1, scalar=False, shard=0, offset=0, size=100, crc=0xAA21888E, shape=b"")
     with pytest.raises(CorruptError, match="lies over"):
-        check_tensors(tmp_path, ["shard"], [("a", entry), ("b", Entry(1, False, 0, 50, 50, 0, b""))])
+        check_tensors(tmp_path, ["shard"], [(b"a", entry), (b"b", Entry(1, False, 0, 50, 50, 0, b""))])
     (tmp_path / "shard").write_bytes(b"\xff" * 100)
     with pytest.raises(ChecksumError, match="no readable lengths"):
-        check_tensors(tmp_path, ["shard"], [("s", Entry(7, False, 0, 0, 100, 0, b""))])
+        check_tensors(tmp_path, ["shard"], [(b"s", Entry(7, False, 0, 0, 100, 0, b""))])
 
 
 @settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -156,7 +167,7 @@ def test_arbitrary_tensors_have_an_answer(tmp_path, data, tensors):
     """Whatever lies in a shard and whatever the index says of it."""
     (tmp_path / "shard").write_bytes(data)
     entries = [
-        (str(number), Entry(dtype, scalar=False, shard=0, offset=offset, size=size, crc=0, shape=shape))
+        (b"%d" % number, Entry(dtype, scalar=False, shard=0, offset=offset, size=size, crc=0, shape=shape))
         for number, (dtype, offset, size, shape) in enumerate(tensors)
     ]
     with contextlib.suppress(CheckpointError):
@@ -234,7 +245,7 @@ def test_speed(root, record_property):
     data.write_bytes(bytes(size))
     started = time.monotonic()
     with pytest.raises(ChecksumError):
-        check_tensors(root, ["data"], [("t", Entry(1, False, 0, 0, size, 0, b""))])
+        check_tensors(root, ["data"], [(b"t", Entry(1, False, 0, 0, size, 0, b""))])
     rate = size / 1e6 / (time.monotonic() - started)
     record_property("CRC-32C, MB/s", round(rate))
     print(f"CRC-32C of tensors: {rate:.0f} MB/s")

@@ -27,17 +27,33 @@ def test_every_format_is_evaluated(sidecar, writer, tmp_path):
     assert list((folder / ".sidecar" / "ckpts" / "pins").iterdir()) == []
 
 
-def test_a_damaged_one_is_given_up_and_the_rest_goes_on(sidecar, writer, tmp_path):
-    """With full verification no worker ever sees it; the journal says which tensor."""
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_damaged_ones_are_given_up_and_the_rest_goes_on(sidecar, writer, tmp_path):
+    """With full verification no worker ever sees them; journal and log say which file and tensor, what was expected."""
     folder = tmp_path / "ckpts"
     first, second = writer.save(folder, 10, 20)
-    data = folder / f"{first['name']}.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
+    saved = {form: writer.save(folder, 30, form=form)[0]["name"] for form in (".keras", "-exported")}
+    damaged = {
+        first["name"]: (f"{first['name']}.data-00000-of-00001", ": the tensor ", ", the index says "),
+        saved[".keras"]: (saved[".keras"], ": model.weights.h5 (", ", the zip table says "),
+        saved["-exported"]: ("variables/variables.data-00000-of-00001", ": the tensor ", ", the index says "),
+    }
+    for name, (file, _, _) in damaged.items():
+        flip(folder / file if file.startswith(name) else folder / name / file)
     daemon = sidecar.run(folder, "--no-wait", task="plain.py", SIDECAR_VERIFY="full")
     assert daemon.wait().code == 1
     found = {entry["checkpoint"]: entry for entry in daemon.history()}
-    assert (found[first["name"]]["status"], found[second["name"]]["status"]) == ("corrupt", "succeeded")
-    assert f"{data.name}: the tensor " in found[first["name"]]["message"]
-    assert ", the index says " in found[first["name"]]["message"]
+    assert found.pop(second["name"])["status"] == "succeeded"
+    told = {line["checkpoint"]: line["reason"] for line in daemon.log("checkpoint_settled")}
+    assert found.keys() == damaged.keys() == told.keys()
+    for name, (file, part, expected) in damaged.items():
+        assert found[name]["status"] == "corrupt"
+        assert found[name]["message"] == told[name]
+        assert file.rpartition("/")[2] + part in told[name]
+        assert " has the checksum " in told[name]
+        assert expected in told[name]

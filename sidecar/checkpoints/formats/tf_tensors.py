@@ -31,6 +31,7 @@ _VARINT_BYTES: Final = 10
 _CRC_BYTES: Final = 4
 _HALF: Final = 1 << 32
 _SHORT: Final = re.compile(rb"[\0-\x7f]*")  # lengths of one byte each
+_END_OF_NAME: Final = b"\0\1"
 _OPEN_FILES: Final = 64  # far below what a process may hold; keys of all shards stand mixed in the index
 
 
@@ -69,17 +70,24 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
             file = files[entry.shard]
             size = os.fstat(file.fileno()).st_size
             if entry.offset + entry.size > size:
-                raise IncompleteError(f"{name} has {size} bytes, {shown(key)} needs {entry.offset + entry.size}")
+                raise IncompleteError(f"{name} has {size} bytes, {_told(key)} needs {entry.offset + entry.size}")
             left[entry.shard] = left.get(entry.shard, size) - entry.size
             if left[entry.shard] < 0:
-                raise CorruptError(f"{name}: the tensor {shown(key)} lies over others: all are longer than the file")
+                raise CorruptError(f"{name}: the tensor {_told(key)} lies over others: all are longer than the file")
             crc = _crc_of(file, entry)
             if crc is None or masked(crc) != entry.crc:
                 found = "no readable lengths" if crc is None else f"the checksum {masked(crc):08x}"
                 raise ChecksumError(
-                    f"{name}: the tensor {shown(key)} ({entry.size} bytes at {entry.offset}) has {found}, "
+                    f"{name}: the tensor {_told(key)} ({entry.size} bytes at {entry.offset}) has {found}, "
                     f"the index says {entry.crc:08x}"
                 )
+
+
+def _told(key: bytes) -> str:
+    """A key for people. Those of slices are an ordered code (`EncodeTensorNameSlice`): 0, name, 0 1, which slice."""
+    if key.startswith(b"\0"):
+        return f"{shown(key[1:].partition(_END_OF_NAME)[0])} (a slice of it)"
+    return shown(key)
 
 
 def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
