@@ -227,7 +227,7 @@ def check(flags: dict[str, Any]) -> None:
     trials = findings(
         settings,
         os.environ,
-        catalog=make_catalog(settings, looked=patience.heard),
+        catalog=make_catalog(settings, once=True, looked=patience.heard),
         patience=patience,
         make_workers=lambda post: make_workers(settings, os.environ, name, post),
         search_path=str(Path.cwd()),
@@ -314,7 +314,7 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
     patience.ask(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
     onlooker = Onlooker(
         HeardStorage(PosixStorage(settings.run_dir), patience.heard),
-        make_catalog(settings, looked=patience.heard),
+        make_catalog(settings, once=True, looked=patience.heard),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),

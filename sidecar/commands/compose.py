@@ -174,13 +174,13 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
 
 
 def make_catalog(
-    settings: Settings, clock: Clock | None = None, *, looked: Callable[[], None] = lambda: None
+    settings: Settings, clock: Clock | None = None, *, once: bool = False, looked: Callable[[], None] = lambda: None
 ) -> Catalog:
-    """What lies in the checkpoint directory."""
+    """What lies in the checkpoint directory. Who looks `once` cannot wait until what is whole has settled."""
     return Catalog(
         settings.checkpoint_dir,
         settings.run_dir / "pins",
-        settle_seconds=settings.settle_seconds,
+        settle_seconds=0.0 if once else settings.settle_seconds,
         corrupt_after_seconds=settings.visibility_seconds,
         full_sweep_seconds=settings.full_sweep_seconds,
         step_key=settings.step_key,

@@ -5,8 +5,10 @@ from fakes import Node as FakeNode
 from fakes import pass_time, save
 
 from sidecar.agreement.storage import PosixStorage
+from sidecar.commands.compose import make_catalog
 from sidecar.commands.overview import as_json, lines
 from sidecar.commands.standing import Onlooker, check_place, meet, runs_in
+from sidecar.config import Settings
 from sidecar.errors import SettingsError
 from sidecar.records import Doing, Settlement
 
@@ -302,3 +304,13 @@ def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
     assert onlooker.look().members[0].heartbeat.beat == beats
     pass_time(2, node)
     assert onlooker.look().phase == "restore"
+
+
+def test_who_looks_once_calls_nothing_unfinished_that_is_whole(place):
+    """A daemon waits whether somebody still writes what no state file names; here that would be said for ever."""
+    save(place, 7)
+    (place / "checkpoint").unlink()
+    settings = Settings(checkpoint_dir=place)
+    look = make_catalog(settings, once=True).look()
+    assert ([each.checkpoint.name for each in look.found], look.waiting) == (["ckpt-7"], ())
+    assert make_catalog(settings).look().found == ()
