@@ -110,5 +110,8 @@ def test_tf_keras(digits, tmp_path, refusal):
     for name in ("m.keras", "m.weights.h5", "m.h5", "folder"):
         saved.save_weights(str(tmp_path / name)) if "weights" in name else saved.save(str(tmp_path / name))
         assert restored(digits.conv(tf_keras), tmp_path / name) == expected, name
+    saved.export(str(tmp_path / "export"))
+    assert restored(digits.conv(tf_keras), tmp_path / "export") == expected
+    assert refusal(digits.conv(tf_keras, width=5), tmp_path / "export")[0] == "mismatch"
     assert refusal(digits.conv(), tmp_path / "folder")[0] == "mismatch"
     assert refusal(digits.conv(tf_keras, width=5), tmp_path / "m.keras")[0] == "mismatch"

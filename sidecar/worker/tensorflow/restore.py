@@ -25,7 +25,7 @@ _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
 _KERAS_2_SIGNS: Final = ("layer_with_weights-0", "keras_api")  # children that only Keras 2 (tf_keras) models save
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
-_EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras 3 keeps of a model it exports
+_EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras keeps of a model it exports
 _NAMED: Final = 5  # missing variables that an error lists by name
 
 OF_STORAGE: Final = (
@@ -174,9 +174,9 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
 
 
 def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
-    """Of what `model.export` of Keras 3 saved: lists of variables by their position alone; None if it is not that."""
+    """Of what `model.export` of either Keras saved: lists of variables by position alone; None if it is not that."""
     children = {child.local_name: child.node_id for child in graph.nodes[0].children}
-    if is_keras_2(model) or not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
+    if not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
         return None
     places = {id(variable): index for index, variable in enumerate(variables)}
     keys: dict[int, str] = {}
@@ -197,7 +197,7 @@ def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
 
 def _require_same_name(variable: Any, saved: str) -> None:
     """A kernel is no bias, though position and shape agree; layers count up in their names, so these say nothing."""
-    if variable.name.rpartition("/")[2] != saved.rpartition("/")[2]:
+    if variable.name.removesuffix(":0").rpartition("/")[2] != saved.rpartition("/")[2]:
         raise EvaluationError(
             "mismatch", f"{_name(variable)} of the model stands where {saved} was exported: it is not the same model"
         )
