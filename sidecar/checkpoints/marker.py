@@ -4,16 +4,15 @@ It is asked for on top of what the format needs: a marker that comes too early d
 opened, not looked up in listings, which on NFS may be old.
 """
 
-import errno
-import os
 import re
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.files import is_there
+
 NAME: Final = "{name}"
 
 _FAMILY: Final = "\0marker "  # no file is named so
-_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class Marker:
@@ -36,18 +35,7 @@ class Marker:
 
     def is_there(self, root: Path, name: str, *, is_folder: bool) -> bool:
         """Whether a checkpoint is marked; raises OSError if that cannot be found out."""
-        try:
-            descriptor = os.open(
-                root / self.path(name, is_folder=is_folder), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )
-        except PermissionError:
-            return True  # nothing is read in it
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return False
-            raise
-        os.close(descriptor)
-        return True
+        return is_there(root / self.path(name, is_folder=is_folder))
 
     def family(self, file: str) -> str | None:
         """What a marker in the checkpoint directory is called among families; None: it is none."""

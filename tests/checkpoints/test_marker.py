@@ -110,12 +110,15 @@ def test_hidden_markers_and_odd_names(root, new_catalog):
     assert names(catalog.look()) == ["a (1)+[x]"]
 
 
-def test_a_marker_that_is_a_folder_or_not_ours(root):
-    """Both are there; a link to nothing and a name that is too long are not."""
+def test_a_marker_is_a_file(root):
+    """Also one that a link leads to; no folder, link to nothing, or name that is too long."""
     marker = Marker("{name}.ok")
     (root / "a.ok").mkdir()
     (root / "b.ok").symlink_to("nowhere")
-    assert marker.is_there(root, "a", is_folder=False)
+    (root / "d.ok").symlink_to("e")
+    (root / "e").touch()
+    assert marker.is_there(root, "d", is_folder=False)
+    assert not marker.is_there(root, "a", is_folder=False)
     assert not marker.is_there(root, "b", is_folder=False)
     assert not marker.is_there(root, "c" * 300, is_folder=False)
 
