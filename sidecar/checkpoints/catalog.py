@@ -345,9 +345,10 @@ def _content(files: Iterable[File]) -> list[tuple[str, int, int]]:
     return [file.content for file in files]
 
 
-def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int]]:
+def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:
+    """Of two contents under one name, as a pin may hold the former one, the newer comes last."""
     step = found.checkpoint.step
-    return step is None, step or 0, list(_natural(found.checkpoint.name))
+    return step is None, step or 0, list(_natural(found.checkpoint.name)), found.written_at
 
 
 def _natural(name: str) -> Iterator[str | int]:

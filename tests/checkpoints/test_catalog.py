@@ -360,6 +360,22 @@ def test_pins_outlive_the_directory(put, new_catalog, pins):
     assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]
 
 
+@pytest.mark.parametrize("age_seconds", [-100, 100])
+def test_of_two_contents_under_one_name_the_newer_comes_last(real_writer, root, new_catalog, pins, age_seconds):
+    """Whoever starts now sees them all at once, and what is the last of a run must be the same for all."""
+    (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
+    shutil.copytree(real_writer.folder / "overwritten/before", root, dirs_exist_ok=True)
+    (pinned,) = new_catalog(step_key="none").look().found
+    pin(pinned, pins)
+    for path in (real_writer.folder / "overwritten/after").glob("best.*"):
+        (root / path.name).unlink()
+        shutil.copy2(path, root)
+        os.utime(root / path.name, (pinned.written_at, pinned.written_at + age_seconds))
+    found = new_catalog(step_key="none").look().found
+    assert [each.checkpoint.step for each in found] == [None, None]
+    assert [each.checkpoint.pin is not None for each in found] == ([True, False] if age_seconds > 0 else [False, True])
+
+
 def test_pinned_and_there_is_one(put, new_catalog, pins, inspections):
     """In the directory and in a pin: one find, the pin, parsed once."""
     put("keras")

@@ -397,6 +397,7 @@ class Referee:
             reason = life.daemon.world.run is None  # at the very start; the supervisor starts it again
         else:
             reason = (exit_ == 0 and life.terminated) or (isinstance(exit_, int) and self._is_over(life, exit_))
+            reason |= life.daemon.world.run != self.run  # somebody deleted everything just then
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
     def _is_over(self, life, code: int) -> bool:

@@ -201,7 +201,7 @@ class NodeCatalog:
             else:
                 self._accepted.add((content.key, folder))
                 found[content.key] = self._found(content, folder)
-        for each in sorted(found.values(), key=lambda each: (each.checkpoint.step, each.checkpoint.name)):
+        for each in sorted(found.values(), key=_by_step_and_name):
             self._seen.setdefault(each.checkpoint.key, (len(self._seen), now))
         ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
         return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
@@ -282,6 +282,10 @@ class NodeSaves:
         if tidying.drop:
             self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
         return dict.fromkeys(tidying.measure, 1)
+
+
+def _by_step_and_name(found: Found) -> tuple:
+    return found.checkpoint.step, found.checkpoint.name, found.written_at
 
 
 def is_bad(content: Content, node: str) -> bool:
