@@ -17,6 +17,7 @@ from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Op
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.farewell import Farewell
 from sidecar.daemon.part import Ending, Part
+from sidecar.daemon.reach import Reach
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import World
@@ -93,11 +94,7 @@ class Daemon:
     fold_plans: int = 200  # between two snapshots: a start reads no more than so many plans, some 0.1 s
     exit: SidecarError | int | None = None
     _part: Part | None = None
-    _asked: tuple[Request, float] | None = None
-    _answered_at: float = field(init=False)
-    _problem: str | None = None  # why storage failed last
-    _problem_in_look: bool = False  # only at the checkpoints: agreement works
-    _blocked_until: float = float("-inf")
+    _reach: Reach = field(init=False)
     _watch_problem: str | None = None
     _best_complaint: str | None = None
     _step_missed: bool = False
@@ -118,7 +115,8 @@ class Daemon:
     _ticked_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ticked_at = self._answered_at = self.clock.now()
+        self._ticked_at = self.clock.now()
+        self._reach = Reach(self._ticked_at, self.timing.storage, self.timing.beat)
         self._farewell = Farewell(self.timing.drain, self.timing.beat, self.timing.storage)
         if self.crew is None:
             self.world.state = "ready"
@@ -170,8 +168,8 @@ class Daemon:
         if self._part is not None:
             self._take_part(self._part, now)
         self._wind_down(now)
-        if self._asked is None and (request := self._request(now)) is not None:
-            self._asked = request, now
+        if self._reach.asked is None and (request := self._request(now)) is not None:
+            self._reach.ask(request, now)
             self.courier.submit(request)
         self.show(self._status(now), self.world.history)
         return self._next(now)
@@ -184,9 +182,7 @@ class Daemon:
     # -- observe ---------------------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer, now: float) -> None:
-        asked_at = self._asked[1] if self._asked is not None else now
-        self._asked, self._answered_at = None, now
-        request = answer.request
+        asked_at, request = self._reach.answer(now), answer.request
         if isinstance(request, Open) and answer.error is None:
             self._opened(answer, now)
         for record in answer.entries:
@@ -198,9 +194,8 @@ class Daemon:
             self._visited(answer, request, now)
         if answer.error is not None:
             self._failed(answer, answer.error, now)
-        elif self._problem is not None and (not self._problem_in_look or answer.look is not None):
+        elif self._reach.succeed(looked=answer.look is not None):
             self.log.info("storage_recovered")
-            self._problem = None
 
     def _opened(self, answer: Answer, now: float) -> None:
         """The run is known; or its place is not there yet, and is looked for again."""
@@ -224,11 +219,11 @@ class Daemon:
         if not error.retryable or isinstance(answer.request, Open):
             self.exit = error
             return
-        if self._problem != str(error):
+        in_look = answer.reading is not None
+        if self._reach.fail(str(error), now, in_look=in_look):
             self.log.warning("storage_failed", message=str(error))
-        self._problem, self._problem_in_look = str(error), answer.reading is not None
-        if not self._problem_in_look:
-            self._blocked_until = self._next_visit = now + self.timing.beat
+        if not in_look:
+            self._next_visit = self._reach.blocked_until
 
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
@@ -361,7 +356,7 @@ class Daemon:
 
     def _wind_down(self, now: float) -> None:
         """Once told to stop: leave as soon as no plan needs this node, and go, heard or not, when the time is over."""
-        proposing = self._asked is not None and isinstance(self._asked[0], CreatePlan)
+        proposing = isinstance(self._reach.asked, CreatePlan)
         if self._farewell.draining and self._part is None and not proposing:
             self._leave(0, now)
         if self._farewell.code is not None and self.world.run is None:
@@ -397,7 +392,7 @@ class Daemon:
         """
         if self.world.run is None:
             return Open() if now >= self._next_visit else None
-        if now < self._blocked_until:
+        if now < self._reach.blocked_until:
             return None
         slots = self.crew.workers.slots() if self.crew is not None else ()
         heartbeat = self.world.heartbeat(self._beat, slots)
@@ -491,30 +486,24 @@ class Daemon:
 
     def _unready(self, now: float) -> str | None:
         """Why /readyz says no."""
-        waited = now - self._silent_since(now)
         reasons = {
-            f"shared storage has not answered for {waited:.0f} s": waited > self.timing.storage,
-            self._problem or "": self._problem is not None,
             "the checkpoint directory does not exist yet": self.world.missing,
             "the journal is not read yet": not self.world.caught_up,
             "the task is being checked": self.crew is not None and self.world.task is None,
             "the checkpoint directory is not read yet": self.crew is not None and not self.world.looked,
             f"the daemon is {self.world.state}": self.world.state in ("draining", "left"),
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
-
-    def _silent_since(self, now: float) -> float:
-        """Since when storage has not said anything, though it is asked: a beat before that at most."""
-        return now if self._asked is None else max(self._answered_at, self._asked[1] - self.timing.beat)
+        known = (reason for reason, holds in reasons.items() if holds)
+        return self._reach.unready(now) or next(known, None)
 
     def _next(self, now: float) -> float:
         """When the loop must turn again: soon enough for every bound."""
         idle = now + _IDLE_TICK_SECONDS
-        if self._asked is not None:
-            blind = self._silent_since(now) + self.timing.storage + _SHORTEST_SLEEP_SECONDS
+        if self._reach.asked is not None:
+            blind = self._reach.blind_at(now) + _SHORTEST_SLEEP_SECONDS
             return min(idle, blind) if blind > now else idle
-        if now < self._blocked_until:
-            return min(idle, self._blocked_until)
+        if now < self._reach.blocked_until:
+            return min(idle, self._reach.blocked_until)
         times = [idle, self._next_visit, self._look_due(), self._wake_at]
         if self._part is not None and self._part.ending is not None:
             times.append(self._part.ending.at)
