@@ -66,6 +66,7 @@ class World:
     found: Mapping[Key, Found] = field(default_factory=dict)  # in order of discovery
     _freshness: Freshness = field(init=False)
     _given_up: dict[Key, Settlement] = field(default_factory=dict)
+    _broken: dict[Key, Settlement] = field(default_factory=dict)  # told as corrupt, settled or not
     # Vanished, unless the next look finds them after all; and when they were discovered.
     _missed: dict[Key, tuple[Settlement, float]] = field(default_factory=dict)
     _unwanted: set[Key] | None = None  # None: no look yet
@@ -115,6 +116,8 @@ class World:
                 self._given_up.pop(settlement.key, None)
                 if settlement.verdict == "requeued":  # a person wants it: what was known against it is void
                     self._failed_at.pop(settlement.key, None)
+                    if (broken := self._broken.get(settlement.key)) is not None:  # but for what still holds
+                        self._given_up[settlement.key] = broken
             if self._unwanted:  # the journal's first plan settled what was there before the start, for all nodes
                 self._unwanted = set()
             self.opened_at = now
@@ -204,6 +207,8 @@ class World:
         certain |= {key: each for key, (each, _) in self._passed_over(still, here).items()}
         missed = {key: each for key, each in missed.items() if key not in certain}
         self._missed = self._passed_over(missed, here)
+        self._broken |= {each.key: each for each in given_up if each.verdict == "corrupt"}
+        self._broken = {key: each for key, each in self._broken.items() if key not in here}
         self._given_up = {
             key: settlement
             for key, settlement in (self._given_up | certain).items()

@@ -178,6 +178,20 @@ def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
     assert view(world, 1.0).unwanted == frozenset()
 
 
+def test_what_is_still_corrupt_when_a_person_wants_it_again_is_given_up_again():
+    """Its files are as they were, so no look tells of it a second time; without this nobody would."""
+    world, corrupt = new_world(), given_up(1, "corrupt")
+    world.see(look(), (corrupt,), 0.0, 0.0)
+    assert view(world, 0.0).given_up == [corrupt]
+    world.fold(plan(1, members=(), settles=(corrupt,)), 1.0)
+    world.see(look(), (), 1.0, 0.0)
+    assert view(world, 1.0).given_up == []
+    world.fold(plan(2, members=(), settles=(given_up(1, "requeued"),)), 2.0)
+    assert view(world, 2.0).given_up == [corrupt]
+    world.see(look(1), (), 3.0, 0.0)
+    assert view(world, 3.0).given_up == []
+
+
 def test_a_run_that_went_on_does_not_start_anew():
     """start=new counts from the first start of the run, not of this daemon."""
     world = new_world(start_new=True)
