@@ -147,7 +147,7 @@ class AllAlike:
     """Every checkpoint is wanted, or none."""
 
     def __init__(self, wanted: bool) -> None:
-        self.version = wanted
+        self.version = self.basis = wanted
 
     def __call__(self, found) -> Wanted:
         """As `Choose`."""

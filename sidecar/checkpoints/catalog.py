@@ -90,7 +90,6 @@ class Catalog:
         self._looked = looked
         self._folder = Folder(self._root, self._family, full_sweep_seconds=full_sweep_seconds, clock=clock)
         self._state = StateFile(self._root)
-        self._named: frozenset[str] = frozenset()
         self._dirty: set[str] = set()  # families to look at: some are left if storage failed meanwhile
         self._judged: dict[str, tuple[_Judged, ...]] = {}  # by family, also if there is nothing to judge in it
         # Families in which time alone may change something: when at the latest, and until when each sweep looks.
@@ -131,13 +130,25 @@ class Catalog:
         # After the directory: what is pinned and deleted meanwhile is seen in one of them.
         self._affected |= self._held.look(now)
         self._note_reasons(_PINS, self._held.reasons)
-        if self._affected:
+        before, news = self._found, frozenset(self._affected)
+        if news:
             self._merge(now)
         if self._waiting is None:
             self._waiting = tuple(chain.from_iterable(self._reasons.values()))
         corrupt, self._untold = tuple(self._untold), []
         held = self._held
-        return Look(self._in_order, corrupt, self._waiting, missing, self._found, held.found, held.broken)
+        return Look(
+            self._in_order,
+            corrupt,
+            self._waiting,
+            missing,
+            self._found,
+            held.found,
+            held.broken,
+            before,
+            news,
+            self._discovered,
+        )
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
 
@@ -145,10 +156,7 @@ class Catalog:
         sweep = sweep or hints is None
         dirty = self._dirty
         dirty |= self._folder.changed(directory, now, hints, sweep=sweep)
-        named = self._state.read(now)
-        if named is not self._named:
-            dirty |= {f"{name}.index" for name in named ^ self._named} & self._open.keys()
-            self._named = named
+        dirty |= {f"{name}.index" for name in self._state.read(now)} & self._open.keys()
         for each in [marked for each in dirty if (marked := Marker.marked(each)) is not None]:
             dirty |= self._open.keys() if each == "" else {each, f"{each}.index"} & self._judged.keys()
         for each, (due, until) in self._open.items():
@@ -188,7 +196,7 @@ class Catalog:
         """Judge what there is of one family, and note what that changes."""
         is_new = name not in self._judged
         known = {(each.format.name, each.name): each for each in self._judged.get(name, ())}
-        listing = self._folder.listing(directory, name)._replace(named=self._named)
+        listing = self._folder.listing(directory, name)._replace(named=self._state.named)
         judged, reasons, again = [], [], False
         for format_ in self._formats:
             for candidate in format_.candidates(self._root, listing):
@@ -307,7 +315,7 @@ class Catalog:
     def _forget_root(self) -> None:
         """The directory is gone. It may come back with all that was in it: what is the same then is still complete."""
         self._folder.forget()
-        self._state, self._named = StateFile(self._root), frozenset()
+        self._state = StateFile(self._root)
         self._affected |= self._lying.keys()
         self._lying.clear()
         self._dirty |= self._judged.keys()

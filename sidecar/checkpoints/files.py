@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from fnmatch import translate
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -53,7 +53,7 @@ class Listing(NamedTuple):
     files: dict[str, File]
     escaping: frozenset[str] = frozenset()
     folders: tuple[str, ...] = ()
-    named: frozenset[str] | None = None
+    named: Container[str] | None = None
 
 
 def is_temporary(name: str, *, folder: bool = False) -> bool:

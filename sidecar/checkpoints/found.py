@@ -1,6 +1,7 @@
 """What a look at checkpoints finds, as one record: the catalog makes it, the keeper and the daemon read it."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class Look:
     `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
 
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
-    objects of the look before: who keeps them need not compare tens of thousands of checkpoints.
+    objects of the look before. `news` are the keys of what came, went or changed since `by_key` was `before`, and
+    `order` sorts keys by discovery: who wants the one that is new need not go through tens of thousands.
     """
 
     found: tuple[Found, ...]
@@ -49,15 +51,31 @@ class Look:
     by_key: Mapping[Key, Found] = field(default_factory=dict, compare=False)
     pinned: Mapping[Key, Found] = field(default_factory=dict, compare=False)
     broken: tuple["BrokenPin", ...] = ()
+    before: Mapping[Key, Found] | None = field(default=None, compare=False)
+    news: AbstractSet[Key] = field(default=frozenset(), compare=False)
+    order: Mapping[Key, tuple[int, float]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):
             object.__setattr__(self, "by_key", {each.checkpoint.key: each for each in self.found})
             pinned = {key: each for key, each in self.by_key.items() if each.checkpoint.pin is not None}
             object.__setattr__(self, "pinned", pinned)
+            object.__setattr__(self, "order", {key: (place, 0.0) for place, key in enumerate(self.by_key)})
+
+    def news_since(self, before: Mapping[Key, Found]) -> AbstractSet[Key]:
+        """Keys of what came, went or changed since `by_key` was that."""
+        if before is self.by_key:
+            return frozenset()
+        if before is self.before:
+            return self.news
+        return {key for key in self.by_key.keys() | before.keys() if self.by_key.get(key) is not before.get(key)}
+
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys that are found, in order of discovery."""
+        return sorted(filter(self.by_key.__contains__, keys), key=self.order.__getitem__)
 
     def changed(self, changes: Mapping[Key, Found | None]) -> "Look":
-        """The same, but for these; None: it is not found after all."""
+        """The same, but for these, which are its news then; None: it is not found after all."""
         if not changes:
             return self
         by_key, pinned = dict(self.by_key), dict(self.pinned)
@@ -70,7 +88,8 @@ class Look:
                 pinned.pop(key, None)
             else:
                 pinned[key] = found
-        return replace(self, found=tuple(by_key.values()), by_key=by_key, pinned=pinned)
+        there, news = tuple(by_key.values()), frozenset(changes)
+        return replace(self, found=there, by_key=by_key, pinned=pinned, before=self.by_key, news=news)
 
 
 def written_at(files: Iterable[File]) -> float:

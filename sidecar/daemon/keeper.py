@@ -28,10 +28,25 @@ _Content = list[tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go."""
+    """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go.
+
+    `undecided` is what may be wanted later though nothing of it changes, None: all of it may.
+    """
 
     hold: AbstractSet[Key]
     keep: AbstractSet[Key]
+    undecided: AbstractSet[Key] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What was said of one look, and who of it is to be held or let go, in order of discovery."""
+
+    found: Mapping[Key, Found]
+    version: object
+    basis: object
+    wanted: Wanted
+    concerned: list[Key]
 
 
 class Choose(Protocol):
@@ -40,6 +55,11 @@ class Choose(Protocol):
     @property
     def version(self) -> Any:
         """Equal as long as the answers about the same checkpoints are."""
+        ...
+
+    @property
+    def basis(self) -> Any:
+        """Equal as long as nothing becomes wanted that is decided."""
         ...
 
     def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
@@ -76,8 +96,10 @@ class Keeper:
     _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
     _swept_at: float = float("-inf")
     _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
-    # What was said of a look, as long as neither what is found nor what is wanted changes.
-    _chosen: tuple[Mapping[Key, Found], Any, Wanted, list[Key]] | None = None
+    _chosen: _Chosen | None = None  # as long as neither what is found nor what is wanted changes
+    _seen: Mapping[Key, Found] = field(default_factory=dict)  # by the last look
+    _shown: Mapping[Key, Found] = field(default_factory=dict)  # to the daemon, by the last look that did not fail
+    _news: set[Key] = field(default_factory=set)  # what may differ between the two
     _pins_changed: bool = True
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
@@ -90,9 +112,7 @@ class Keeper:
         """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
         if not self.root.is_dir():
             with contextlib.suppress(StorageError):  # what is in the way is explained by who writes there
-                look = self.catalog.look()
-                self._lost += look.corrupt
-                return look.missing
+                return self._note(self.catalog.look()).missing
         return False
 
     def clean(self) -> None:
@@ -110,13 +130,13 @@ class Keeper:
         """
         done = self.is_done()  # before the look, which then sees all that was saved before the marker
         look = self._look(sweep=done)
-        self._lost += look.corrupt
-        wanted, concerned = self._choose(look, choose)
+        chosen = self._choose(look, choose)
+        wanted = chosen.wanted
         changes: dict[Key, Found | None] = {}
         no_room: dict[Key, str] = {}
         waiting: list[tuple[str, str]] = []
         failing: dict[Key, tuple[_Content, float]] = {}
-        for key in concerned:
+        for key in chosen.concerned:
             each = look.by_key[key]
             if (damaged := self._damaged.get(key)) and damaged[0] == _content(each):
                 self._lost.append(damaged[1])  # reading all of it again would find the same
@@ -141,7 +161,8 @@ class Keeper:
                 if self.clock.now() - failing[key][1] >= self.corrupt_after_seconds:  # its files say that nothing did
                     self._damaged[key] = failing[key][0], _settlement(each, "corrupt", error)
         self._failing = failing
-        seen = look.changed(changes)
+        seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys())
+        self._shown, self._news = seen.by_key, set(changes)
         spent = self._give_up(look.broken, choose, leaving=leaving)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
         pins_bytes = self._measure_pins(seen)
@@ -154,7 +175,7 @@ class Keeper:
     def _look(self, *, sweep: bool) -> Look:
         """Look at what file events told of and, every now and then or if told to, beyond that."""
         if self.watch is None:
-            return self.catalog.look()
+            return self._note(self.catalog.look())
         self.watch.ensure()
         hints, now = self.watch.changed(), self.clock.now()
         if hints is None:
@@ -165,17 +186,27 @@ class Keeper:
             look = self.catalog.look(self._hints, sweep=sweep)
             self._swept_at = now if sweep else self._swept_at
         self._hints = set()
+        return self._note(look)
+
+    def _note(self, look: Look) -> Look:
+        """Remember what the look tells only once, as whoever is to hear it may not, this time."""
+        self._lost += look.corrupt
+        self._news |= look.news_since(self._seen)
+        self._seen = look.by_key
         return look
 
-    def _choose(self, look: Look, choose: Choose) -> tuple[Wanted, list[Key]]:
-        """What is wanted, and what is to be held or let go, in order of discovery; not thousands that are settled."""
-        known = self._chosen
-        if known is None or known[0] is not look.by_key or known[1] != choose.version:
-            version = choose.version  # before: what comes meanwhile is asked for again
-            wanted = choose(look.by_key)
-            concerned = {*wanted.hold, *look.pinned, *self._damaged}
-            known = self._chosen = look.by_key, version, wanted, list(filter(concerned.__contains__, look.by_key))
-        return known[2], known[3]
+    def _choose(self, look: Look, choose: Choose) -> _Chosen:
+        """What is wanted, and what is to be held or let go; nobody is asked about thousands that are settled."""
+        known, version, basis = self._chosen, choose.version, choose.basis  # what comes meanwhile is asked for again
+        if known is not None and known.found is look.by_key and known.version == version:
+            return known
+        among = look.by_key
+        if known is not None and known.basis == basis and known.wanted.undecided is not None:
+            among = {key: among[key] for key in look.in_order(known.wanted.undecided | self._news)}
+        wanted = choose(among)
+        concerned = look.in_order({*wanted.hold, *look.pinned, *self._damaged})
+        self._chosen = _Chosen(look.by_key, version, basis, wanted, concerned)
+        return self._chosen
 
     def _failing_since(self, found: Found) -> float:
         content, since = self._failing.get(found.checkpoint.key, (None, 0.0))

@@ -6,7 +6,6 @@ see. No I/O and no clock.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
@@ -88,8 +87,11 @@ class World:
     _looked_at: float = 0.0  # and the newest with a look
     _finds: int = 0  # looks that found or lost something
     _told_waiting: tuple[object, frozenset[tuple[str, str]]] = (None, frozenset())  # by the last look
-    _pinned: Mapping[Key, Found] = field(default_factory=dict)
+    _look: Look = field(default_factory=lambda: Look((), (), (), missing=False))  # the last one
     _chosen: list[Checkpoint] = field(default_factory=list)
+    _news: set[Key] = field(default_factory=set)  # since these were chosen
+    _reopened: int = 0  # how often a checkpoint that was settled may have become one that is not
+    _chosen_for: tuple[str | None, int] | None = None
     _chosen_in: tuple[int, int, bool, str | None, bool] | None = None
     _choice: Choice = field(default_factory=lambda: Selection().choose((), History()))
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
@@ -114,6 +116,7 @@ class World:
         if isinstance(record, Plan):
             for settlement in record.settles:
                 self._given_up.pop(settlement.key, None)
+                self._reopened += settlement.verdict in ("requeued", "failed")  # this may be of one task only
                 if settlement.verdict == "requeued":  # a person wants it: what was known against it is void
                     self._failed_at.pop(settlement.key, None)
                     if (broken := self._broken.get(settlement.key)) is not None:  # but for what still holds
@@ -143,12 +146,10 @@ class World:
 
     def see(self, look: Look, given_up: tuple[Settlement, ...], now: float, wall: float) -> list[Found]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
-        # In all looks but a few nothing is found or lost: then this is the very object that the last one brought.
         here, before = look.by_key, self.found
-        is_same = here is before
-        new = [] if is_same else [here[key] for key in filterfalse(before.__contains__, here)]
-        is_more = len(here) == len(before) + len(new)  # so nothing went
-        gone = [] if is_same or is_more else list(filterfalse(here.__contains__, before))
+        news = {key for key in look.news_since(before) if here.get(key) is not before.get(key)}
+        new = [here[key] for key in look.in_order(key for key in news if key not in before)]
+        gone = [key for key in news if key not in here]
         if new:
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
@@ -162,8 +163,9 @@ class World:
         if not look.missing:  # a directory that is gone may come back, with all that was in it
             held = {each.found.checkpoint.key for each in look.broken}
             self._miss(here, [key for key in gone if key not in held], new, given_up, now)
-        self.found, self._pinned, self._looked_at = here, look.pinned, self._met_at
-        self._finds += not is_same
+        self.found, self._look, self._looked_at = here, replace(look, before=None), self._met_at
+        self._finds += bool(news)
+        self._news |= news
         if self._told_waiting[0] is not look.waiting:
             self._told_waiting = look.waiting, frozenset(look.waiting)
         incomplete = self._told_waiting[1] | self._missed.keys()
@@ -341,6 +343,7 @@ class World:
             nothing_yet=self._only_new and not self.looked,
             done=self._done,
             publishes=self.publishes(now),
+            reopened=self._reopened,
         )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
@@ -424,8 +427,12 @@ class World:
         history = self.history
         state = self._finds, history.through, history.open is None, self.task, self._done
         if self._chosen_in != state:
-            chosen = {*history.unsettled(self.found, self.task), *self._pinned}
-            self._chosen = [self.found[key].checkpoint for key in filter(chosen.__contains__, self.found)]
+            among: Iterable[Key] = self.found
+            if self._chosen_for == (self.task, self._reopened):  # what was settled is settled still
+                among = filter(self.found.__contains__, self._news.union(each.key for each in self._chosen))
+            chosen = {*history.unsettled(among, self.task), *self._look.pinned}
+            self._chosen = [self.found[key].checkpoint for key in self._look.in_order(chosen)]
+            self._chosen_for, self._news = (self.task, self._reopened), set()
             self._choice = self.selection.choose(self._waiting_among(self._chosen), history, over=self._done)
             self._chosen_in = state
         return self._chosen
@@ -474,6 +481,12 @@ class Wants:
     nothing_yet: bool
     done: bool
     publishes: bool
+    reopened: int
+
+    @property
+    def basis(self) -> tuple[object, ...]:
+        """Equal as long as nothing becomes wanted that is settled now."""
+        return self.tasks, self.reopened
 
     @property
     def version(self) -> tuple[object, ...]:
@@ -487,9 +500,10 @@ class Wants:
         What was there before this node's start is not held by it; for another it may be new, until the journal says.
         """
         hold = set() if self.evaluated is None else {self.evaluated}
-        keep = set(hold)
+        keep, undecided = set(hold), set[Key]()
         for task in self.tasks:
             keys = self.history.unsettled(found, task)
+            undecided.update(keys)
             if self.nothing_yet:
                 keep.update(keys)
                 continue
@@ -497,7 +511,7 @@ class Wants:
             wanted = self.selection.choose(waiting, self.history, over=self.done).hold
             hold |= wanted
             keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
-        return Wanted(hold, keep)
+        return Wanted(hold, keep, undecided)
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

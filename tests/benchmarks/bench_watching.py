@@ -1,7 +1,7 @@
 """What it costs to watch a directory in which very much lies: to notice a new checkpoint, and to notice none."""
 
-import json
 import random
+import re
 import shutil
 import statistics
 import time
@@ -19,6 +19,7 @@ a core and resident memory over the seconds after it became idle; milliseconds f
 there in TensorFlow's order (data renamed, index written in place, state file renamed), to the log line
 `checkpoint_found`, by which time it is pinned."""
 COLUMNS = ("beside", "files", "ready after s", "share of a core", "resident MB", "noticed ms", "slowest ms")
+_SKIPPED = re.compile(r"^sidecar_checkpoints_skipped_total\{.*\} (\S+)$", re.MULTILINE)
 CHECKPOINT, OTHER = "checkpoints", "other files"
 
 
@@ -57,7 +58,8 @@ def _row(kind, count, written, checkpoints, stand_in, rounds, idle_seconds, **se
     begin = time.monotonic()
     with Daemon(checkpoints, "dense.py", "--start", "new", worker_python=stand_in, **settings) as daemon:
         seconds = wait_until(lambda: _is_ready(daemon) and time.monotonic() - begin, "the first look")
-        wait_until(lambda: json.loads(daemon.get("/api/status"))["pending"] == 0, "old ones to be settled")
+        old = count // 2 if kind == CHECKPOINT else 0
+        wait_until(lambda: _skipped(daemon) == old, "old ones to be settled")
         time.sleep(6)  # what no state file names has settled, too
         process = psutil.Process(daemon.process.pid)
         before = process.cpu_times()
@@ -76,6 +78,10 @@ def _is_ready(daemon):
         return daemon.get("/readyz") == "ok\n"
     except ConnectionError:
         return False
+
+
+def _skipped(daemon):
+    return float(_SKIPPED.search(daemon.get("/metrics"))[1])
 
 
 def _fill(kind, count, written, checkpoints):

@@ -1,6 +1,10 @@
+import os
+import random
+
 import pytest
 
-from sidecar.checkpoints.formats.checkpoint_state import named_in
+from sidecar.checkpoints.formats import checkpoint_state
+from sidecar.checkpoints.formats.checkpoint_state import StateFile, named_in
 
 
 class Everything:
@@ -54,3 +58,62 @@ def test_no_file_and_no_text(root):
     assert named_in(root, NAMES) == frozenset()
     (root / "checkpoint").write_bytes(bytes(range(256)))
     assert named_in(root, NAMES) == frozenset()
+
+
+def state(names, newest=None) -> str:
+    """As TensorFlow's managers write it: the newest, all of them, and when each was saved."""
+    lines = [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    times = [f"all_model_checkpoint_timestamps: {number}.5" for number, _ in enumerate(names)]
+    first = [] if newest is None else [f'model_checkpoint_path: "{newest}"']
+    return "\n".join([*first, *lines, *times, "last_preserved_timestamp: 1.5", ""])
+
+
+def edited(choose, names):
+    """The list after a save, or after something that no save does."""
+    match choose.randrange(6):
+        case 0:
+            return [*names[1:], f"ckpt-{choose.randrange(9)}"]
+        case 1:
+            return [*names, f"ckpt-{choose.randrange(9)}", f"link/ckpt-{choose.randrange(9)}"]
+        case 2:
+            return choose.sample(names, len(names))
+        case 3:
+            return names[: choose.randrange(4)]
+        case 4:
+            return [*names[:2], *names]
+        case _:
+            return names[2:]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_state_file_names_is_what_one_who_sees_it_first_reads(root, seed):
+    """However it changed, also where a path leads; and each read tells which names came or went."""
+    choose, names, file = random.Random(seed), [], StateFile(root)
+    for now in range(40):
+        names = edited(choose, names)
+        if choose.random() < 0.1:
+            (root / "link").unlink(missing_ok=True)
+            (root / "link").symlink_to(choose.choice([".", "elsewhere"]))
+        newest = choose.choice([None, *names])
+        if choose.random() < 0.1:
+            (root / "checkpoint").unlink(missing_ok=True)
+        else:
+            (root / "checkpoint").write_text(state(names, newest))
+        before = set(file.named)
+        changed = file.read(4.0 * now)
+        assert file.named == named_in(root, NAMES)
+        assert changed == before ^ file.named
+
+
+def test_only_lines_that_are_new_are_taken_apart(root, monkeypatch):
+    """A save beside thousands of checkpoints costs no more than beside a few."""
+    taken, original = [], checkpoint_state._name_in
+    monkeypatch.setattr(checkpoint_state, "_name_in", lambda here, line: (taken.append(line), original(here, line))[1])
+    names, file = [f"ckpt-{number}" for number in range(1000)], StateFile(root)
+    for now, kept in enumerate((names[:-2], names[:-1], names[1:])):
+        taken.clear()
+        (root / "checkpoint").write_text(state(kept, kept[-1]))
+        os.utime(root / "checkpoint", (now, now))
+        file.read(now)
+        assert file.named == set(kept)
+        assert now == 0 or len(taken) < 10

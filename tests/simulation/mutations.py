@@ -61,7 +61,7 @@ def _trust_the_call(self, request):
 class _UnlessFailed:
     def __init__(self, choose, failed):
         self._choose, self._failed = choose, failed
-        self.version = choose.version, failed
+        self.version, self.basis = (choose.version, failed), choose.basis
 
     def __call__(self, found):
         wanted = self._choose(found)

@@ -6,7 +6,9 @@ replaced by a rename, so what is read is always whole. Being named does not mean
 
 import os
 import re
+from collections import Counter
 from collections.abc import Container
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +35,9 @@ _COARSE_SECONDS: Final = 2.0  # between two contents that the coarsest filesyste
 
 def named_in(folder: Path, among: Container[str]) -> frozenset[str]:
     """Which of the names `among` those in `folder` its state file lists; a file that cannot be read lists none."""
-    return frozenset(filter(among.__contains__, StateFile(folder).read(0.0)))
+    state = StateFile(folder)
+    state.read(0.0)
+    return frozenset(filter(among.__contains__, state.named))
 
 
 class StateFile:
@@ -45,15 +49,18 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._hash = hash(b"")
-        self._names: dict[bytes, str | None] = {}  # lines with a path, and the checkpoint here that it names, if any
-        self._newest: set[bytes] = set()  # lines beside the list of all checkpoints: they name one of them again
-        self._listed: frozenset[str] = frozenset()
-        self._named: frozenset[str] = frozenset()
+        self._content = b""  # without the lines behind the last one that may name a checkpoint
+        self._here = _Here(folder)
+        self._lines: dict[str, int] = {}  # by name, how many lines say it
         self._seen: tuple[os.stat_result, float, float] | None = None  # the file, since when, and when it was read
 
-    def read(self, now: float) -> frozenset[str]:
-        """Names of the checkpoints in the folder that it lists; one that cannot be read lists none.
+    @property
+    def named(self) -> AbstractSet[str]:
+        """Names of the checkpoints in the folder that it listed when it was read last."""
+        return self._lines.keys()
+
+    def read(self, now: float) -> set[str]:
+        """Names that came or went since the last time; a file that cannot be read lists none.
 
         `now` is in seconds: a file that was the same for a while when it was read is not read again.
         """
@@ -64,37 +71,54 @@ class StateFile:
                 if self._seen is not None and _same(self._seen[0], stat):
                     _, since, read_at = self._seen
                     if read_at >= since + _COARSE_SECONDS:
-                        return self._named
+                        return set()
                 content = read_opened(file, self._folder / STATE_FILE, limit=_MAX_BYTES)
         except (CheckpointError, OSError):
-            self._seen, content = None, b""
-            self._take_apart(content)
-            return self._named
+            self._seen = None
+            return self._take_apart(b"")
         self._seen = stat, since, now
-        self._take_apart(content)
-        return self._named
+        return self._take_apart(content if content.count(b"\n") <= _MOST_LINES else b"")
 
-    def _take_apart(self, content: bytes) -> None:
-        """Bring what is named up to date. The same object stays as long as the same checkpoints are named."""
-        if hash(content) == self._hash:
-            return
-        self._hash = hash(content)
-        few = content if content.count(b"\n") <= _MOST_LINES else b""
-        lines = {line for line in few.split(b"\n") if _MARK in line and len(line) <= _LONGEST_LINE}
-        new, gone = lines - self._names.keys(), self._names.keys() - lines
+    def _take_apart(self, content: bytes) -> set[str]:
+        """Bring what is named up to date; returns the names that came or went."""
+        end = content.find(b"\n", content.rfind(_MARK) + 1)  # saves also write a time for each, behind them all
+        content = content if end < 0 else content[:end]
+        if content == self._content:
+            return set()
+        was: dict[str, bool] = {}
+        gone, new = _differing(self._content, content)
         here = _Here(self._folder)
-        added = {line: _name_in(here, line) for line in new}
-        in_list = {name for line, name in added.items() if name is not None and b"all_" in line}
-        removed = {line: self._names.pop(line) for line in gone}
-        out_of_list = {name for line, name in removed.items() if line not in self._newest}
-        self._names |= added
-        self._newest = (self._newest - gone) | {line for line in new if b"all_" not in line}
-        if in_list or not out_of_list.isdisjoint(self._listed):
-            self._listed = (self._listed - out_of_list) | in_list
-        first = {name for line in self._newest if (name := self._names[line]) is not None}
-        named = self._listed if first <= self._listed else self._listed | first
-        if named != self._named:
-            self._named = named
+        if not here.agrees(self._here):  # a folder or a link in a path is another now: all of it may mean another name
+            was = dict.fromkeys(self._lines, True)
+            self._lines.clear()
+            gone, new = [], content.split(b"\n")
+        for name in filter(None, (_name_in(self._here, line) for line in gone)):
+            was.setdefault(name, True)
+            self._lines[name] -= 1
+        self._here, self._content = here, content
+        for name in filter(None, (_name_in(here, line) for line in new)):
+            was.setdefault(name, name in self._lines)
+            self._lines[name] = self._lines.get(name, 0) + 1
+        for name in was:
+            if self._lines.get(name) == 0:
+                del self._lines[name]
+        return {name for name, before in was.items() if before != (name in self._lines)}
+
+
+def _differing(before: bytes, after: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The lines that went and those that came, as often as they did.
+
+    The first line names the newest checkpoint. Of the list behind it, saves drop lines in front and add some at the
+    end; if more than that is new it is compared line by line.
+    """
+    (first, _, old), (other_first, _, new) = before.partition(b"\n"), after.partition(b"\n")
+    old, new = b"\n" + old, b"\n" + new
+    start = old.find(new[: new.find(b"\n", 1) + 1] or new)
+    kept = old[start:]
+    if start >= 0 and new.startswith(kept) and new[len(kept) :][:1] in (b"", b"\n"):
+        return [first, *old[:start].split(b"\n")], [other_first, *new[len(kept) :].split(b"\n")]
+    went, came = Counter(before.split(b"\n")), Counter(after.split(b"\n"))
+    return [*(went - came).elements()], [*(came - went).elements()]
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:
@@ -104,7 +128,7 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
 
 def _name_in(here: "_Here", line: bytes) -> str | None:
     """The checkpoint in the folder that a line names, if it names one."""
-    found = _PATH.match(line)
+    found = _PATH.match(line) if _MARK in line and len(line) <= _LONGEST_LINE else None
     if found is None:
         return None
     raw = found[1] or found[2] or b""
@@ -116,16 +140,22 @@ class _Here:
     """Whether a path is one of a folder's names, remembering what was resolved."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = os.path.realpath(folder)
-        self._answers: dict[str, bool] = {}
+        self.folder = os.path.realpath(folder)
+        self.answers: dict[str, bool] = {}
 
     def is_named(self, path: str) -> bool:
         """A relative path starts at the folder; one with `..` in it is never followed."""
-        if path not in self._answers:
-            if "\0" in path or ".." in path.split("/") or len(self._answers) >= _MOST_PARENTS:
+        if path not in self.answers:
+            if "\0" in path or ".." in path.split("/") or len(self.answers) >= _MOST_PARENTS:
                 return False
-            self._answers[path] = os.path.realpath(Path(self._folder, path)) == self._folder
-        return self._answers[path]
+            self.answers[path] = os.path.realpath(Path(self.folder, path)) == self.folder
+        return self.answers[path]
+
+    def agrees(self, before: "_Here") -> bool:
+        """Whether all that was resolved before is still the same; then it is remembered, unless that is full."""
+        if self.folder != before.folder or len(before.answers) >= _MOST_PARENTS:
+            return False
+        return all(self.is_named(path) == is_here for path, is_here in before.answers.items())
 
 
 def _unescape(text: bytes) -> bytes:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -73,7 +73,7 @@ class TfObject:
         for file in files.values():
             if match := _FILE.fullmatch(file.name):
                 by_prefix[match["prefix"]].append(file)
-        named = named_in(folder, by_prefix) if listing.named is None else listing.named
+        named: Container[str] = named_in(folder, by_prefix) if listing.named is None else listing.named
         leaving = {match["prefix"]: match[0] for match in map(_FILE.fullmatch, sorted(listing.escaping)) if match}
         for prefix, outside in leaving.items():
             yield Candidate(prefix, tuple(sorted(by_prefix.pop(prefix, ()))), prefix in named, leaving=outside)
