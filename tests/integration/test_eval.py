@@ -87,7 +87,7 @@ def test_an_incomplete_checkpoint(sidecar, saved, folder, tasks, tmp_path):
     (tmp_path / index.name).write_bytes(index.read_bytes())
     done = sidecar.command("eval", tmp_path / index.stem, "--task", f"{tasks}/plain.py:task")
     assert done.code == FAILED
-    assert done.sentence == f"sidecar: {index.stem}: shard 0 of 1 is missing"
+    assert done.sentence == f"sidecar: {index.stem}.data-00000-of-00001 is missing"
 
 
 def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
