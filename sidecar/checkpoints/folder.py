@@ -86,7 +86,7 @@ class Folder:
         if self._changed is None or self._changed[0] != times:
             self._changed = times, now
         hinted = self._hinted(descriptor, hints or ())
-        if hints is None or (sweep and not self._is_listing_slow(now)):
+        if hints is None or (sweep and not self._is_listing_slow(now, is_awaited=bool(hints))):
             return hinted | self._list(descriptor, times, self._changed[1], now)
         return hinted
 
@@ -125,8 +125,10 @@ class Folder:
         self._listed = times, now, self._clock.now() - begin
         return found
 
-    def _is_listing_slow(self, now: float) -> bool:
-        return self._listed is not None and now < self._listed[1] + _LISTING_SHARE * self._listed[2]
+    def _is_listing_slow(self, now: float, *, is_awaited: bool) -> bool:
+        """Whether to list only later; for longer if events told of something, which should not wait for a listing."""
+        share = 2 * _LISTING_SHARE if is_awaited else _LISTING_SHARE
+        return self._listed is not None and now < self._listed[1] + share * self._listed[2]
 
     def _listed_now(self, descriptor: int) -> set[str]:
         found, seen = set[str](), list[str]()

@@ -181,6 +181,30 @@ def test_events_that_were_lost_lose_nothing(settled, root, clock):
     assert "ckpt-7" in names(catalog.look(frozenset(), sweep=True))
 
 
+def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, asked, clock, monkeypatch):
+    """Where listing takes long it is left to a look that nothing woke, but not for ever."""
+    catalog, scandir = settled(MANY), os.scandir
+
+    def slow(path):
+        clock.seconds += 0.1 * isinstance(path, int)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+
+    def listings(step, hints, after):
+        save(root, step, keep=range(step))
+        clock.seconds += after
+        asked.clear()
+        catalog.look({f"ckpt-{step}.index"} if hints else set())
+        return asked["scandir"] - 1  # of the pins
+
+    assert listings(1, hints=False, after=0) == 1
+    assert listings(2, hints=True, after=15) == 0
+    assert listings(3, hints=False, after=0) == 1
+    assert listings(4, hints=False, after=5) == 0, "the hundredth part of the time, at most"
+    assert listings(5, hints=True, after=20) == 1
+
+
 def test_another_directory_under_the_same_name(settled, root, tmp_path):
     """With other checkpoints under the same names, and no event that tells of it."""
     catalog = settled(MANY)
