@@ -129,7 +129,7 @@ class Keeper:
         `leaving`: this is the last look. Raises `StorageError` if a folder cannot be read or a pin not be written.
         """
         done = self.is_done()  # before the look, which then sees all that was saved before the marker
-        look = self._look(sweep=done)
+        look = self._look(at_all=done)
         chosen = self._choose(look, choose)
         wanted = chosen.wanted
         changes: dict[Key, Found | None] = {}
@@ -172,17 +172,17 @@ class Keeper:
         problem = self.watch.problem if self.watch is not None else None
         return Sight(seen, given_up, pins_bytes, problem, no_room, done)
 
-    def _look(self, *, sweep: bool) -> Look:
-        """Look at what file events told of and, every now and then or if told to, beyond that."""
+    def _look(self, *, at_all: bool) -> Look:
+        """Look at what file events told of and, every now and then, beyond that; or `at_all`, as they may be late."""
         if self.watch is None:
             return self._note(self.catalog.look())
         self.watch.ensure()
         hints, now = self.watch.changed(), self.clock.now()
-        if hints is None:
+        if hints is None or at_all:
             look, self._swept_at = self.catalog.look(), now
         else:
             self._hints |= hints
-            sweep |= now >= self._swept_at + self.sweep_seconds  # events may be on their way
+            sweep = now >= self._swept_at + self.sweep_seconds
             look = self.catalog.look(self._hints, sweep=sweep)
             self._swept_at = now if sweep else self._swept_at
         self._hints = set()
