@@ -232,7 +232,7 @@ def _state_deleted(simulation, *_) -> None:
     for host in simulation.hosts:
         host.cache.clear()
         host.listings.clear()
-    simulation.referee.wiped([host.life for host in simulation.hosts if host.runs])
+    simulation.referee.wiped()
 
 
 def _becomes_chief(simulation, host, fault) -> None:

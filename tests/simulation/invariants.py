@@ -105,7 +105,7 @@ class Referee:
         self.gone: set[tuple[str, str]] = set()  # that were deleted, ever
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
-        self.forgiven: set = set()  # lives that were about to write when the state directory was deleted
+        self.wiped_at = float("-inf")  # when the state directory was deleted
 
     def check(self, invariant: str, holds: bool, message="") -> None:
         """Count it, and stop everything if it does not hold; `message` may be a function."""
@@ -138,18 +138,18 @@ class Referee:
                 if path in files:
                     self.book.add(loads(kind, files[path]))
 
-    def wiped(self, lives) -> None:
+    def wiped(self) -> None:
         """The state directory was deleted."""
         self.book, self.run = Book(), None
         self._stood.clear()
         self.pinned_since.clear()
-        self.forgiven = set(lives)
+        self.wiped_at = self._simulation.scheduler.now
 
     def _foreign(self, record: Plan | Outcome, life) -> bool:
         foreign = record.run != self.run
-        forgiven = life in self.forgiven
+        forgiven = life.asked_at <= self.wiped_at  # it was about to write, and had looked before
         self.check("runs do not mix", not foreign or forgiven, lambda: f"{life.name} wrote {record}")
-        if foreign and forgiven:  # it had looked just before: whoever deleted the directory deletes this, too
+        if foreign and forgiven:  # whoever deleted the directory deletes this, too
             path = f"{'plans' if isinstance(record, Plan) else 'outcomes'}/{record.plan:012d}.json"
             self._simulation.disk.drop(path)
             del self._stood[path]

@@ -202,6 +202,7 @@ MUTATIONS = (
         "the run is not checked",
         ((journal, "check_run", _nothing), (courier, "check_run", _nothing), (journal, "_reject_foreign", _nothing)),
         ("runs do not mix", "all is settled"),
+        needs=lambda fault: fault.kind == "state_deleted",
     ),
     Mutation("bounds are not enforced", ((member.Workers, "overruns", lambda *_: []),), ("waits are bounded",)),
 )

@@ -116,6 +116,7 @@ class Life:
         self.began = simulation.scheduler.now
         self.ended = float("inf")
         self.terminated = False
+        self.asked_at = float("inf")  # when it asked its courier for something last
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
         self.processes: dict[str, FakeProcess] = {}
@@ -253,6 +254,8 @@ class Life:
             self.simulation.proposes(self, request.plan)
         elif isinstance(request, Visit):
             self.simulation.counts["visits"] += 1
+
+        self.asked_at = self.simulation.scheduler.now
 
         def carry() -> None:
             answer: Answer = self.courier.answer(request)
