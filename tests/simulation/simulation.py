@@ -129,9 +129,9 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and self.disk.done_at is not None and book.run is not None:
+        if self.violation is None and self.disk.done_at is not None and book.run is not None and self._all_have_turns():
             self._check_all_end(end)
-        elif self.violation is None and self._could_go_on():
+        elif self.violation is None and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
             book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")
@@ -139,14 +139,15 @@ class Simulation:
         else:
             self.counts["liveness not asked for"] += self.violation is None
 
-    def _check_all_end(self, end: float) -> None:
-        """The run is over: where nodes differ, those that never have their turn may wait for ever."""
-        book = self.referee
+    def _all_have_turns(self) -> bool:
+        """Whether every node could be listed: where they differ, some may wait for that for ever."""
         kinds = {(host.spec.version, host.spec.task, host.spec.settings.min_workers) for host in self.hosts}
         there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
-        if len(kinds) > 1 or there < self.hosts[0].spec.settings.min_workers:
-            self.counts["liveness not asked for"] += 1
-            return
+        return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
+
+    def _check_all_end(self, end: float) -> None:
+        """The run is over, and so is every daemon that evaluates."""
+        book = self.referee
         while self.violation is None and self.scheduler.now < end and self._evaluating():
             self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
         if self.violation is None:
