@@ -199,10 +199,10 @@ def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, a
         return asked["scandir"] - 1  # of the pins
 
     assert listings(1, hints=False, after=0) == 1
-    assert listings(2, hints=True, after=15) == 0
+    assert listings(2, hints=True, after=150) == 0
     assert listings(3, hints=False, after=0) == 1
-    assert listings(4, hints=False, after=5) == 0, "the hundredth part of the time, at most"
-    assert listings(5, hints=True, after=20) == 1
+    assert listings(4, hints=False, after=50) == 0, "the thousandth part of the time, at most"
+    assert listings(5, hints=True, after=200) == 1
 
 
 def test_another_directory_under_the_same_name(settled, root, tmp_path):
