@@ -1,12 +1,10 @@
 """What becomes of checkpoints and worker processes on one node, as histories replayed through the real loop."""
 
-import os
 import shutil
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
-from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.journal import outcome_path
 from sidecar.checkpoints.pin import pin
@@ -15,17 +13,6 @@ from sidecar.errors import StorageError, TaskError
 from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 from sidecar.history import Closed
 from sidecar.records import Outcome, Plan, dumps
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
-    return FakeClock()
-
-
-@pytest.fixture
-def node(tmp_path, clock):
-    return Node(tmp_path, clock)
 
 
 def names(node, event):

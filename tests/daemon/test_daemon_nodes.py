@@ -1,11 +1,10 @@
 """Several nodes, nodes that come and go, and the end of a run: as histories."""
 
-import os
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from fakes import FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
 from sidecar.agreement.members import member_path
@@ -14,20 +13,6 @@ from sidecar.errors import StorageError
 from sidecar.group.messages import Evaluate, Join, Phase
 from sidecar.observers.prometheus import Exporter
 from sidecar.records import Heartbeat, dumps, loads
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
-    return FakeClock()
-
-
-@pytest.fixture
-def new_node(tmp_path, clock):
-    def new(name="worker-1", **settings):
-        return Node(tmp_path, clock, name, **settings)
-
-    return new
 
 
 def heartbeat(node):

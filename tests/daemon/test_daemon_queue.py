@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from fakes import FakeClock, Node, failed, outcomes, pass_time, restarted, save
+from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints import catalog, held
@@ -12,20 +12,6 @@ from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import rows
 from sidecar.records import Checkpoint
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
-    return FakeClock()
-
-
-@pytest.fixture
-def new_node(tmp_path, clock):
-    def new(name="worker-1", **settings):
-        return Node(tmp_path, clock, name, **settings)
-
-    return new
 
 
 def pinned(node):

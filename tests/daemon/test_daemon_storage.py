@@ -1,27 +1,15 @@
 """What the daemon does while shared storage hangs, fails or is another's, and what its loop costs: as histories."""
 
-import os
 import queue
 
 import pytest
-from fakes import TIMING, FakeClock, Node, done, failed, outcomes, pass_time, restarted, save
+from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.agreement.journal import RUN_PATH, outcome_path, plan_path
 from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
 from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
 from sidecar.group.messages import Evaluate, Join, Phase, Progress
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
-    return FakeClock()
-
-
-@pytest.fixture
-def node(tmp_path, clock):
-    return Node(tmp_path, clock)
 
 
 @pytest.fixture
