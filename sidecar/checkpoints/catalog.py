@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import File, sampled_digest
+from sidecar.checkpoints.files import File, contents, sampled_digest
 from sidecar.checkpoints.folder import Folder
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection, family
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
@@ -237,7 +237,7 @@ class Catalog:
             raise
         except CheckpointError as error:
             verdict = error
-        if known is not None and _content(known.files) == _content(candidate.files):
+        if known is not None and contents(known.files) == contents(candidate.files):
             # A link was made to it, or undone.
             return replace(known, files=candidate.files, verdict=verdict, found=None)
         return _Judged(format_, candidate.name, candidate.files, now, verdict)
@@ -347,10 +347,6 @@ class Catalog:
     def _as_discovered(self, item: Found) -> Found:
         seen_at = self._discovered[item.checkpoint.key][1]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
-
-
-def _content(files: Iterable[File]) -> list[tuple[str, int, int]]:
-    return [file.content for file in files]
 
 
 def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:

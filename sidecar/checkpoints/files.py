@@ -44,6 +44,11 @@ class File(NamedTuple):
         return self.name, self.size, self.mtime_ns
 
 
+def contents(files: "Iterable[File]") -> list[tuple[str, int, int]]:
+    """What changes when one of these does; links that are made to them do not count."""
+    return [file.content for file in files]
+
+
 class Listing(NamedTuple):
     """A folder's own regular files by name, the names of links that lead out of it, and its sub-folders, unentered.
 

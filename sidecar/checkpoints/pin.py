@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from sidecar.checkpoints.files import File, as_file, open_file, resolve
+from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.found import Found
 from sidecar.checkpoints.held import PIN_RECORD
@@ -64,7 +64,6 @@ def pin(found: Found, pins_dir: Path, *, check: bool = False, room: Room = Room(
             _require_unchanged(found, temporary, files)
             if check:
                 FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
-            _write_record(checkpoint, temporary)
             _publish(temporary, folder)
     except ChecksumError:
         raise
@@ -151,13 +150,14 @@ def _gather(found: Found, temporary: Path, room: Room) -> tuple[File, ...]:
         if linked is not None:
             gathered[name] = linked
     rest = [name for name in names if name not in gathered]
-    sizes = [_size(found.folder, name) for name in rest]
+    sizes = [size_of(found.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
     for place, name in enumerate(rest):
         room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
         gathered[name] = _copy(found.folder, name, temporary)
     files = [gathered[name] for name in names]
     for inner in {parent for name in names for parent in (temporary / name).parents if temporary in parent.parents}:
         _sync(inner)
+    _write_record(found.checkpoint, temporary)
     _sync(temporary)
     return tuple(files)
 
@@ -170,11 +170,6 @@ def _link(source: Path, name: str, temporary: Path) -> File | None:
             return None
         raise
     return as_file(name, (temporary / name).stat())
-
-
-def _size(source: Path, name: str) -> int:
-    with open_file(source, name) as file:
-        return os.fstat(file.fileno()).st_size
 
 
 def _copy(source: Path, name: str, temporary: Path) -> File:
@@ -205,7 +200,6 @@ def _write_record(checkpoint: Checkpoint, temporary: Path) -> None:
         file.write(dumps(replace(checkpoint, pin=None)))
         file.flush()
         os.fsync(file.fileno())
-    _sync(temporary)
 
 
 def _publish(temporary: Path, folder: Path) -> None:

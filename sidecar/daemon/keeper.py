@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.files import contents
 from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
@@ -138,7 +139,7 @@ class Keeper:
         failing: dict[Key, tuple[_Content, float]] = {}
         for key in chosen.concerned:
             each = look.by_key[key]
-            if (damaged := self._damaged.get(key)) and damaged[0] == _content(each):
+            if (damaged := self._damaged.get(key)) and damaged[0] == contents(each.files):
                 self._lost.append(damaged[1])  # reading all of it again would find the same
                 changes[key] = None
                 continue
@@ -149,7 +150,7 @@ class Keeper:
                 no_room[key] = str(error)
             except ChecksumError as error:
                 reason = _settlement(each, "corrupt", error)
-                self._damaged[key] = _content(each), reason
+                self._damaged[key] = contents(each.files), reason
                 self._lost.append(reason)
                 changes[key] = None
             except VanishedError as error:
@@ -157,7 +158,7 @@ class Keeper:
                 changes[key] = None
             except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
                 waiting.append((each.checkpoint.name, str(error)))
-                failing[key] = _content(each), self._failing_since(each)
+                failing[key] = contents(each.files), self._failing_since(each)
                 if self.clock.now() - failing[key][1] >= self.corrupt_after_seconds:  # its files say that nothing did
                     self._damaged[key] = failing[key][0], _settlement(each, "corrupt", error)
         self._failing = failing
@@ -210,7 +211,7 @@ class Keeper:
 
     def _failing_since(self, found: Found) -> float:
         content, since = self._failing.get(found.checkpoint.key, (None, 0.0))
-        return since if content == _content(found) else self.clock.now()
+        return since if content == contents(found.files) else self.clock.now()
 
     def _hold(self, found: Found, wanted: Wanted, *, leaving: bool) -> Found:
         """Pin it, or let it go; the same where nothing is to be done, or not yet. Raises what `Pinner.pin` raises."""
@@ -257,11 +258,6 @@ class Keeper:
             return None
         self._pins_changed = False
         return sum(file.size for each in look.pinned.values() for file in each.files)
-
-
-def _content(found: Found) -> _Content:
-    """What it consists of; that links were made to its files, in vain, does not count."""
-    return [file.content for file in found.files]
 
 
 def _settlement(found: Found, verdict: Verdict, why: Exception | str) -> Settlement:
