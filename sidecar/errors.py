@@ -82,6 +82,12 @@ class NoRoomError(CheckpointError):
     retryable = True
 
 
+class MustCopyError(CheckpointError):
+    """The checkpoint cannot be linked, only copied, and that was not asked for."""
+
+    retryable = True
+
+
 class EvaluationFailedError(SidecarError):
     """An evaluation ended without a result."""
 

@@ -148,6 +148,7 @@ class AllAlike:
 
     def __init__(self, wanted: bool) -> None:
         self.version = self.basis = wanted
+        self.before = 0
 
     def __call__(self, found) -> Wanted:
         """As `Choose`."""

@@ -22,7 +22,14 @@ from sidecar.checkpoints.held import PIN_RECORD
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.single import verify
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, VanishedError
+from sidecar.errors import (
+    ChecksumError,
+    CorruptError,
+    IncompleteError,
+    MustCopyError,
+    StorageError,
+    VanishedError,
+)
 from sidecar.records import Checkpoint, dumps
 
 _TEMPORARY: Final = ".tmp-"
@@ -37,14 +44,25 @@ _NO_LINK: Final = (
 )
 """Why a link may be refused where a copy works."""
 
+_SMALL_BYTES: Final = 16 * 1024 * 1024
+"""What every node copies by itself: it is over before others could leave it to one, and holds against deletion."""
 
-def pin(found: Found, pins_dir: Path, *, check: bool = False, room: Room = Room()) -> Found:  # noqa: B008 - frozen
+
+def pin(
+    found: Found,
+    pins_dir: Path,
+    *,
+    copies: bool = True,
+    check: bool = False,
+    room: Room = Room(),  # noqa: B008 - frozen
+) -> Found:
     """Hold a checkpoint; if it is held already that is the answer.
 
-    `check`: compare all checksums first, of what was gathered, since that is what will be evaluated. `room`: asked
-    before anything is copied.
+    `copies`: also if more than a few MiB must be copied, as links are refused. `check`: compare all checksums first, of
+    what was gathered, since that is what will be evaluated. `room`: asked before anything is copied.
 
     Raises:
+        MustCopyError: they are; nothing is held.
         NoRoomError: it would have to be copied, and there is not enough room; nothing is held.
         ChecksumError: a checksum does not match; nothing is held.
         VanishedError: its files are gone.
@@ -59,8 +77,8 @@ def pin(found: Found, pins_dir: Path, *, check: bool = False, room: Room = Room(
     if not found.folder.is_dir():  # else the state directory inside it would bring it back
         raise VanishedError(f"{found.folder} is gone, and {checkpoint.name} with it")
     try:
-        with _temporary_folder(folder.parent) as temporary:
-            files = _gather(found, temporary, room)
+        with _temporary_folder(folder.parent, checkpoint) as temporary:
+            files = _gather(found, temporary, room, copies=copies)
             _require_unchanged(found, temporary, files)
             if check:
                 FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
@@ -99,6 +117,16 @@ def pins_bytes_alone(pins_dir: Path) -> int:
     return sum(stat.st_size for folder in _folders(pins_dir) for stat in _stats(folder) if stat.st_nlink == 1)
 
 
+def bytes_copied(pins_dir: Path) -> dict[str, int]:
+    """How far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
+    copied: dict[str, int] = {}
+    for folder in _folders(pins_dir):
+        if folder.name.startswith(_TEMPORARY):
+            digest, _, _ = folder.name.removeprefix(_TEMPORARY).partition("-")
+            copied[digest] = max(copied.get(digest, 0), sum(stat.st_size for stat in _stats(folder)))
+    return copied
+
+
 def clean(pins_dir: Path, *, older_than_seconds: float = 3600.0, clock: Clock | None = None) -> int:
     """Remove what crashed daemons left half pinned or half removed; returns how many folders.
 
@@ -118,9 +146,9 @@ def clean(pins_dir: Path, *, older_than_seconds: float = 3600.0, clock: Clock | 
 
 
 @contextlib.contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """A new folder that is removed, unless it was renamed."""
-    temporary = parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+def _temporary_folder(parent: Path, checkpoint: Checkpoint) -> Iterator[Path]:
+    """A new folder that is removed, unless it was renamed; it tells other nodes for which checkpoint it is."""
+    temporary = parent / f"{_TEMPORARY}{checkpoint.digest[:12]}-{secrets.token_hex(8)}"
     try:
         temporary.mkdir(parents=True)
     except OSError as error:  # no file of the checkpoint is meant, so not for the caller to read as vanished
@@ -131,7 +159,7 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _gather(found: Found, temporary: Path, room: Room) -> tuple[File, ...]:
+def _gather(found: Found, temporary: Path, room: Room, *, copies: bool) -> tuple[File, ...]:
     """Link or copy each file, and say which files of the trainer's these were.
 
     All that can be linked comes first, so that it is known what a copy of the rest takes before the first byte.
@@ -151,6 +179,8 @@ def _gather(found: Found, temporary: Path, room: Room) -> tuple[File, ...]:
             gathered[name] = linked
     rest = [name for name in names if name not in gathered]
     sizes = [size_of(found.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
+    if not copies and sum(sizes) > _SMALL_BYTES:
+        raise MustCopyError(f"{sum(sizes)} bytes of {found.checkpoint.name} cannot be linked")
     for place, name in enumerate(rest):
         room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
         gathered[name] = _copy(found.folder, name, temporary)

@@ -33,6 +33,7 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
 from sidecar.group.devices import check_idle, visible
@@ -137,6 +138,7 @@ def make_daemon(
         _marker(settings),
         settings.sweep_seconds,
         settings.visibility_seconds,
+        Turns(settings.proposal_patience_seconds),
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     rules = make_rules(settings)

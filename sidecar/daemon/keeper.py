@@ -19,7 +19,8 @@ from sidecar.clock import Clock
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.daemon.saves import Saves
-from sidecar.errors import ChecksumError, IncompleteError, NoRoomError, StorageError, VanishedError
+from sidecar.daemon.turns import Turns
+from sidecar.errors import ChecksumError, IncompleteError, MustCopyError, NoRoomError, StorageError, VanishedError
 from sidecar.records import Key, Settlement, Verdict
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
@@ -50,6 +51,17 @@ class _Chosen:
     concerned: list[Key]
 
 
+@dataclass(slots=True)
+class _Result:
+    """What came of holding, and letting go, in one look."""
+
+    changes: dict[Key, Found | None] = field(default_factory=dict)
+    no_room: dict[Key, str] = field(default_factory=dict)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
+    to_copy: set[Key] = field(default_factory=set)
+
+
 class Choose(Protocol):
     """Says what is wanted of what was found, in order of discovery; asked from the courier's thread."""
 
@@ -61,6 +73,11 @@ class Choose(Protocol):
     @property
     def basis(self) -> Any:
         """Equal as long as nothing becomes wanted that is decided."""
+        ...
+
+    @property
+    def before(self) -> int:
+        """How many nodes come before this one, and copy first what cannot be linked."""
         ...
 
     def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
@@ -94,6 +111,7 @@ class Keeper:
     is_done: Callable[[], bool] = lambda: False  # whether the trainer's marker is there
     sweep_seconds: float = 2.0  # between looks at more than file events tell of
     corrupt_after_seconds: float = 60.0  # before what cannot be pinned as it was found is given up
+    turns: Turns = field(default_factory=Turns)
     _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
     _swept_at: float = float("-inf")
     _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
@@ -102,6 +120,8 @@ class Keeper:
     _shown: Mapping[Key, Found] = field(default_factory=dict)  # to the daemon, by the last look that did not fail
     _news: set[Key] = field(default_factory=set)  # what may differ between the two
     _pins_changed: bool = True
+    _to_copy: set[Key] = field(default_factory=set)  # what cannot be linked: another node copies it, or will
+    _copied: Mapping[str, int] | None = None  # how far those copies are; None: this look did not ask yet
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
     # What is not as it was found when it is pinned: its files then, and since when.
@@ -133,45 +153,22 @@ class Keeper:
         look = self._look(at_all=done)
         chosen = self._choose(look, choose)
         wanted = chosen.wanted
-        changes: dict[Key, Found | None] = {}
-        no_room: dict[Key, str] = {}
-        waiting: list[tuple[str, str]] = []
-        failing: dict[Key, tuple[_Content, float]] = {}
+        result, self._copied = _Result(), None
         for key in chosen.concerned:
-            each = look.by_key[key]
-            if (damaged := self._damaged.get(key)) and damaged[0] == contents(each.files):
-                self._lost.append(damaged[1])  # reading all of it again would find the same
-                changes[key] = None
-                continue
-            try:
-                if (held := self._hold(each, wanted, leaving=leaving)) is not each:
-                    changes[key] = held
-            except NoRoomError as error:
-                no_room[key] = str(error)
-            except ChecksumError as error:
-                reason = _settlement(each, "corrupt", error)
-                self._damaged[key] = contents(each.files), reason
-                self._lost.append(reason)
-                changes[key] = None
-            except VanishedError as error:
-                self._lost.append(_settlement(each, "vanished", error))
-                changes[key] = None
-            except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
-                waiting.append((each.checkpoint.name, str(error)))
-                failing[key] = contents(each.files), self._failing_since(each)
-                if self.clock.now() - failing[key][1] >= self.corrupt_after_seconds:  # its files say that nothing did
-                    self._damaged[key] = failing[key][0], _settlement(each, "corrupt", error)
-        self._failing = failing
+            self._hold(look.by_key[key], wanted, choose.before, result, leaving=leaving)
+        self._failing, self._to_copy = result.failing, result.to_copy
+        self.turns.forget(but=result.to_copy)
+        changes = result.changes
         seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys())
         self._shown, self._news = seen.by_key, set(changes)
         spent = self._give_up(look.broken, choose, leaving=leaving)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
         pins_bytes = self._measure_pins(seen)
         given_up, self._lost = tuple(self._lost), []
-        if waiting:
-            seen = replace(seen, waiting=(*seen.waiting, *waiting))
+        if result.waiting:
+            seen = replace(seen, waiting=(*seen.waiting, *result.waiting))
         problem = self.watch.problem if self.watch is not None else None
-        return Sight(seen, given_up, pins_bytes, problem, no_room, done)
+        return Sight(seen, given_up, pins_bytes, problem, result.no_room, done)
 
     def _look(self, *, at_all: bool) -> Look:
         """Look at what file events told of and, every now and then, beyond that; or `at_all`, as they may be late."""
@@ -213,12 +210,41 @@ class Keeper:
         content, since = self._failing.get(found.checkpoint.key, (None, 0.0))
         return since if content == contents(found.files) else self.clock.now()
 
-    def _hold(self, found: Found, wanted: Wanted, *, leaving: bool) -> Found:
-        """Pin it, or let it go; the same where nothing is to be done, or not yet. Raises what `Pinner.pin` raises."""
+    def _hold(self, found: Found, wanted: Wanted, before: int, result: "_Result", *, leaving: bool) -> None:
+        """Pin it, or let it go, and note what came of it."""
+        key = found.checkpoint.key
+        if (damaged := self._damaged.get(key)) and damaged[0] == contents(found.files):
+            self._lost.append(damaged[1])  # reading all of it again would find the same
+            result.changes[key] = None
+            return
+        try:
+            if (held := self._pin_or_unpin(found, wanted, before, leaving=leaving)) is not found:
+                result.changes[key] = held
+        except MustCopyError:
+            result.to_copy.add(key)
+        except NoRoomError as error:
+            result.no_room[key] = str(error)
+        except ChecksumError as error:
+            reason = _settlement(found, "corrupt", error)
+            self._damaged[key] = contents(found.files), reason
+            self._lost.append(reason)
+            result.changes[key] = None
+        except VanishedError as error:
+            self._lost.append(_settlement(found, "vanished", error))
+            result.changes[key] = None
+        except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
+            content, since = contents(found.files), self._failing_since(found)
+            result.waiting.append((found.checkpoint.name, str(error)))
+            result.failing[key] = content, since
+            if self.clock.now() - since >= self.corrupt_after_seconds:  # its files say that nothing did
+                self._damaged[key] = content, _settlement(found, "corrupt", error)
+
+    def _pin_or_unpin(self, found: Found, wanted: Wanted, before: int, *, leaving: bool) -> Found:
+        """What it is then; the same where nothing is to be done, or not yet. Raises what `Pinner.pin` raises."""
         checkpoint = found.checkpoint
         key = checkpoint.key
         if key in wanted.hold and checkpoint.pin is None:
-            return self._pin(found) or found
+            return self._pin(found, before) or found
         if checkpoint.pin is not None and key not in wanted.keep and (leaving or key in self._unwanted):
             self.pinner.unpin(checkpoint)
             self._pins_changed = True
@@ -244,13 +270,33 @@ class Keeper:
         if self.watch is not None:
             self.watch.stop()
 
-    def _pin(self, found: Found) -> Found | None:
-        """The pinned checkpoint, or None while it is being copied."""
+    def _pin(self, found: Found, before: int) -> Found | None:
+        """The pinned checkpoint, or None while it is being copied. Raises what `Pinner.pin` raises."""
         if not self.pinner.works_on(found.checkpoint.key):
             self.room.require(sum(file.size for file in found.files), self.pinner.bytes, self.pinner.bytes_alone)
-        pinned = self.pinner.pin(found)
+        try:
+            pinned = self._link(found)
+        except MustCopyError:
+            if not self._is_turn(found, before):
+                raise
+            pinned = self.pinner.pin(found, copies=True)
         self._pins_changed |= pinned is not None
         return pinned
+
+    def _link(self, found: Found) -> Found | None:
+        """Pin it, if that does not take a copy of much, as it once did; or ask how far that is."""
+        key = found.checkpoint.key
+        if key in self._to_copy and not self.pinner.works_on(key):
+            raise MustCopyError(found.checkpoint.name)
+        return self.pinner.pin(found, copies=False)
+
+    def _is_turn(self, found: Found, before: int) -> bool:
+        """Whether this node is to copy it."""
+        if self._copied is None:
+            self._copied = self.pinner.bytes_copied()
+        key, size = found.checkpoint.key, sum(file.size for file in found.files)
+        copied = self._copied.get(found.checkpoint.digest[:12])
+        return self.turns.is_mine(key, size=size, before=before, copied=copied, now=self.clock.now())
 
     def _measure_pins(self, look: Look) -> int | None:
         """What pins hold, from what the look saw: asking the storage for each file of each pin takes long for many."""

@@ -4,14 +4,23 @@ Owned by the keeper. One checkpoint is pinned at a time, so that copies do not t
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from sidecar.checkpoints.found import Found
-from sidecar.checkpoints.pin import clean, pin, pins_bytes, pins_bytes_alone, unpin
+from sidecar.checkpoints.pin import bytes_copied, clean, pin, pins_bytes, pins_bytes_alone, unpin
 from sidecar.clock import Clock
 from sidecar.records import Checkpoint, Key
+
+
+class Make(Protocol):
+    """Makes one pin; raises what `checkpoints.pin.pin` raises."""
+
+    def __call__(self, found: Found, pins: Path, /, *, copies: bool) -> Found:
+        """Make it, if `copies` also where it takes a copy of much."""
+        ...
 
 
 @dataclass(slots=True)
@@ -29,13 +38,14 @@ class Pinner:
 
     pins: Path
     patience_seconds: float = 1.0  # links to hundreds of shards on slow storage
-    make: Callable[[Found, Path], Found] = pin
+    make: Make = pin
     _work: dict[Key, _Work] = field(default_factory=dict)
 
-    def pin(self, found: Found) -> Found | None:
+    def pin(self, found: Found, *, copies: bool) -> Found | None:
         """The pinned checkpoint, or None while it is not finished: then ask again at the next look.
 
-        Raises what `checkpoints.pin.pin` raises.
+        `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
+        `checkpoints.pin.pin` raises.
         """
         key = found.checkpoint.key
         work = self._work.get(key)
@@ -44,7 +54,7 @@ class Pinner:
                 self._forget_finished()
             if self._work:
                 return None
-            work = self._work[key] = self._begin(found)
+            work = self._work[key] = self._begin(found, copies=copies)
             work.thread.join(self.patience_seconds)
         if work.thread.is_alive():
             return None
@@ -69,14 +79,18 @@ class Pinner:
         """What of it the trainer deleted, or what was copied."""
         return pins_bytes_alone(self.pins)
 
+    def bytes_copied(self) -> Mapping[str, int]:
+        """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
+        return bytes_copied(self.pins)
+
     def clean(self, older_than_seconds: float, clock: Clock) -> None:
         """Remove what was left half pinned and nobody touched for so long."""
         clean(self.pins, older_than_seconds=older_than_seconds, clock=clock)
 
-    def _begin(self, found: Found) -> _Work:
+    def _begin(self, found: Found, *, copies: bool) -> _Work:
         def run() -> None:
             try:
-                work.pinned = self.make(found, self.pins)
+                work.pinned = self.make(found, self.pins, copies=copies)
             except Exception as error:  # noqa: BLE001 - raised where it is asked for
                 work.error = error
 

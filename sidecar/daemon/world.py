@@ -333,16 +333,18 @@ class World:
         What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
         others may have other settings. The answer is asked from another thread, which only looks things up.
         """
-        plan = self.history.open
+        plan, fresh = self.history.open, self._freshness.fresh_heartbeats(now)
+        nodes = [each.node for each in _ready_workers(fresh)]
         return Wants(
             self.history,
             self.selection,
-            self._tasks(self._freshness.fresh_heartbeats(now)),
+            self._tasks(fresh),
             plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
             self._unwanted or set(),
             nothing_yet=self._only_new and not self.looked,
             done=self._done,
-            publishes=self.publishes(now),
+            publishes=self._first_of(fresh),
+            before=nodes.index(self.identity.node) if self.identity.node in nodes else len(nodes),
             reopened=self._reopened,
         )
 
@@ -481,6 +483,7 @@ class Wants:
     nothing_yet: bool
     done: bool
     publishes: bool
+    before: int  # nodes that come first
     reopened: int
 
     @property

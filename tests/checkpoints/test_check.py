@@ -179,8 +179,8 @@ def keeper(new_catalog, pins, clock):
     """As the daemon makes it with `verify = "full"`."""
 
     def make(level: str) -> Keeper:
-        def held(found, folder):
-            return pin(found, folder, check=level == "full")
+        def held(found, folder, *, copies):
+            return pin(found, folder, copies=copies, check=level == "full")
 
         run = pins.parent
         return Keeper(run, new_catalog(settle_seconds=0), None, Pinner(pins, 60, held), Saves(run), clock)

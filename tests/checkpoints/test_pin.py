@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.checkpoints import pin as pin_module
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.held import PIN_RECORD
-from sidecar.checkpoints.pin import clean, pin, pins_bytes, unpin
+from sidecar.checkpoints.pin import bytes_copied, clean, pin, pins_bytes, unpin
 from sidecar.checkpoints.single import restore_path, verify
-from sidecar.errors import IncompleteError, StorageError, VanishedError
+from sidecar.errors import IncompleteError, MustCopyError, StorageError, VanishedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -61,6 +62,35 @@ def test_refused_links_are_copied(found, root, pins, monkeypatch, code):
     assert not (pinned.folder / DATA).samefile(root / DATA)
     assert (pinned.folder / DATA).read_bytes() == (root / DATA).read_bytes()
     assert (pinned.folder / DATA).stat().st_mtime_ns == (root / DATA).stat().st_mtime_ns
+
+
+def test_what_must_be_copied_is_left_to_another_node_if_asked_to(found, pins, monkeypatch):
+    """Nothing is held then, and nothing left over; but what is small is copied by whoever finds it."""
+    refuse_links(monkeypatch, errno.EPERM)
+    monkeypatch.setattr(pin_module, "_SMALL_BYTES", 0)
+    with pytest.raises(MustCopyError, match="ckpt-3 cannot be linked"):
+        pin(found, pins, copies=False)
+    assert listed(pins) == []
+    monkeypatch.undo()
+    refuse_links(monkeypatch, errno.EPERM)
+    assert pin(found, pins, copies=False).folder.is_dir()
+
+
+def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
+    """By the checkpoint's digest; nothing is told of pins that are whole."""
+    refuse_links(monkeypatch, errno.EPERM)
+    seen = []
+
+    def copy(*args):
+        seen.append(bytes_copied(pins))
+        return copy_file(*args)
+
+    copy_file = pin_module._copy
+    monkeypatch.setattr(pin_module, "_copy", copy)
+    pin(found, pins)
+    sizes = [each[found.checkpoint.digest[:12]] for each in seen]
+    assert sizes == [sum(file.size for file in found.files[:place]) for place in range(len(found.files))]
+    assert bytes_copied(pins) == {}
 
 
 def test_other_errors_of_links_are_told(found, pins, monkeypatch):

@@ -255,7 +255,7 @@ def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(58, node)
 
-    def full(*_):
+    def full(*_, **__):
         raise StorageError("cannot pin: No space left on device")
 
     monkeypatch.setattr(node.courier.keeper.pinner, "make", full)

@@ -269,7 +269,7 @@ def test_what_is_being_copied_drives_nobody_out(new_node, monkeypatch):
     node = new_node(min_workers=2)  # nothing is evaluated
     pinner = node.courier.keeper.pinner
     storm(node, 1, 2, keep=range(1, 9))
-    monkeypatch.setattr(type(pinner), "pin", lambda *_: None)
+    monkeypatch.setattr(type(pinner), "pin", lambda *_, **__: None)
     storm(node, 3, keep=range(1, 9))
     pass_time(20, node)
     assert pinned(node) == [1, 2]
@@ -367,10 +367,10 @@ def test_the_exit_code_says_whether_all_could_be_evaluated(new_node, ending, wha
         pinner = node.courier.keeper.pinner
         make = pinner.make
 
-        def make_too_late(found, pins):
+        def make_too_late(found, pins, **how):
             for path in node.checkpoint_dir.glob("ckpt-5.*"):
                 path.unlink()
-            return make(found, pins)
+            return make(found, pins, **how)
 
         pinner.make = make_too_late
     if ending == "done":

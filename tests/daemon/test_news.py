@@ -84,11 +84,11 @@ def gone_for_once(pinner, attempts):
     """As if files were not there for a moment, and then changed: they are found as they were, which no look tells."""
     make, errors = pinner.make, iter([VanishedError("it is gone"), *[IncompleteError("it changed")] * attempts])
 
-    def attempt(found, pins):
+    def attempt(found, pins, **how):
         if (error := next(errors, None)) is not None:
             raise error
         pinner.make = make
-        return make(found, pins)
+        return make(found, pins, **how)
 
     return attempt
 

@@ -22,7 +22,7 @@ class Copying:
     def __init__(self, error=None):
         self.ended, self.error, self.begun = threading.Event(), error, []
 
-    def __call__(self, each, pins):
+    def __call__(self, each, pins, **_):
         """What `checkpoints.pin.pin` would do."""
         self.begun.append(each.checkpoint.name)
         assert self.ended.wait(BOUND)
@@ -34,7 +34,7 @@ class Copying:
 def finished(pinner, each):
     """What it answers once the thread has ended, as the looks that follow would find it."""
     for _ in range(1000):
-        if (pinned := pinner.pin(each)) is not None:
+        if (pinned := pinner.pin(each, copies=True)) is not None:
             return pinned
         threading.Event().wait(BOUND / 1000)
     raise AssertionError("it never finished")
@@ -42,16 +42,16 @@ def finished(pinner, each):
 
 def test_what_is_quick_is_done_at_once():
     """A link is made while the look waits for it."""
-    pinner = Pinner(Path("/pins"), make=lambda each, pins: replace(each, folder=pins / "a"))
-    assert pinner.pin(found("a")).folder == Path("/pins/a")
+    pinner = Pinner(Path("/pins"), make=lambda each, pins, **_: replace(each, folder=pins / "a"))
+    assert pinner.pin(found("a"), copies=True).folder == Path("/pins/a")
 
 
 def test_what_takes_long_goes_on_beside_the_looks():
     """Each look is answered at once, the copy begins once, and the look after its end has it."""
     copying = Copying()
     pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
-    assert [pinner.pin(found("a")) for _ in range(3)] == [None, None, None]
-    assert pinner.pin(found("b")) is None
+    assert [pinner.pin(found("a"), copies=True) for _ in range(3)] == [None, None, None]
+    assert pinner.pin(found("b"), copies=True) is None
     copying.ended.set()
     assert finished(pinner, found("a")).folder == Path("/pins/a")
     assert finished(pinner, found("b")).folder == Path("/pins/b")
@@ -62,7 +62,7 @@ def test_what_fails_beside_the_looks_is_told_in_one():
     """The look that asks after its end hears of it, once; then it is tried anew."""
     copying = Copying(VanishedError("a was deleted"))
     pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
-    assert pinner.pin(found("a")) is None
+    assert pinner.pin(found("a"), copies=True) is None
     copying.ended.set()
     with pytest.raises(VanishedError, match="a was deleted"):
         finished(pinner, found("a"))
@@ -72,6 +72,6 @@ def test_what_nobody_asks_for_any_more_blocks_nobody():
     """A checkpoint that vanished while it was copied makes room for the next."""
     copying = Copying()
     pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=copying)
-    assert pinner.pin(found("a")) is None
+    assert pinner.pin(found("a"), copies=True) is None
     copying.ended.set()
     assert finished(pinner, found("b")).folder == Path("/pins/b")

@@ -48,6 +48,7 @@ class Disk:
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
+    copies: dict[tuple[str, str], int] = field(default_factory=dict)  # pins in the making, by digest and life
     saves: dict[str, Saved] = field(default_factory=dict)
 
     def put(self, path: str, data: bytes) -> None:
@@ -106,6 +107,7 @@ class Disk:
         self.unsynced.clear()
         self.unreturned.clear()
         self.pins.clear()
+        self.copies.clear()
         self.saves.clear()
 
     def write(self, content: Content, keep: int | None) -> list[str]:

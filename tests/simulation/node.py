@@ -9,6 +9,7 @@ from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Terminate, Timing
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
@@ -134,7 +135,8 @@ class Life:
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
         room = Room(spec.settings.pin_max)
         done = self.storage.is_done
-        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, spec.settings.visibility)  # type: ignore[arg-type]
+        patience, turns = spec.settings.visibility, Turns(spec.settings.patience)
+        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
         self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)

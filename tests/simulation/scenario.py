@@ -152,6 +152,7 @@ class Scenario:
     events: bool  # file events tell of checkpoints and records at once
     done_at: float | None  # when the trainer says that it saved its last one
     sync_every: float
+    links: bool  # whether storage grants them, or checkpoints are copied to be held
 
     @property
     def quiet_after(self) -> float:
@@ -196,6 +197,7 @@ def make(seed: int) -> Scenario:
         events=random.random() < 0.4,
         done_at=done_at,
         sync_every=random.uniform(3.0, 15.0),
+        links=random.random() < 0.7,
     )
 
 

@@ -6,8 +6,8 @@ that was sent by a daemon that died since may still be carried out.
 """
 
 from sidecar.checkpoints.found import BrokenPin, Found, Look
-from sidecar.errors import IncompleteError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Settlement
+from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import JOURNAL, Content, Disk
 
 
@@ -137,7 +137,7 @@ class NodeStorage:
             else:
                 try:
                     reply = effect(), None
-                except (StorageError, VanishedError, IncompleteError) as error:
+                except (StorageError, CheckpointError) as error:
                     reply = None, error
             delay, self.syncs_for = latency * draw() + self.syncs_for, 0.0
             scheduler.at(now + delay, lambda: waiter.resume(reply), life)
@@ -218,16 +218,16 @@ class NodeCatalog:
 
 
 class NodePins:
-    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, made at once or over two looks."""
+    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some looks."""
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
 
-    def pin(self, found: Found) -> Found | None:
+    def pin(self, found: Found, *, copies: bool) -> Found | None:
         """As `Pinner.pin`."""
         checkpoint = found.checkpoint
-        folder = checkpoint.folder
+        folder, copy = checkpoint.folder, self._copy(checkpoint.key)
 
         def effect() -> Content | None:
             content = self._disk.checkpoints.get(checkpoint.name)
@@ -237,14 +237,24 @@ class NodePins:
                 raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
             if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
                 raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
-            if self._simulation.random.random() < 0.1:
-                return None  # the copy is not finished yet
+            if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
+                raise MustCopyError(checkpoint.name)
+            if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
+                self._disk.copies[copy] = self._disk.copies.get(copy, 0) + 1
+                return None  # it is not finished yet
             self._disk.pins[folder] = content
             self._simulation.pinned(content, folder, self._life)
             return content
 
-        content = self._life.storage.call(effect, writes=True)
-        return None if content is None else self._life.catalog._found(content, folder)
+        try:
+            content = self._life.storage.call(effect, writes=True)
+        except CheckpointError:
+            self._disk.copies.pop(copy, None)
+            raise
+        if content is None:
+            return None
+        self._disk.copies.pop(copy, None)
+        return self._life.catalog._found(content, folder)
 
     def unpin(self, checkpoint: Checkpoint) -> None:
         """As `Pinner.unpin`."""
@@ -263,9 +273,20 @@ class NodePins:
         """As `Pinner.bytes_alone`."""
         return self.bytes()
 
-    def works_on(self, _) -> bool:
+    def works_on(self, key: Key) -> bool:
         """As `Pinner.works_on`."""
-        return False
+        return self._copy(key) in self._disk.copies
+
+    def bytes_copied(self) -> dict[str, int]:
+        """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
+        copied: dict[str, int] = {}
+        for (digest, _), size in self._life.storage.call(lambda: sorted(self._disk.copies.items())):
+            copied[digest] = max(copied.get(digest, 0), size)
+        return copied
+
+    def _copy(self, key: Key) -> tuple[str, str]:
+        _, digest = key
+        return digest[:12], self._life.incarnation
 
     def clean(self, *_) -> None:
         """Nothing is ever left half made."""
