@@ -30,7 +30,8 @@ INVARIANTS = {
     "pins stay": "a pin goes only when its checkpoint is settled, or when the settings of who lets it go pass it over "
     "for a newer one that is there",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
-    "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns",
+    "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns "
+    "and may close it",
     "the dead are noticed": "a plan that lists a process that is gone is closed within three leases and a turn of each "
     "by any node that turns and reaches the storage",
     "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, by a namesake, or as "
@@ -316,7 +317,7 @@ class Referee:
         read = self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
         settled |= content.key in read.succeeded or content.key in read.settled
         there = (*disk.checkpoints.values(), *disk.pins.values())
-        newer = any(each.written_at > content.written_at for each in there)
+        newer = any(each.written_at > content.written_at or life.catalog.ordered(content, each) for each in there)
         passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
         self.check(
             "pins stay",
@@ -355,7 +356,7 @@ class Referee:
                     lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
                 )
         plan = life.daemon.world.history.open
-        if plan is None:
+        if plan is None or life.role != "worker":  # a chief closes none, and all nodes may have become chiefs
             life.open_plan = None
             return
         if life.open_plan is None or life.open_plan[0] != plan.plan:
@@ -366,8 +367,7 @@ class Referee:
             now - since <= longest,
             lambda: f"plan {plan.plan} is open at {life.name} since t={since:.1f}",
         )
-        if life.role == "worker":
-            self._dead_are_noticed(life, plan, since, now)
+        self._dead_are_noticed(life, plan, since, now)
 
     def _dead_are_noticed(self, life, plan: Plan, since: float, now: float) -> None:
         settings = life.host.spec.settings

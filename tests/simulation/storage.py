@@ -206,6 +206,11 @@ class NodeCatalog:
         ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
         return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
 
+    def ordered(self, content: Content, other: Content) -> bool:
+        """Whether one look found both and put the other behind it, as its step is higher."""
+        (_, first), (_, second) = (self._seen.get(each.key, (0, -1.0)) for each in (content, other))
+        return first == second >= 0 and content.step < other.step
+
     def _found(self, content: Content, folder: str | None) -> Found:
         key = content.key, folder
         known = self._simulation.found.get(key)
