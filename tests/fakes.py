@@ -15,12 +15,13 @@ from sidecar.checkpoints.pin import pin
 from sidecar.checkpoints.room import Room
 from sidecar.daemon.courier import Answer, Courier, Request
 from sidecar.daemon.crew import Crew
-from sidecar.daemon.keeper import Keeper, Wanted
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Heard, Terminate, Timing, Woke
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.wants import Wanted
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import StorageError
 from sidecar.group.member import Bounds, Launch, Workers
@@ -151,7 +152,7 @@ class AllAlike:
         self.before = 0
 
     def __call__(self, found) -> Wanted:
-        """As `Choose`."""
+        """As `Wants`."""
         keys = frozenset(found) if self.version else frozenset()
         return Wanted(keys, keys)
 

@@ -18,8 +18,9 @@ from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock
-from sidecar.daemon.keeper import Choose, Keeper
+from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.retention import Tidying
+from sidecar.daemon.wants import Wants
 from sidecar.errors import SidecarError, StorageError, StorageLostError
 from sidecar.history import Closed, History
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
@@ -39,7 +40,7 @@ class Visit:
 
     heartbeat: Heartbeat
     look: bool
-    choose: Choose  # asked from the courier's thread
+    wants: Wants  # asked from the courier's thread
     tidying: Tidying
     snapshot: Snapshot | None = None  # to be written
 
@@ -228,7 +229,7 @@ class Courier:
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Add what the keeper finds and what it lost on the way."""
         leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
-        sight = self.keeper.look(visit.choose, leaving=leaving)
+        sight = self.keeper.look(visit.wants, leaving=leaving)
         return replace(
             answer,
             look=sight.look,

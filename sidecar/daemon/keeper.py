@@ -5,10 +5,9 @@ Called from the courier's thread. It decides nothing of its own: what is wanted 
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import contents
@@ -20,24 +19,13 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Tidying
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.turns import Turns
+from sidecar.daemon.wants import Wanted, Wants
 from sidecar.errors import ChecksumError, IncompleteError, MustCopyError, NoRoomError, StorageError, VanishedError
 from sidecar.records import Key, Settlement, Verdict
 
 _ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
 
 _Content = list[tuple[str, int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go.
-
-    `undecided` is what may be wanted later though nothing of it changes, None: all of it may.
-    """
-
-    hold: AbstractSet[Key]
-    keep: AbstractSet[Key]
-    undecided: AbstractSet[Key] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +48,6 @@ class _Result:
     waiting: list[tuple[str, str]] = field(default_factory=list)
     failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
     to_copy: set[Key] = field(default_factory=set)
-
-
-class Choose(Protocol):
-    """Says what is wanted of what was found, in order of discovery; asked from the courier's thread."""
-
-    @property
-    def version(self) -> Any:
-        """Equal as long as the answers about the same checkpoints are."""
-        ...
-
-    @property
-    def basis(self) -> Any:
-        """Equal as long as nothing becomes wanted that is decided."""
-        ...
-
-    @property
-    def before(self) -> int:
-        """How many nodes come before this one, and copy first what cannot be linked."""
-        ...
-
-    def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
-        """Say it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +109,24 @@ class Keeper:
         """Remove what is no longer kept; returns the bytes of what is to be measured."""
         return self.saves.tidy(tidying)
 
-    def look(self, choose: Choose, *, leaving: bool) -> Sight:
+    def look(self, wants: Wants, *, leaving: bool) -> Sight:
         """Pin what is wanted, let go what is not; tells what is found now and what was lost on the way.
 
         `leaving`: this is the last look. Raises `StorageError` if a folder cannot be read or a pin not be written.
         """
         done = self.is_done()  # before the look, which then sees all that was saved before the marker
         look = self._look(at_all=done)
-        chosen = self._choose(look, choose)
+        chosen = self._choose(look, wants)
         wanted = chosen.wanted
         result, self._copied = _Result(), None
         for key in chosen.concerned:
-            self._hold(look.by_key[key], wanted, choose.before, result, leaving=leaving)
+            self._hold(look.by_key[key], wanted, wants.before, result, leaving=leaving)
         self._failing, self._to_copy = result.failing, result.to_copy
         self.turns.forget(but=result.to_copy)
         changes = result.changes
         seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys())
         self._shown, self._news = seen.by_key, set(changes)
-        spent = self._give_up(look.broken, choose, leaving=leaving)
+        spent = self._give_up(look.broken, wants, leaving=leaving)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
         pins_bytes = self._measure_pins(seen)
         given_up, self._lost = tuple(self._lost), []
@@ -193,15 +158,15 @@ class Keeper:
         self._seen = look.by_key
         return look
 
-    def _choose(self, look: Look, choose: Choose) -> _Chosen:
+    def _choose(self, look: Look, wants: Wants) -> _Chosen:
         """What is wanted, and what is to be held or let go; nobody is asked about thousands that are settled."""
-        known, version, basis = self._chosen, choose.version, choose.basis  # what comes meanwhile is asked for again
+        known, version, basis = self._chosen, wants.version, wants.basis  # what comes meanwhile is asked for again
         if known is not None and known.found is look.by_key and known.version == version:
             return known
         among = look.by_key
         if known is not None and known.basis == basis and known.wanted.undecided is not None:
             among = {key: among[key] for key in look.in_order(known.wanted.undecided | self._news)}
-        wanted = choose(among)
+        wanted = wants(among)
         concerned = look.in_order({*wanted.hold, *look.pinned, *self._damaged})
         self._chosen = _Chosen(look.by_key, version, basis, wanted, concerned)
         return self._chosen
@@ -251,12 +216,12 @@ class Keeper:
             return replace(found, checkpoint=replace(checkpoint, pin=None))
         return found
 
-    def _give_up(self, broken: Sequence[BrokenPin], choose: Choose, *, leaving: bool) -> set[Key]:
+    def _give_up(self, broken: Sequence[BrokenPin], wants: Wants, *, leaving: bool) -> set[Key]:
         """Tell of pins that cannot be read any more, and let go, in the next look, those that nobody waits for."""
         spent = set()
         for each in broken:
             checkpoint = each.found.checkpoint
-            if checkpoint.key in choose({checkpoint.key: each.found}).keep:
+            if checkpoint.key in wants({checkpoint.key: each.found}).keep:
                 if each.certain:
                     self._lost.append(_settlement(each.found, "corrupt", f"its pin cannot be read: {each.why}"))
             elif leaving or checkpoint.key in self._unwanted:

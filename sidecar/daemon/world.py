@@ -10,7 +10,7 @@ from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
-from sidecar.daemon.keeper import Wanted
+from sidecar.daemon.wants import Wants
 from sidecar.group.member import group_id
 from sidecar.history import Entry, History
 from sidecar.policy import BEFORE_START, View, pending, proposer
@@ -327,7 +327,7 @@ class World:
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
         return group_id(members) if free - joined else None
 
-    def wanted(self, now: float) -> "Wants":
+    def wanted(self, now: float) -> Wants:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
         What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
@@ -469,52 +469,6 @@ class World:
         if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
             return f"{member.node} has no heartbeat"
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """Says which checkpoints must be held, as of one moment. Asked from another thread, which only looks things up."""
-
-    history: History
-    selection: Selection
-    tasks: frozenset[str | None]
-    evaluated: Key | None
-    unwanted: set[Key]
-    nothing_yet: bool
-    done: bool
-    publishes: bool
-    before: int  # nodes that come first
-    reopened: int
-
-    @property
-    def basis(self) -> tuple[object, ...]:
-        """Equal as long as nothing becomes wanted that is settled now."""
-        return self.tasks, self.reopened
-
-    @property
-    def version(self) -> tuple[object, ...]:
-        """Equal as long as the answers about the same checkpoints are."""
-        told = self.nothing_yet, self.done, self.publishes
-        return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
-
-    def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
-        """What is to be held of these, and what must not be let go.
-
-        What was there before this node's start is not held by it; for another it may be new, until the journal says.
-        """
-        hold = set() if self.evaluated is None else {self.evaluated}
-        keep, undecided = set(hold), set[Key]()
-        for task in self.tasks:
-            keys = self.history.unsettled(found, task)
-            undecided.update(keys)
-            if self.nothing_yet:
-                keep.update(keys)
-                continue
-            waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
-            wanted = self.selection.choose(waiting, self.history, over=self.done).hold
-            hold |= wanted
-            keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
-        return Wanted(hold, keep, undecided)
 
 
 def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:

@@ -13,7 +13,7 @@ from sidecar import policy
 from sidecar.agreement import journal, members
 from sidecar.daemon import courier, world
 from sidecar.daemon.courier import Answer, Courier, CreatePlan
-from sidecar.daemon.keeper import Wanted
+from sidecar.daemon.wants import Wanted
 from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
@@ -61,7 +61,7 @@ def _trust_the_call(self, request):
 class _UnlessFailed:
     def __init__(self, choose, failed):
         self._choose, self._failed = choose, failed
-        self.version, self.basis = (choose.version, failed), choose.basis
+        self.version, self.basis, self.before = (choose.version, failed), choose.basis, choose.before
 
     def __call__(self, found):
         wanted = self._choose(found)

@@ -1,0 +1,71 @@
+"""Which checkpoints must be held against deletion, as of one moment of what a daemon knows.
+
+The world makes it, the keeper asks it from the courier's thread: it only looks things up. No I/O and no clock.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from sidecar.checkpoints.found import Found
+from sidecar.history import History
+from sidecar.records import Key
+from sidecar.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go.
+
+    `undecided` is what may be wanted later though nothing of it changes, None: all of it may.
+    """
+
+    hold: AbstractSet[Key]
+    keep: AbstractSet[Key]
+    undecided: AbstractSet[Key] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Says which of the checkpoints that were found are wanted: those that some node's task still needs."""
+
+    history: History
+    selection: Selection
+    tasks: frozenset[str | None]
+    evaluated: Key | None
+    unwanted: set[Key]
+    nothing_yet: bool
+    done: bool
+    publishes: bool
+    before: int  # nodes that come first
+    reopened: int
+
+    @property
+    def basis(self) -> tuple[object, ...]:
+        """Equal as long as nothing becomes wanted that is settled now."""
+        return self.tasks, self.reopened
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Equal as long as the answers about the same checkpoints are."""
+        told = self.nothing_yet, self.done, self.publishes
+        return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
+
+    def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
+        """What is to be held of these, and what must not be let go.
+
+        What was there before this node's start is not held by it; for another it may be new, until the journal says.
+        """
+        hold = set() if self.evaluated is None else {self.evaluated}
+        keep, undecided = set(hold), set[Key]()
+        for task in self.tasks:
+            keys = self.history.unsettled(found, task)
+            undecided.update(keys)
+            if self.nothing_yet:
+                keep.update(keys)
+                continue
+            waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
+            wanted = self.selection.choose(waiting, self.history, over=self.done).hold
+            hold |= wanted
+            keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
+        return Wanted(hold, keep, undecided)
