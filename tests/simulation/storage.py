@@ -181,8 +181,8 @@ class NodeCatalog:
         node, now = self._life.host.name, self._simulation.scheduler.now
         corrupt, waiting, broken, found = [], [], [], {}
         for content in self._disk.checkpoints.values():
-            if now - content.written_at < self._life.host.stale_for:
-                continue  # not visible here yet
+            if now - content.written_at < self._life.host.stale_for and content.key not in self._seen:
+                continue  # not visible here yet; a cache does not go back behind what it has shown
             if is_bad(content, node) and (content.key, None) not in self._accepted:
                 since = self._bad_since.setdefault(content.key, now)
                 if now - since < self._corrupt_after:
