@@ -38,6 +38,7 @@ class Look:
     `missing`: the directory does not exist.
 
     `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
+    `copied` are gone, but some node is copying them still: they may yet be pinned.
 
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
     objects of the look before. `news` are the keys of what came, went or changed since `by_key` was `before`, and
@@ -54,6 +55,7 @@ class Look:
     before: Mapping[Key, Found] | None = field(default=None, compare=False)
     news: AbstractSet[Key] = field(default=frozenset(), compare=False)
     order: Mapping[Key, tuple[int, float]] = field(default_factory=dict, compare=False)
+    copied: frozenset[Key] = frozenset()
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Final
+from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
 from sidecar.checkpoints.formats import FORMATS
@@ -33,6 +33,9 @@ from sidecar.errors import (
 from sidecar.records import Checkpoint, dumps
 
 _TEMPORARY: Final = ".tmp-"
+
+_MOST_OPEN: Final = 128
+"""Of one checkpoint's files, at the same time: a process may have 1024."""
 
 _NO_LINK: Final = (
     errno.EPERM,  # another user's file (fs.protected_hardlinks), or a filesystem without links
@@ -181,9 +184,12 @@ def _gather(found: Found, temporary: Path, room: Room, *, copies: bool) -> tuple
     sizes = [size_of(found.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
     if not copies and sum(sizes) > _SMALL_BYTES:
         raise MustCopyError(f"{sum(sizes)} bytes of {found.checkpoint.name} cannot be linked")
-    for place, name in enumerate(rest):
-        room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
-        gathered[name] = _copy(found.folder, name, temporary)
+    with contextlib.ExitStack() as stack:  # what is open can be copied though training deletes it meanwhile
+        opened = {name: stack.enter_context(open_file(found.folder, name)) for name in rest[:_MOST_OPEN]}
+        for place, name in enumerate(rest):
+            room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
+            with opened.get(name) or open_file(found.folder, name) as original:
+                gathered[name] = _copy(original, name, temporary)
     files = [gathered[name] for name in names]
     for inner in {parent for name in names for parent in (temporary / name).parents if temporary in parent.parents}:
         _sync(inner)
@@ -202,9 +208,9 @@ def _link(source: Path, name: str, temporary: Path) -> File | None:
     return as_file(name, (temporary / name).stat())
 
 
-def _copy(source: Path, name: str, temporary: Path) -> File:
+def _copy(original: BinaryIO, name: str, temporary: Path) -> File:
     """Copy content and time of modification, durably."""
-    with open_file(source, name) as original, (temporary / name).open("xb") as copy:
+    with (temporary / name).open("xb") as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
         copy.flush()
         stat = os.fstat(original.fileno())

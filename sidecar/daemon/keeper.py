@@ -86,9 +86,9 @@ class Keeper:
     _news: set[Key] = field(default_factory=set)  # what may differ between the two
     _pins_changed: bool = True
     _to_copy: set[Key] = field(default_factory=set)  # what cannot be linked: another node copies it, or will
-    _copied: Mapping[str, int] | None = None  # how far those copies are; None: this look did not ask yet
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
+    _fading: dict[Key, Found] = field(default_factory=dict)  # gone, but some node is copying it still
     # What is not as it was found when it is pinned: its files then, and since when.
     _failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
     # What is damaged though its structure is whole, as its files were then; each look tells of it.
@@ -118,13 +118,14 @@ class Keeper:
         look = self._look(at_all=done)
         chosen = self._choose(look, wants)
         wanted = chosen.wanted
-        result, self._copied = _Result(), None
+        result = _Result()
+        self.turns.begin(self.pinner.bytes_copied)
         for key in chosen.concerned:
             self._hold(look.by_key[key], wanted, wants.before, result, leaving=leaving)
         self._failing, self._to_copy = result.failing, result.to_copy
-        self.turns.forget(but=result.to_copy)
-        changes = result.changes
-        seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys())
+        self._fading = self._follow_copies(look, wants, result)
+        changes, copied = result.changes, frozenset(self._fading)
+        seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys(), copied=copied)
         self._shown, self._news = seen.by_key, set(changes)
         spent = self._give_up(look.broken, wants, leaving=leaving)
         self._unwanted = {key for key in seen.pinned if key not in wanted.keep} | spent
@@ -242,7 +243,7 @@ class Keeper:
         try:
             pinned = self._link(found)
         except MustCopyError:
-            if not self._is_turn(found, before):
+            if not self.turns.is_mine(found, before=before, now=self.clock.now()):
                 raise
             pinned = self.pinner.pin(found, copies=True)
         self._pins_changed |= pinned is not None
@@ -255,13 +256,19 @@ class Keeper:
             raise MustCopyError(found.checkpoint.name)
         return self.pinner.pin(found, copies=False)
 
-    def _is_turn(self, found: Found, before: int) -> bool:
-        """Whether this node is to copy it."""
-        if self._copied is None:
-            self._copied = self.pinner.bytes_copied()
-        key, size = found.checkpoint.key, sum(file.size for file in found.files)
-        copied = self._copied.get(found.checkpoint.digest[:12])
-        return self.turns.is_mine(key, size=size, before=before, copied=copied, now=self.clock.now())
+    def _follow_copies(self, look: Look, wants: Wants, result: _Result) -> dict[Key, Found]:
+        """What is gone but still being copied; it has vanished once that ends without a pin, or gets no further."""
+        gone = {key: self._shown[key] for key in self._news & self._shown.keys()} | self._fading
+        fading: dict[Key, Found] = {}
+        for key, found in gone.items():
+            if key in look.by_key or key not in wants({key: found}).hold:
+                continue
+            if self.turns.copied(found) is not None and not self.turns.is_mine(found, before=0, now=self.clock.now()):
+                fading[key] = found
+                result.waiting.append((found.checkpoint.name, "it was deleted, and is still being copied"))
+            elif key in self._fading:
+                self._lost.append(_settlement(found, "vanished", "it was deleted before it was copied"))
+        return fading
 
     def _measure_pins(self, look: Look) -> int | None:
         """What pins hold, from what the look saw: asking the storage for each file of each pin takes long for many."""

@@ -4,9 +4,10 @@ Links cost nothing, so every node makes them at once. A copy is the first node's
 appears, or one that was begun no longer grows.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sidecar.checkpoints.found import Found
 from sidecar.records import Key
 
 
@@ -21,30 +22,35 @@ class _Copy:
 
 @dataclass(slots=True)
 class Turns:
-    """What this node saw of others' copies, by its own clock; the storage's times are never compared with it."""
+    """What this node saw of copies, by its own clock; the storage's times are never compared with it."""
 
     patience_seconds: float = 10.0  # for each node that comes before this one
     _copies: dict[Key, _Copy] = field(default_factory=dict)
+    _asked: set[Key] = field(default_factory=set)  # in this look
+    _read: Callable[[], Mapping[str, int]] = dict
+    _bytes: Mapping[str, int] | None = None  # None: this look did not ask yet
 
-    def is_mine(self, key: Key, *, size: int, before: int, copied: int | None, now: float) -> bool:
-        """Whether this node should copy it now.
+    def begin(self, read: Callable[[], Mapping[str, int]]) -> None:
+        """A look begins; how far copies are on any node is read once in it, if at all, as `pin.bytes_copied` does."""
+        self._read, self._bytes = read, None
+        self._copies = {key: copy for key, copy in self._copies.items() if key in self._asked}
+        self._asked = set()
 
-        Args:
-            key: the checkpoint's.
-            size: bytes of the whole.
-            before: how many nodes come first.
-            copied: bytes that another node has copied of it so far; None: none is at it.
-            now: seconds of this node's clock.
-        """
+    def copied(self, found: Found) -> int | None:
+        """Bytes that some node has copied of it so far; None: none is at it."""
+        if self._bytes is None:
+            self._bytes = self._read()
+        return self._bytes.get(found.checkpoint.digest[:12])
+
+    def is_mine(self, found: Found, *, before: int, now: float) -> bool:
+        """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
+        key, copied = found.checkpoint.key, self.copied(found)
+        self._asked.add(key)
         copy = self._copies.setdefault(key, _Copy(now, now))
         if copied is not None and copied > copy.most:
             copy.began_at = now if copy.most < 0 else copy.began_at
             copy.most, copy.grew_at = copied, now
         patience = self.patience_seconds * (before + (copied is not None))
-        if copied is not None and copied >= size:  # it becomes durable, and is checked: no slower than it was copied
-            patience += copy.grew_at - copy.began_at
+        if copied is not None and copied >= sum(file.size for file in found.files):
+            patience += copy.grew_at - copy.began_at  # it is made durable, and checked: no slower than it was copied
         return now >= copy.grew_at + patience
-
-    def forget(self, *, but: AbstractSet[Key]) -> None:
-        """Of the rest nobody asks any more."""
-        self._copies = {key: copy for key, copy in self._copies.items() if key in but}

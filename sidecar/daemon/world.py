@@ -161,7 +161,7 @@ class World:
             for key in gone:
                 self._appeared.pop(key, None)
         if not look.missing:  # a directory that is gone may come back, with all that was in it
-            held = {each.found.checkpoint.key for each in look.broken}
+            held = look.copied.union(each.found.checkpoint.key for each in look.broken)
             self._miss(here, [key for key in gone if key not in held], new, given_up, now)
         self.found, self._look, self._looked_at = here, replace(look, before=None), self._met_at
         self._finds += bool(news)

@@ -3,63 +3,72 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from fakes import outcomes, pass_time, save
 
 from sidecar.checkpoints import pin
+from sidecar.checkpoints.files import File
+from sidecar.checkpoints.found import Found
 from sidecar.daemon.turns import Turns
+from sidecar.records import Checkpoint
 
-KEY = "ckpt-1", "d" * 64
+FILE = File("ckpt-1.index", 900, 0, 0, 0)
+FOUND = Found(Checkpoint("ckpt-1", "d" * 64, 1, "tf_object"), Path("/ckpts"), 0.0, 0.0, (FILE,))
+
+
+class Looks:
+    """A node that looks every now and then, and wants to hold the one checkpoint."""
+
+    def __init__(self) -> None:
+        self.turns = Turns(10.0)
+
+    def __call__(self, now, *, before, copied=None) -> bool:
+        """Whether it is to copy it now."""
+        self.turns.begin(lambda: {"d" * 12: copied} if copied is not None else {})
+        return self.turns.is_mine(FOUND, before=before, now=now)
 
 
 @pytest.fixture
-def turns():
-    return Turns(10.0)
+def look():
+    return Looks()
 
 
-def test_the_first_copies_at_once(turns):
+def test_the_first_copies_at_once(look):
     """Nobody comes before it."""
-    assert turns.is_mine(KEY, size=10**6, before=0, copied=None, now=5.0)
+    assert look(5.0, before=0)
 
 
-def test_the_others_wait_each_for_those_before_it(turns):
+def test_the_others_wait_each_for_those_before_it(look):
     """From when this node first wanted it."""
-    assert [turns.is_mine(KEY, size=10**6, before=2, copied=None, now=now) for now in (5.0, 24.9, 25.0)] == [
-        False,
-        False,
-        True,
-    ]
+    assert [look(now, before=2) for now in (5.0, 24.9, 25.0)] == [False, False, True]
 
 
-def test_a_copy_that_grows_is_waited_for(turns):
-    """Also by who became the first meanwhile; one that ends to grow is made again by the next in line."""
-    grows = [turns.is_mine(KEY, size=10**6, before=1, copied=now * 100, now=now) for now in range(0, 100, 5)]
-    assert not any(grows)
-    stands = [turns.is_mine(KEY, size=10**6, before=1, copied=9500, now=now) for now in (100.0, 114.9, 115.0)]
-    assert stands == [False, False, True]
-    assert turns.is_mine(KEY, size=10**6, before=0, copied=9500, now=105.0)
+def test_a_copy_that_grows_is_waited_for(look):
+    """Also by who became the first meanwhile; one that grows no more is made again by the next in line."""
+    assert not any(look(now, before=1, copied=now) for now in range(0, 100, 5))
+    assert [look(now, before=1, copied=95) for now in (100.0, 114.9, 115.0)] == [False, False, True]
+    assert not look(104.0, before=0, copied=95)
+    assert look(105.0, before=0, copied=95)
 
 
-def test_a_copy_that_is_whole_is_waited_for_as_long_as_it_took(turns):
+def test_a_copy_that_is_whole_is_waited_for_as_long_as_it_took(look):
     """Its bytes go to the disk, and full verification reads them again: nothing grows meanwhile."""
-    for now in range(0, 100, 10):
-        assert not turns.is_mine(KEY, size=900, before=1, copied=now * 10, now=now)
-    stands = [turns.is_mine(KEY, size=900, before=1, copied=900, now=now) for now in (100.0, 199.0, 200.0)]
-    assert stands == [False, False, True]
+    assert not any(look(now, before=1, copied=now * 10) for now in range(0, 100, 10))
+    assert [look(now, before=1, copied=900) for now in (100.0, 199.0, 200.0)] == [False, False, True]
 
 
-def test_a_copy_that_fails_again_and_again_gets_nowhere(turns):
+def test_a_copy_that_fails_again_and_again_gets_nowhere(look):
     """It grows as far as before, so the next in line has its turn."""
-    tries = [turns.is_mine(KEY, size=10**6, before=1, copied=now % 4 * 10, now=now) for now in range(30)]
-    assert True in tries
+    assert any(look(now, before=1, copied=now % 4 * 10) for now in range(30))
 
 
-def test_what_is_forgotten_is_waited_for_anew(turns):
+def test_what_no_look_asked_for_is_waited_for_anew(look):
     """It was pinned or settled meanwhile, or its files changed."""
-    turns.is_mine(KEY, size=10**6, before=1, copied=None, now=0.0)
-    turns.forget(but=set())
-    assert not turns.is_mine(KEY, size=10**6, before=1, copied=None, now=50.0)
+    look(0.0, before=1)
+    look.turns.begin(dict)
+    assert not look(50.0, before=1)
 
 
 @pytest.fixture
@@ -122,3 +131,55 @@ def test_the_next_in_line_copies_if_the_first_does_not(new_node):
     pass_time(20, *nodes)
     assert [each.made for each in copies] == [[], ["ckpt-5"], []]
     assert outcomes(nodes[2].history) == [("succeeded", "ckpt-5")]
+
+
+@pytest.fixture
+def slow_copy(monkeypatch):
+    """Copies of data take until the test says so; what they have copied shows."""
+    copy, go_on = pin._copy, threading.Event()
+
+    def slow(original, name, temporary):
+        copied = copy(original, name, temporary)
+        if ".data" in name:
+            go_on.wait(10)
+        return copied
+
+    monkeypatch.setattr(pin, "_copy", slow)
+    yield go_on
+    go_on.set()
+
+
+@pytest.mark.usefixtures("no_links")
+def test_what_is_deleted_while_it_is_copied_is_evaluated_all_the_same(new_node, slow_copy):
+    """Its files were opened before; nobody says that it vanished as long as the copy goes on."""
+    nodes = [new_node(f"worker-{number}") for number in range(2)]
+    nodes[0].checkpoint_dir.mkdir(parents=True)
+    pass_time(20, *nodes)
+    for each in nodes:
+        Copies(each)
+    save(nodes[0].checkpoint_dir, 5)
+    pass_time(5, *nodes)
+    for path in nodes[0].checkpoint_dir.glob("ckpt-5.*"):
+        path.unlink()
+    pass_time(8, *nodes)
+    assert [each.history.entries for each in nodes] == [[], []]
+    slow_copy.set()
+    nodes[0].courier.keeper.pinner._work.popitem()[1].thread.join(10)
+    pass_time(20, *nodes)
+    assert outcomes(nodes[1].history) == [("succeeded", "ckpt-5")]
+
+
+@pytest.mark.usefixtures("no_links", "slow_copy")
+def test_what_is_deleted_has_vanished_when_its_copy_gets_no_further(new_node):
+    """Whoever copied it may be gone."""
+    nodes = [new_node(f"worker-{number}") for number in range(2)]
+    nodes[0].checkpoint_dir.mkdir(parents=True)
+    pass_time(20, *nodes)
+    for each in nodes:
+        Copies(each)
+    save(nodes[0].checkpoint_dir, 5)
+    pass_time(5, *nodes)
+    for path in nodes[0].checkpoint_dir.glob("ckpt-5.*"):
+        path.unlink()
+    pass_time(60, nodes[1])
+    assert outcomes(nodes[1].history) == [("vanished", "ckpt-5")]

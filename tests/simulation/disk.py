@@ -48,7 +48,8 @@ class Disk:
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
-    copies: dict[tuple[str, str], int] = field(default_factory=dict)  # pins in the making, by digest and life
+    # Pins in the making, by digest and life: how far they are, what was opened to be copied, and the pin's folder.
+    copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
     saves: dict[str, Saved] = field(default_factory=dict)
 
     def put(self, path: str, data: bytes) -> None:

@@ -235,9 +235,9 @@ class NodePins:
         folder, copy = checkpoint.folder, self._copy(checkpoint.key)
 
         def effect() -> Content | None:
-            content = self._disk.checkpoints.get(checkpoint.name)
             if folder in self._disk.pins:
                 return self._disk.pins[folder]
+            done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
             if content is None:
                 raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
             if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
@@ -245,10 +245,9 @@ class NodePins:
             if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
                 raise MustCopyError(checkpoint.name)
             if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
-                self._disk.copies[copy] = self._disk.copies.get(copy, 0) + 1
+                self._disk.copies[copy] = done + 1, content, folder
                 return None  # it is not finished yet
-            self._disk.pins[folder] = content
-            self._simulation.pinned(content, folder, self._life)
+            self._publish(content, folder)
             return content
 
         try:
@@ -285,9 +284,26 @@ class NodePins:
     def bytes_copied(self) -> dict[str, int]:
         """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
         copied: dict[str, int] = {}
-        for (digest, _), size in self._life.storage.call(lambda: sorted(self._disk.copies.items())):
+        self._life.storage.call(self._copy_on, writes=True)
+        for (digest, _), (size, _, _) in self._life.storage.call(lambda: list(self._disk.copies.items())):
             copied[digest] = max(copied.get(digest, 0), size)
         return copied
+
+    def _copy_on(self) -> None:
+        """What this life copies though it was deleted meanwhile: no look asks for it."""
+        for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
+            if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
+                continue
+            if self._simulation.random.random() < 0.5:
+                self._disk.copies[digest, incarnation] = done + 1, content, folder
+                continue
+            del self._disk.copies[digest, incarnation]
+            if folder not in self._disk.pins and self._simulation.random.random() < 0.8:
+                self._publish(content, folder)
+
+    def _publish(self, content: Content, folder: str) -> None:
+        self._disk.pins[folder] = content
+        self._simulation.pinned(content, folder, self._life)
 
     def _copy(self, key: Key) -> tuple[str, str]:
         _, digest = key
