@@ -7,12 +7,13 @@ which checkpoint is wanted is not.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.files import File, contents, sampled_digest
 from sidecar.checkpoints.folder import Folder
 from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection, family
@@ -108,8 +109,7 @@ class Catalog:
         self._untold: list[Settlement] = []
         self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by family or pin
         self._waiting: tuple[tuple[str, str], ...] | None = ()
-        # By (name, digest): ordinal and time of discovery. Never forgotten: what flickers must not look new again.
-        self._discovered: dict[Key, tuple[int, float]] = {}
+        self._discovery = Discovery()
 
     def look(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> Look:
         """Look once; raises `StorageError` if a folder exists and cannot be read.
@@ -147,7 +147,7 @@ class Catalog:
             held.broken,
             before,
             news,
-            self._discovered,
+            self._discovery.order,
         )
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
@@ -326,36 +326,23 @@ class Catalog:
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
-        found, new, is_back = dict(self._found), list[tuple[Key, Found]](), False
+        found, changed, order = dict(self._found), dict[Key, Found](), self._discovery.order
         for key in self._affected:
             item = self._held.found.get(key) or self._lying.get(key)
             if item is None:
                 found.pop(key, None)
-            elif key in found:
-                found[key] = self._as_discovered(item)
             else:
-                new.append((key, item))
-        for key, item in sorted(new, key=lambda pair: _by_step_and_name(pair[1])):
-            is_back |= key in self._discovered
-            self._discovered.setdefault(key, (len(self._discovered), now))
-            found[key] = self._as_discovered(item)
-        if is_back:
-            found = dict(sorted(found.items(), key=lambda pair: self._discovered[pair[0]][0]))
+                changed[key] = item
+        new = [item for key, item in changed.items() if key not in found]
+        self._discovery.add(new, found, self._lying, now)
+        last = max((order[key] for key in found), default=(-1.0, 0.0))
+        for key in sorted(changed, key=order.__getitem__):
+            found[key] = self._as_discovered(changed[key])
+        if any(order[item.checkpoint.key] < last for item in new):
+            found = dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
         self._affected.clear()
         self._found, self._in_order = found, tuple(found.values())
 
     def _as_discovered(self, item: Found) -> Found:
-        seen_at = self._discovered[item.checkpoint.key][1]
+        _, seen_at = self._discovery.order[item.checkpoint.key]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
-
-
-def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:
-    """Of two contents under one name, as a pin may hold the former one, the newer comes last."""
-    step = found.checkpoint.step
-    return step is None, step or 0, list(_natural(found.checkpoint.name)), found.written_at
-
-
-def _natural(name: str) -> Iterator[str | int]:
-    """`ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare without a type error."""
-    for index, part in enumerate(re.split(r"([0-9]+)", name)):
-        yield int(part) if index % 2 else part

@@ -16,7 +16,7 @@ class Found:
     checkpoint: Checkpoint
     folder: Path  # absolute; holds its files now
     written_at: float  # wall seconds, by the storage's clock: the newest modification of its files
-    seen_at: float  # `Clock.now()` of the look that first found it complete
+    seen_at: float  # `Clock.now()` of the look that first found it complete, or found what was written after it
     files: tuple[File, ...] = ()  # what it consists of, as this look saw it
 
 
@@ -54,7 +54,7 @@ class Look:
     broken: tuple["BrokenPin", ...] = ()
     before: Mapping[Key, Found] | None = field(default=None, compare=False)
     news: AbstractSet[Key] = field(default=frozenset(), compare=False)
-    order: Mapping[Key, tuple[int, float]] = field(default_factory=dict, compare=False)
+    order: Mapping[Key, tuple[float, float]] = field(default_factory=dict, compare=False)
     copied: frozenset[Key] = frozenset()
 
     def __post_init__(self) -> None:

@@ -150,7 +150,7 @@ class World:
         news = {key for key in look.news_since(before) if here.get(key) is not before.get(key)}
         new = [here[key] for key in look.in_order(key for key in news if key not in before)]
         gone = [key for key in news if key not in here]
-        if new:
+        if new and new[-1] is look.found[-1] and not self._is_older(new[-1]):
             self._newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
         if new or self._unwanted is None:
             self._active_at = now
@@ -216,6 +216,11 @@ class World:
             for key, settlement in (self._given_up | certain).items()
             if key not in here and not self.history.is_settled(key, self.task)
         }
+
+    def _is_older(self, found: Found) -> bool:
+        """Whether it is another's pin of what training deleted, perhaps, before it saved what was discovered last."""
+        newest = self._newest
+        return found.checkpoint.pin is not None and newest is not None and found.written_at < newest.written_at
 
     def _passed_over(
         self, missed: dict[Key, tuple[Settlement, float]], here: Mapping[Key, Found]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.checkpoints import catalog as catalog_module
+from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.pin import pin, unpin
 from sidecar.checkpoints.single import restore_path, verify
@@ -360,6 +360,26 @@ def test_pins_outlive_the_directory(put, new_catalog, pins):
     assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]
 
 
+def test_what_was_met_as_a_pin_only_comes_before_what_was_written_later(put, new_catalog, pins):
+    """Another node held it, which took time, and training deleted it: by then this node had found newer ones."""
+    root = put("keras")
+    first, second, third = new_catalog().look().found
+    for file in (*root.glob("ckpt-1*"), *root.glob("ckpt-2*")):
+        file.rename(root.parent / file.name)
+    catalog = new_catalog()
+    assert names(catalog.look()) == ["ckpt-3"]
+    for file in (*root.parent.glob("ckpt-1*"), *root.parent.glob("ckpt-2*")):
+        file.rename(root / file.name)
+    for each in (second, first):
+        pin(each, pins)
+        for file in root.glob(f"{each.checkpoint.name}.*"):
+            file.unlink()
+    look = catalog.look()
+    assert names(look) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert look.in_order(look.by_key) == [each.checkpoint.key for each in (first, second, third)]
+    assert [each.checkpoint.pin is None for each in look.found] == [False, False, True]
+
+
 @pytest.mark.parametrize("age_seconds", [-100, 100])
 def test_of_two_contents_under_one_name_the_newer_comes_last(real_writer, root, new_catalog, pins, age_seconds):
     """Whoever starts now sees them all at once, and what is the last of a run must be the same for all."""
@@ -438,21 +458,9 @@ def test_verify_elsewhere(put, root):
         verify(root, "weights-9", "orbax")
 
 
-def test_natural_order():
-    """Numbers in names compare as numbers."""
-    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(catalog_module._natural(name))) == [
-        "9",
-        "10",
-        "a",
-        "a-9",
-        "a-10",
-        "b-1",
-    ]
-
-
 def test_relative_paths_are_made_absolute(put, root, pins, clock, monkeypatch):
     """A daemon may be started with a relative directory; what it hands to workers is absolute."""
     put("keras")
     monkeypatch.chdir(root.parent)
-    found = catalog_module.Catalog(Path(root.name), pins, settle_seconds=3, clock=clock).look().found
+    found = Catalog(Path(root.name), pins, settle_seconds=3, clock=clock).look().found
     assert found[0].folder == root

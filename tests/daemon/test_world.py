@@ -266,6 +266,16 @@ def test_the_newest_checkpoint_is_the_one_discovered_last():
     assert world.status(2.0, None, ()).newest.step == 50
 
 
+def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
+    """Another node held it, which took time; training deleted it before this node looked."""
+    world = new_world()
+    world.see(Look((replace(found(300, pinned=False), written_at=300.0),), (), (), missing=False), (), 0.0, 1.0)
+    world.see(Look((replace(found(200), written_at=200.0),), (), (), missing=False), (), 1.0, 2.0)
+    assert world.status(1.0, None, ()).newest.step == 300
+    world.see(Look((replace(found(250), written_at=400.0),), (), (), missing=False), (), 2.0, 3.0)
+    assert world.status(2.0, None, ()).newest.step == 250
+
+
 def waiting(world, now, number, *phases):
     """Both nodes say what their rank does in a plan."""
     own, other = (

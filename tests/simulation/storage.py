@@ -5,6 +5,7 @@ and answered some time after that; others act in between. The daemon may be stop
 that was sent by a daemon that died since may still be carried out.
 """
 
+from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
@@ -166,7 +167,9 @@ class NodeCatalog:
     def __init__(self, simulation, life, corrupt_after: float) -> None:
         self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
         self._disk: Disk = simulation.disk
-        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+        self._discovery = Discovery()
+        self._seen = self._discovery.order
+        self._before: dict = {}
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
         self._accepted: set = set()  # files that do not change are not read again
@@ -193,6 +196,7 @@ class NodeCatalog:
                 continue
             self._accepted.add((content.key, None))
             found[content.key] = self._found(content, None)
+        lying = set(found)
         for folder, content in self._disk.pins.items():
             if is_bad(content, node) and (content.key, folder) not in self._accepted:
                 waiting.append((folder, "unusable pin"))
@@ -201,14 +205,14 @@ class NodeCatalog:
             else:
                 self._accepted.add((content.key, folder))
                 found[content.key] = self._found(content, folder)
-        for each in sorted(found.values(), key=_by_step_and_name):
-            self._seen.setdefault(each.checkpoint.key, (len(self._seen), now))
-        ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key][0])
+        self._discovery.add(found.values(), self._before, lying, now)
+        self._before = found
+        ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key])
         return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
 
     def ordered(self, content: Content, other: Content) -> bool:
         """Whether one look found both and put the other behind it, as its step is higher."""
-        (_, first), (_, second) = (self._seen.get(each.key, (0, -1.0)) for each in (content, other))
+        (_, first), (_, second) = (self._seen.get(each.key, (0.0, -1.0)) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
     def _found(self, content: Content, folder: str | None) -> Found:
@@ -324,10 +328,6 @@ class NodeSaves:
         if tidying.drop:
             self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
         return dict.fromkeys(tidying.measure, 1)
-
-
-def _by_step_and_name(found: Found) -> tuple:
-    return found.checkpoint.step, found.checkpoint.name, found.written_at
 
 
 def is_bad(content: Content, node: str) -> bool:

@@ -1,0 +1,51 @@
+"""In which order a node wants what it found."""
+
+from pathlib import Path
+
+from sidecar.checkpoints import discovery
+from sidecar.checkpoints.discovery import Discovery
+from sidecar.checkpoints.found import Found
+from sidecar.records import Checkpoint
+
+
+def found(step, written_at):
+    return Found(Checkpoint(f"ckpt-{step}", f"{step:064d}", step, "tf_object"), Path("/pins"), written_at, 0.0)
+
+
+def steps(order):
+    return [int(digest) for _, digest in sorted(order, key=order.__getitem__)]
+
+
+def test_what_was_met_as_a_pin_only_finds_its_place():
+    """However many, in whatever order they come, by the time at which they were written, which keeps a rollback."""
+    here, known = Discovery(), {}
+    lying = [found(200, 20.0), found(400, 40.0), found(300, 50.0)]
+    for now, each in enumerate(lying):
+        here.add([each], known, {each.checkpoint.key}, float(now))
+        known[each.checkpoint.key] = each
+    for step, written_at in ((250, 30.0), (100, 10.0), (500, 45.0), (150, 15.0)):
+        each = found(step, written_at)
+        here.add([each], known, set(), 9.0)
+        known[each.checkpoint.key] = each
+    assert steps(here.order) == [100, 150, 200, 250, 400, 500, 300]
+
+
+def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
+    """Another node saw it sooner."""
+    here, first, second = Discovery(), found(1, 10.0), found(2, 20.0)
+    here.add([first], {}, {first.checkpoint.key}, 0.0)
+    here.add([second], {first.checkpoint.key: first}, set(), 5.0)
+    assert steps(here.order) == [1, 2]
+    assert here.order[second.checkpoint.key][1] == 5.0
+
+
+def test_natural_order():
+    """Numbers in names compare as numbers."""
+    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(discovery._natural(name))) == [
+        "9",
+        "10",
+        "a",
+        "a-9",
+        "a-10",
+        "b-1",
+    ]
