@@ -334,11 +334,10 @@ class Catalog:
             else:
                 changed[key] = item
         new = [item for key, item in changed.items() if key not in found]
-        self._discovery.add(new, found, self._lying, now)
-        last = max((order[key] for key in found), default=(-1.0, 0.0))
+        are_last = self._discovery.add(new, found, self._lying, now)
         for key in sorted(changed, key=order.__getitem__):
             found[key] = self._as_discovered(changed[key])
-        if any(order[item.checkpoint.key] < last for item in new):
+        if not are_last:
             found = dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
         self._affected.clear()
         self._found, self._in_order = found, tuple(found.values())

@@ -5,7 +5,7 @@ there before what was written later.
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from sidecar.checkpoints.found import Found
 from sidecar.records import Key
@@ -18,22 +18,31 @@ class Discovery:
         self.order: dict[Key, tuple[float, float]] = {}  # place and time
         self._next = 0.0
 
-    def add(self, new: Iterable[Found], found: Mapping[Key, Found], lying: Container[Key], now: float) -> None:
-        """Give each of these a place; those that are known keep theirs.
+    def add(self, new: Iterable[Found], found: Mapping[Key, Found], lying: Container[Key], now: float) -> bool:
+        """Give each of these a place; those that are known keep theirs. Returns whether all of them come last.
 
         `found`: by the looks before; `lying`: what training has not deleted.
         """
+        are_last = True
         for each in sorted(new, key=_by_step_and_name):
-            if each.checkpoint.key in self.order:
-                continue
-            later = [self.order[key] for key, other in found.items() if other.written_at > each.written_at]
-            if each.checkpoint.key in lying or not later:
-                self.order[each.checkpoint.key] = self._next, now
-                self._next += 1.0
+            key = each.checkpoint.key
+            if key in self.order:
+                are_last = False
+            elif key not in lying and (later := self._written_after(each, found)):
+                self._insert(key, min(later))
+                are_last = False
             else:
-                place, seen_at = min(later)
-                before = max((known for known, _ in self.order.values() if known < place), default=place - 1.0)
-                self.order[each.checkpoint.key] = (before + place) / 2, seen_at
+                self.order[key] = self._next, now
+                self._next += 1.0
+        return are_last
+
+    def _insert(self, key: Key, after_it: tuple[float, float]) -> None:
+        place, seen_at = after_it
+        before = max((known for known, _ in self.order.values() if known < place), default=place - 1.0)
+        self.order[key] = (before + place) / 2, seen_at
+
+    def _written_after(self, this: Found, found: Mapping[Key, Found]) -> Sequence[tuple[float, float]]:
+        return [self.order[key] for key, each in found.items() if each.written_at > this.written_at]
 
 
 def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:
