@@ -169,7 +169,7 @@ class World:
         if self._told_waiting[0] is not look.waiting:
             self._told_waiting = look.waiting, frozenset(look.waiting)
         incomplete = self._told_waiting[1] | self._missed.keys()
-        if incomplete != self._incomplete:
+        if incomplete != self._incomplete or look.copied:  # a copy that grows ends as a pin, or is told of
             self._incomplete, self._incomplete_since = incomplete, now
         self.missing = look.missing
         if here or look.waiting or given_up or self.history.count:

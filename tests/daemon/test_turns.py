@@ -183,3 +183,25 @@ def test_what_is_deleted_has_vanished_when_its_copy_gets_no_further(new_node):
         path.unlink()
     pass_time(60, nodes[1])
     assert outcomes(nodes[1].history) == [("vanished", "ckpt-5")]
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_run_does_not_end_while_a_copy_grows(node, monkeypatch):
+    """Also where it takes longer than anything that is broken is waited for."""
+    node.checkpoint_dir.mkdir(parents=True)
+    pass_time(10, node)
+    Copies(node).hang = True
+    save(node.checkpoint_dir, 5)
+    pass_time(5, node)
+    (waiting,) = node.world.found.values()
+    digest, pinner = waiting.checkpoint.digest[:12], type(node.courier.keeper.pinner)
+    monkeypatch.setattr(pinner, "bytes_copied", lambda _: {digest: int(node.clock.now())})
+    for path in node.checkpoint_dir.glob("ckpt-5.*"):
+        path.unlink()
+    (node.checkpoint_dir / "DONE").touch()
+    pass_time(300, node)
+    assert node.exited is None
+    monkeypatch.setattr(pinner, "bytes_copied", lambda _: {})
+    pass_time(100, node)
+    assert node.exited == 0
+    assert outcomes(node.history) == [("vanished", "ckpt-5")]
