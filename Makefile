@@ -5,8 +5,9 @@ VENV ?= .venv
 SEEDS ?= 1-2000
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PROCESSES := tests/demo tests/deploy tests/group tests/integration
 
-.PHONY: help demo test test-gpu faults lint bench simulate dashboards try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-processes test-rest test-gpu faults lint bench simulate dashboards try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -14,8 +15,18 @@ help:  ## Show this.
 demo: $(READY)  ## Train on real digits and watch every checkpoint being evaluated (3 minutes).
 	$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the whole test suite (20 minutes).
+test: lint  ## Run every check and the whole test suite (20 minutes; ARGS="tests/daemon -x" runs a part).
+ifdef ARGS
 	$(BIN)/pytest $(ARGS)
+else  # what starts processes waits for them most of the time, so the rest runs beside it, and is shown when it is done
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-processes test-rest
+endif
+
+test-processes: $(READY)
+	$(BIN)/pytest $(PROCESSES)
+
+test-rest: $(READY)
+	@log=$$(mktemp); $(BIN)/pytest $(PROCESSES:%=--ignore=%) >"$$log" 2>&1; code=$$?; cat "$$log"; rm "$$log"; exit $$code
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
 	@if nvidia-smi -L >/dev/null 2>&1; then \

@@ -79,7 +79,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
             f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --no-wait it would be waited for"
         )
     log = structlog.get_logger().bind(run=settings.run, node=node)
-    shown = Shown({"run": settings.run, "node": node, "state": "starting"})
+    shown = Shown({})
     registry = CollectorRegistry()
     exporter = Exporter(registry)
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -87,6 +87,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     daemon = make_daemon(
         settings, environ, node, decision, inbox, clock, Log(log), Showing(shown, exporter, Notifier(environ))
     )
+    shown.status = status_json(daemon.status(), daemon.world.history)  # there is none without all of its fields
     server = Server(
         settings.http_host,
         settings.http_port,

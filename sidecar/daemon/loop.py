@@ -171,7 +171,7 @@ class Daemon:
         if self._reach.asked is None and (request := self._request(now)) is not None:
             self._reach.ask(request, now)
             self.courier.submit(request)
-        self.show(self._status(now), self.world.history)
+        self.show(self.status(), self.world.history)
         return self._next(now)
 
     def healthy(self) -> str | None:
@@ -480,7 +480,9 @@ class Daemon:
 
     # -- tell ------------------------------------------------------------------------------------------------------
 
-    def _status(self, now: float) -> Status:
+    def status(self) -> Status:
+        """What people see of this node; before the loop turns, too."""
+        now = self.clock.now()
         workers = self.crew.workers.statuses() if self.crew is not None else ()
         return self.world.status(now, self._unready(now), workers)
 
