@@ -55,6 +55,7 @@ class History:
     keep: int | None = None
     through: int = 0  # every plan to this number is known, and every outcome to this number unless `open` is that plan
     open: Plan | None = None
+    line_open: bool = True  # with start=new: the next plan says what was there before, or the rest of it
     entries: list[Entry] = field(default_factory=list)  # at least the newest `keep` of all `count`
     count: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -92,13 +93,14 @@ class History:
     def _open(self, plan: Plan) -> list[Entry]:
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
-        self.through, self.nonces = plan.plan, (plan.nonce, None)
+        self.through, self.nonces, self.line_open = plan.plan, (plan.nonce, None), plan.line_open
         for settlement in plan.settles:
             self._settle(settlement)
+        bare = replace(plan, settles=())  # each entry has its own: of thousands none should hold all
         if plan.checkpoint is not None and plan.members is not None:
-            self.open = plan
+            self.open = bare
             self._reach(plan.checkpoint)
-        return [Settled(plan, settlement) for settlement in plan.settles]
+        return [Settled(bare, settlement) for settlement in plan.settles]
 
     def _reach(self, checkpoint: Checkpoint) -> None:
         """Note where evaluation stands; a further attempt at an older checkpoint does not set it back."""

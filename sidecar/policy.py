@@ -34,6 +34,7 @@ class Rules:
     patience: float = 10.0
     plan_cap: float = 86400.0
     collective: float = 6.0
+    most_settled: int = 2000  # by one plan: so that no record is too long, nor takes longer than a beat to read
     stop_after_step: int | None = None
     stop_idle: float | None = None
     wait: bool = True
@@ -85,6 +86,7 @@ class Propose:
     members: tuple[Member, ...] | None
     settles: tuple[Settlement, ...]
     evaluated: int = 0  # as in the plan
+    line_open: bool = False  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,8 @@ def _plan(
     """The next plan, or what it waits for."""
     if view.draining:
         return Wait(why="draining")
+    if len(settles) > rules.most_settled:
+        return Propose(None, 0, None, settles[: rules.most_settled], line_open=view.draws_line)
     action = _evaluate(view, rules, now, [each for each in queue if each.pin is not None])
     if isinstance(action, Propose):
         return replace(action, settles=settles)

@@ -127,7 +127,8 @@ class Plan:
     """One numbered attempt to evaluate one checkpoint with one group; without members it only settles.
 
     `evaluated` counts the evaluations that had succeeded since the task changed: it decides which eval sets take part.
-    Whoever proposes has read every outcome, so all nodes would say the same.
+    Whoever proposes has read every outcome, so all nodes would say the same. `line_open` is true as long as the next
+    plan settles more of what was there before the start (start=new): there may be more than one record holds.
     """
 
     plan: int
@@ -141,6 +142,7 @@ class Plan:
     proposer: str
     proposed_at: str
     evaluated: int = 0
+    line_open: bool = False
     schema: int = SCHEMA
 
     @property

@@ -14,7 +14,7 @@ from sidecar.history import Closed, Entry, History, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
-FOLD: Final = 2
+FOLD: Final = 3
 """Version of what `History` makes of the journal: raised with every change of it, so that no old view is believed."""
 
 RECENT: Final = 64
@@ -117,9 +117,10 @@ class Snapshot:
 
 
 def take(history: History, run: str) -> Snapshot:
-    """The record of a history that has a past and no open plan."""
+    """The record of a history that has a past, no open plan, and no open line."""
     assert history.nonces is not None
     assert history.open is None
+    assert not history.line_open
     totals = history.totals
     settled: dict[str, list[str]] = {}
     for key, verdict in history.settled.items():
@@ -181,6 +182,7 @@ def _restore(snapshot: Snapshot) -> History:
     history = History(
         keep=RECENT,
         through=snapshot.through,
+        line_open=False,
         entries=[_entry(each) for each in snapshot.recent],
         count=snapshot.count,
         totals=_totals(snapshot),

@@ -254,12 +254,14 @@ class Node:
     def settle(self) -> None:
         """Turn until nothing happens without time passing."""
         for _ in range(100):
-            if self.exited is not None:
-                return
-            self.next_turn = self.daemon.tick()
-            if not (self._answer() | self._let_workers_work()):
+            if self.exited is not None or not self.turn():
                 return
         raise AssertionError(f"the loop does not come to rest; it asks for {self.carried[-3:]}")
+
+    def turn(self) -> bool:
+        """Turn once; returns whether anything happened."""
+        self.next_turn = self.daemon.tick()
+        return self._answer() | self._let_workers_work()
 
     def _answer(self) -> bool:
         if self.hangs or not self.requests:

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.agreement.storage import MAX_RECORD_BYTES
 from sidecar.history import History
 from sidecar.policy import Fail, Propose, Rules, Stop, View, Wait, decide, pending, proposer
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot
+from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot, dumps
 
 NOW = 1000.0
 RULES = Rules()
@@ -32,9 +35,9 @@ def members(*workers):
     return tuple(Member(rank, worker.split(".")[0], worker, f"{worker}:1") for rank, worker in enumerate(workers))
 
 
-def plan(number, what=A, workers=("n1.i.1",), *, task="t", settles=()):
+def plan(number, what=A, workers=("n1.i.1",), *, task="t", settles=(), line_open=False):
     listed = members(*workers) if what is not None else None
-    return Plan(number, "r", f"p{number}", what, 1, listed, settles, task, "n1", "now")
+    return Plan(number, "r", f"p{number}", what, 1, listed, settles, task, "n1", "now", line_open=line_open)
 
 
 def outcome(number, kind=None, where="n1"):
@@ -208,6 +211,29 @@ def test_what_was_there_before_the_start_is_skipped_with_start_new():
     action = decided(found=[A, B], unwanted=frozenset({A.key}))
     assert action.checkpoint == B
     assert [(each.name, each.verdict, each.task) for each in action.settles] == [("ckpt-1", "skipped", None)]
+
+
+def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else():
+    """With start=new all of it is behind the line that the first plan begins to draw."""
+    old = [checkpoint(step) for step in range(1, 6)]
+    seen = {"found": [*old, checkpoint(9)], "unwanted": frozenset(each.key for each in old)}
+    first = decided(Rules(most_settled=2), **seen, draws_line=True)
+    assert [each.name for each in first.settles] == ["ckpt-1", "ckpt-2"]
+    assert (first.checkpoint, first.line_open) == (None, True)
+    begun = plan(1, None, settles=first.settles, line_open=True)
+    second = decided(Rules(most_settled=3), **seen, draws_line=True, history=fold(begun))
+    assert (second.checkpoint, len(second.settles), second.line_open) == (checkpoint(9), 3, False)
+    assert fold(begun).line_open
+    assert not fold(begun, plan(2, None, settles=second.settles)).line_open
+    assert not decided(Rules(most_settled=2), **seen).line_open
+
+
+def test_what_one_plan_settles_fits_into_a_record():
+    """Whatever the names: those that are no text take six bytes for each of theirs."""
+    name, rules = "\udcff" * 255, Rules(queue="latest")
+    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(3 * rules.most_settled)]
+    action = decided(rules, found=there)
+    assert len(dumps(plan(1, None, settles=action.settles))) < MAX_RECORD_BYTES / 2
 
 
 def test_with_start_new_the_journal_says_first_what_was_there():

@@ -87,7 +87,7 @@ def requeue(
             Settlement(each.name, each.digest, each.step, "requeued", f"by {by}; it was {each.verdict}")
             for each in chosen
         )
-        if not settles or reader.journal.propose(_plan(reader.history.through + 1, run, settles, by, clock)):
+        if not settles or reader.journal.propose(_plan(reader.history, run, settles, by, clock)):
             return settles
         if clock.now() >= until:
             raise StorageError("another daemon wrote the journal at this very moment: try again")
@@ -192,9 +192,9 @@ def _gone(settlement: Settlement, look: Look) -> str | None:
     return f"{name} is gone: its files are neither in the checkpoint directory nor pinned"
 
 
-def _plan(number: int, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:
+def _plan(history: History, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:
     return Plan(
-        plan=number,
+        plan=history.through + 1,
         run=run,
         nonce=secrets.token_hex(16),
         checkpoint=None,
@@ -204,4 +204,5 @@ def _plan(number: int, run: str, settles: tuple[Settlement, ...], by: str, clock
         task=None,
         proposer=by,
         proposed_at=timestamp(clock.wall()),
+        line_open=history.line_open,
     )

@@ -433,8 +433,8 @@ class Daemon:
     def _snapshot(self, now: float) -> Snapshot | None:
         """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""
         history = self.world.history
-        due = self.world.caught_up and history.open is None and history.through >= self._folded + self.fold_plans
-        if not due or self.world.run is None or not self.world.publishes(now):
+        due = history.through >= self._folded + self.fold_plans and history.open is None and not history.line_open
+        if not due or not self.world.caught_up or self.world.run is None or not self.world.publishes(now):
             return None
         self._folded = history.through
         return take(history, self.world.run)

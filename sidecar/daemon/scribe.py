@@ -33,6 +33,7 @@ class Scribe:
             proposer=self.world.identity.node,
             proposed_at=timestamp(self.clock.wall()),
             evaluated=action.evaluated,
+            line_open=action.line_open,
         )
 
     def success(self, part: Part, agree_seconds: float | None, now: float) -> Outcome:

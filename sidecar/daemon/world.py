@@ -121,7 +121,8 @@ class World:
                     self._failed_at.pop(settlement.key, None)
                     if (broken := self._broken.get(settlement.key)) is not None:  # but for what still holds
                         self._given_up[settlement.key] = broken
-            if self._unwanted:  # the journal's first plan settled what was there before the start, for all nodes
+            self._undone_since = None  # whoever proposes goes on
+            if self._unwanted and not record.line_open:  # what was there before the start is settled, for all nodes
                 self._unwanted = set()
             self.opened_at = now
             return entries
@@ -414,7 +415,7 @@ class World:
     @property
     def _only_new(self) -> bool:
         """Whether what the first look finds does not count."""
-        return self.start_new and self.history.through == 0
+        return self.start_new and self.history.line_open
 
     @property
     def _draws_line(self) -> bool:

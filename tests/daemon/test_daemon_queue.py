@@ -157,6 +157,25 @@ def test_start_new_counts_from_the_first_start_of_the_run(new_node):
     assert ends(first) == {"skipped": [5], "succeeded": [6]}
 
 
+def test_start_new_holds_for_what_takes_several_records(new_node):
+    """Also if who drew the line dies before it ends; who comes meanwhile does not evaluate what is behind it."""
+    settings = {"start_new": True, "min_workers": 2, "most_settled": 2}
+    second = new_node("worker-2", **settings)
+    for step in range(1, 8):
+        save(second.checkpoint_dir, step, keep=range(1, step))
+    while second.history.through < 2:
+        if not second.turn():
+            second.clock.seconds += 1.0
+    assert second.history.line_open
+    assert ends(second) == {"skipped": [1, 2, 3, 4]}
+    fresh, first = restarted(second, "i2", **settings), new_node("worker-1", **settings)
+    pass_time(40, first, fresh)
+    save(second.checkpoint_dir, 9, keep=range(1, 8))
+    pass_time(20, first, fresh)
+    assert ends(first) == {"skipped": [*range(1, 8)], "succeeded": [9]}
+    assert not first.history.line_open
+
+
 def test_start_new_in_an_empty_directory_counts_all_that_comes(new_node):
     """The journal says that nothing was there."""
     node = new_node("worker-2", start_new=True, min_workers=2)
