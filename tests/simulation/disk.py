@@ -52,6 +52,10 @@ class Disk:
     copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
     saves: dict[str, Saved] = field(default_factory=dict)
 
+    def all(self) -> list[Content]:
+        """What is in the directory or pinned; what is both, twice."""
+        return [*self.checkpoints.values(), *self.pins.values()]
+
     def put(self, path: str, data: bytes) -> None:
         """Let a name stand for these bytes."""
         if path not in self.files:

@@ -244,7 +244,7 @@ def _becomes_chief(simulation, host, fault) -> None:
 def _requeue(simulation, host, fault) -> None:
     """A person asks for a checkpoint again that was given up, as `sidecar requeue` does: while no plan is open."""
     book, disk = simulation.referee.book, simulation.disk
-    there = {each.key: each for each in (*disk.checkpoints.values(), *disk.pins.values())}
+    there = {each.key: each for each in disk.all()}
     given_up = [key for key in book.settled if key in there and key not in book.succeeded]
     if not given_up or book.open is not None or simulation.referee.run is None or host.life is None:
         return

@@ -35,11 +35,11 @@ INVARIANTS = {
     "the dead are noticed": "a plan that lists a process that is gone is closed within three leases and a turn of each "
     "by any node that turns and reaches the storage",
     "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, by a namesake, or as "
-    "the trainer is done and all has ended: then with 1 if something failed for good",
+    "what ends the run has come and all is settled: then with 1 if something failed for good",
     "daemons do not crash": "neither loop nor courier raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
-    "all end": "when the trainer is done and all is settled, every daemon that evaluates ends",
+    "all end": "when what ends the run has come and all is settled, every daemon that evaluates ends",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
 }
 
@@ -316,7 +316,7 @@ class Referee:
         settings, disk = life.host.spec.settings, self._simulation.disk
         read = self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
         settled |= content.key in read.succeeded or content.key in read.settled
-        there = (*disk.checkpoints.values(), *disk.pins.values())
+        there = disk.all()
         newer = any(each.written_at > content.written_at or life.catalog.ordered(content, each) for each in there)
         passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
         self.check(
@@ -401,13 +401,22 @@ class Referee:
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
     def _is_over(self, life, code: int) -> bool:
-        """Whether the trainer is done, all has ended, and the code says how."""
-        disk, read = self._simulation.disk, self._as_read_by(life)  # what is requeued afterwards starts it again
+        """Whether what ends the run has come, all is settled, and the code says how."""
+        read = self._as_read_by(life)  # what is requeued afterwards starts it again
         task, failed = life.host.spec.task, 0
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        return disk.done_at is not None and not self.unsettled(read) and code == (failed > 0)
+        return self._has_come(life) and not self.unsettled(read) and code == (failed > 0)
+
+    def _has_come(self, life) -> bool:
+        """Whether one of the things has come that end a run, as its settings say."""
+        settings, now = life.host.spec.settings, self._simulation.scheduler.now
+        saved = [each.step for each in self._simulation.scenario.saves if each.at <= now]
+        step, idle = settings.stop_after_step, settings.stop_idle
+        if idle is not None and now >= life.moved_at + idle:
+            return True
+        return self._simulation.disk.done_at is not None or (step is not None and step in saved)
 
     def _as_read_by(self, life) -> Book:
         """The journal as far as a daemon has read it, or had when it said that the run is over."""
@@ -431,5 +440,5 @@ class Referee:
     def unsettled(self, book: Book | None = None) -> list[str]:
         """Names of complete checkpoints, in the directory or pinned, that are not settled."""
         disk, book = self._simulation.disk, self.book if book is None else book
-        there = {each.key: each for each in (*disk.checkpoints.values(), *disk.pins.values())}
+        there = dict.fromkeys(each.key for each in disk.all())
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]

@@ -124,6 +124,8 @@ class Life:
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
         self.waiter: Waiter | None = None
         self.told_history = -1
+        self.moved_at = self.began  # when it was told of anything new last
+        self._found: set = set()
         self._inbox: list = []
         self._turn_at = float("inf")
         self._turns = 0
@@ -262,6 +264,10 @@ class Life:
         def carry() -> None:
             answer: Answer = self.courier.answer(request)
             if not self.over:
+                found = set(answer.look.by_key) if answer.look is not None else self._found
+                if answer.entries or found - self._found:
+                    self.moved_at = self.simulation.scheduler.now
+                self._found = found
                 self.receive(answer)
 
         self.waiter = Waiter(carry)

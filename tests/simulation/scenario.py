@@ -1,7 +1,9 @@
 """What a seed decides: nodes and their settings, what the trainer does, and which faults come when and where."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from random import Random
+
+from sidecar.policy import Rules
 
 KINDS = (
     "daemon_crash",
@@ -82,11 +84,13 @@ class NodeSettings:
     every_steps: int | None = None
     start_new: bool = False
     pin_max: int | None = None
+    most_settled: int = 2000
+    stop_after_step: int | None = None
+    stop_idle: float | None = None
 
     def rules(self) -> dict:
         """Those that the policy asks for."""
-        names = "queue min_workers max_attempts max_losses backoff_first backoff_last settle visibility join patience"
-        return {name: getattr(self, name) for name in (*names.split(), "plan_cap", "every_steps")}
+        return {each.name: getattr(self, each.name) for each in fields(Rules) if hasattr(self, each.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ def make(seed: int) -> Scenario:
     """The scenario of a seed."""
     random = Random(f"{seed}/scenario")
     count = random.choice((3, 3, 3, 3, 4, 4, 5, 6, 7))
-    settings = _settings(random, count)
+    settings = replace(_settings(random, count), most_settled=Random(f"{seed}/settled").choice((2000, 2000, 1)))
     chief = random.randrange(count) if random.random() < 0.4 else None
     standby = random.random() < 0.6
     nodes = [_node(random, number, settings, chief, standby=standby) for number in range(count)]
@@ -187,6 +191,8 @@ def make(seed: int) -> Scenario:
     # With every_steps the last one is not settled before the run ends.
     ends = settings.every_steps is not None or random.random() < 0.2
     done_at = saves[-1].at + random.choice((0.01, random.uniform(0.0, 20.0))) if ends else None
+    if done_at is None:
+        nodes = [replace(each, settings=replace(each.settings, **_end(seed, saves))) for each in nodes]
     return Scenario(
         seed,
         tuple(nodes),
@@ -219,6 +225,15 @@ def _settings(random: Random, count: int) -> NodeSettings:
         every_steps=random.choice((None, None, None, None, 200, 250)),
         start_new=random.random() < 0.1,
     )
+
+
+def _end(seed: int, saves: tuple[Save, ...]) -> dict:
+    """How the run ends, if it does, without a marker of the trainer's."""
+    random = Random(f"{seed}/end")
+    if random.random() < 0.1:
+        return {"stop_idle": random.uniform(20.0, 40.0)}  # more than there is between two saves
+    ascends = all(each.step < saves[-1].step for each in saves[:-1])
+    return {"stop_after_step": saves[-1].step} if ascends and random.random() < 0.2 else {}
 
 
 def _node(random: Random, number: int, settings: NodeSettings, chief: int | None, *, standby: bool) -> NodeSpec:

@@ -129,7 +129,7 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and self.disk.done_at is not None and book.run is not None and self._all_have_turns():
+        if self.violation is None and self._ends() and book.run is not None and self._all_have_turns():
             self._check_all_end(end)
         elif self.violation is None and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
@@ -138,6 +138,15 @@ class Simulation:
             book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
         else:
             self.counts["liveness not asked for"] += self.violation is None
+
+    def _ends(self) -> bool:
+        """Whether what ends the run comes; the last step does not if its checkpoint was deleted before it was seen."""
+        settings = self.hosts[0].spec.settings
+        if self.disk.done_at is not None or settings.stop_idle is not None:
+            return True
+        last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
+        seen = {*self.referee.book.succeeded, *self.referee.book.settled, *(each.key for each in self.disk.all())}
+        return any(name in last for name, _ in seen)
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
@@ -166,6 +175,7 @@ class Simulation:
             each.plan_cap + 9 * each.lease + each.join + each.visibility + len(settings) * each.patience
             for each in settings
         )
+        longest += settings[0].stop_idle or 0.0
         each_try = 2 * settings[0].backoff_last + 15.0 + settings[0].join
         return longest + each_try * (len(self.scenario.saves) * (settings[0].max_attempts + 1) + 2)
 
