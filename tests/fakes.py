@@ -21,6 +21,7 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.wants import Wanted
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import StorageError
@@ -205,7 +206,7 @@ class Node:
         self.courier = Courier(self.storage, keeper, clock, self.answers.append)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        self.world = World(identity, TIMING.lease, start_new, settings.selection)
+        self.world = World(identity, TIMING.lease, Sightings(settings.selection, start_new))
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,

@@ -33,6 +33,7 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
@@ -143,7 +144,7 @@ def make_daemon(
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     rules = make_rules(settings)
-    world = World(identity, settings.lease_seconds, settings.start == "new", rules.selection)
+    world = World(identity, settings.lease_seconds, Sightings(rules.selection, settings.start == "new"))
     return Daemon(
         world,
         rules,

@@ -209,10 +209,10 @@ class Daemon:
             self._folded = answer.history.through
 
     def _note_missing(self, *, missing: bool) -> None:
-        if missing and not self.world.missing:
+        if missing and not self.world.sightings.missing:
             remedy = "waiting until training creates it; is this path shared with the chief?"
             self.log.warning("checkpoint_dir_missing", remedy=remedy)
-        self.world.missing = missing
+        self.world.sightings.missing = missing
 
     def _failed(self, answer: Answer, error: SidecarError, now: float) -> None:
         """What can pass is tried again a beat later; what cannot, or fails at the very start, ends the daemon."""
@@ -241,7 +241,7 @@ class Daemon:
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
                 self._warn_of_step(found.checkpoint)
-            self._warn_of_room(world.note(answer.no_room, done=answer.done))
+            self._warn_of_room(world.sightings.note(answer.no_room, done=answer.done))
             if not answer.look.missing and answer.watch_problem not in (None, self._watch_problem):
                 self.log.info("file_events_unavailable", reason=answer.watch_problem, remedy="sweeps find everything")
             self._watch_problem = answer.watch_problem
@@ -251,11 +251,11 @@ class Daemon:
 
     def _warn_of_nothing(self, now: float) -> None:
         """Say once that the directory stays empty: training may save elsewhere."""
-        since = self.world.empty_since
-        if since is not None and now >= since + self.timing.nothing_seen and self.world.hint is None:
+        since = self.world.sightings.empty_since
+        if since is not None and now >= since + self.timing.nothing_seen and self.world.sightings.hint is None:
             seconds, remedy = self.timing.nothing_seen, "is this path shared with the chief?"
             self.log.warning("nothing_seen", seconds=seconds, remedy=remedy)
-            self.world.hint = f"no checkpoint was seen in {seconds:g} s: {remedy}"
+            self.world.sightings.hint = f"no checkpoint was seen in {seconds:g} s: {remedy}"
 
     def _follow(self, record: Plan | Outcome, now: float) -> None:
         """A new record of the journal: fold it, tell it, and do this node's part."""
@@ -383,7 +383,7 @@ class Daemon:
                 part.start(restore_path(found, found.folder), now)
             elif now >= part.opened_at + self.timing.visibility:
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
-                part.fail("storage" if self.world.missing else "vanished", waited, None, now)
+                part.fail("storage" if self.world.sightings.missing else "vanished", waited, None, now)
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
@@ -489,7 +489,7 @@ class Daemon:
     def _unready(self, now: float) -> str | None:
         """Why /readyz says no."""
         reasons = {
-            "the checkpoint directory does not exist yet": self.world.missing,
+            "the checkpoint directory does not exist yet": self.world.sightings.missing,
             "the journal is not read yet": not self.world.caught_up,
             "the task is being checked": self.crew is not None and self.world.task is None,
             "the checkpoint directory is not read yet": self.crew is not None and not self.world.looked,

@@ -41,7 +41,7 @@ class Scribe:
         assert part.plan.checkpoint is not None
         assert part.ending is not None
         assert part.ending.result is not None
-        here = {"detect": self.world.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
+        here = {"detect": self.world.sightings.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
         known = {name: seconds for name, seconds in here.items() if seconds is not None}
         found = part.ending.result
         result = replace(found, phases=part.phases(known, now), changed=self.world.history.changed(found))

@@ -132,7 +132,7 @@ def test_news_say_what_looking_through_all_would(tmp_path, clock, compared, seed
         pass_time(choose.choice([1.0, 4.0, 20.0]), *nodes)
         for node in nodes:
             world, now = node.world, clock.now()
-            full = {*world.history.unsettled(world.found, world.task), *world._look.pinned}
+            full = {*world.history.unsettled(world.found, world.task), *world.sightings._look.pinned}
             told = [each.key for each in world.view(now, draining=False).found]
             assert told == [key for key in world.found if key in full]
     assert len(compared) > 50

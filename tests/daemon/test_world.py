@@ -5,13 +5,14 @@ import pytest
 
 from sidecar.agreement.members import Reading
 from sidecar.checkpoints.found import Found, Look
+from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.world import Identity, World
 from sidecar.records import Checkpoint, Doing, Heartbeat, Member, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 
 
 def new_world(*, start_new=False, role="worker"):
-    world = World(Identity("run", "n1", "i1", "1", RoleDecision(role, "setting")), 10.0, start_new=start_new)
+    world = World(Identity("run", "n1", "i1", "1", RoleDecision(role, "setting")), 10.0, Sightings(start_new=start_new))
     world.run, world.task, world.caught_up = "r", "t1", True
     return world
 
@@ -243,8 +244,8 @@ def test_detection_is_timed_for_what_was_seen_to_appear():
     world = new_world()
     world.see(look(1), (), 0.0, 105.0)
     world.see(look(1, 2), (), 1.0, 103.5)
-    assert world.detected_after(found(1).checkpoint.key) is None
-    assert world.detected_after(found(2).checkpoint.key) == 3.5
+    assert world.sightings.detected_after(found(1).checkpoint.key) is None
+    assert world.sightings.detected_after(found(2).checkpoint.key) == 3.5
 
 
 def test_only_what_is_new_and_unsettled_is_told():

@@ -9,6 +9,7 @@ from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Terminate, Timing
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
+from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.group.member import Bounds, Launch, Workers
@@ -147,7 +148,7 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        world = World(identity, settings.lease, settings.start_new, rules.selection)
+        world = World(identity, settings.lease, Sightings(rules.selection, settings.start_new))
         return Daemon(
             world,
             rules,
