@@ -6,7 +6,7 @@ decides, this carries out. Time is the injected clock's, so tests replay histori
 """
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,6 +16,7 @@ from sidecar.clock import Clock
 from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Open, Request, Visit
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.farewell import Farewell
+from sidecar.daemon.notices import Notices
 from sidecar.daemon.part import Ending, Part
 from sidecar.daemon.reach import Reach
 from sidecar.daemon.retention import Retention
@@ -26,7 +27,7 @@ from sidecar.group.messages import Evaluate, Failed
 from sidecar.group.process import Event
 from sidecar.history import Closed, History
 from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
-from sidecar.records import Checkpoint, Heartbeat, Key, Outcome, Plan
+from sidecar.records import Heartbeat, Outcome, Plan
 from sidecar.snapshot import Snapshot, take
 from sidecar.status import Status
 
@@ -95,9 +96,7 @@ class Daemon:
     exit: SidecarError | int | None = None
     _part: Part | None = None
     _reach: Reach = field(init=False)
-    _watch_problem: str | None = None
-    _best_complaint: str | None = None
-    _step_missed: bool = False
+    _notices: Notices = field(init=False)
     _beat: int = 0
     _told: Heartbeat | None = None
     _visited_at: float | None = None
@@ -116,6 +115,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._ticked_at = self.clock.now()
+        self._notices = Notices(self.log)
         self._reach = Reach(self._ticked_at, self.timing.storage, self.timing.beat)
         self._farewell = Farewell(self.timing.drain, self.timing.beat, self.timing.storage)
         if self.crew is None:
@@ -210,8 +210,7 @@ class Daemon:
 
     def _note_missing(self, *, missing: bool) -> None:
         if missing and not self.world.sightings.missing:
-            remedy = "waiting until training creates it; is this path shared with the chief?"
-            self.log.warning("checkpoint_dir_missing", remedy=remedy)
+            self._notices.missing()
         self.world.sightings.missing = missing
 
     def _failed(self, answer: Answer, error: SidecarError, now: float) -> None:
@@ -240,22 +239,18 @@ class Daemon:
             self._note_missing(missing=answer.look.missing)
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
-                self._warn_of_step(found.checkpoint)
-            self._warn_of_room(world.sightings.note(answer.no_room, done=answer.done))
-            if not answer.look.missing and answer.watch_problem not in (None, self._watch_problem):
-                self.log.info("file_events_unavailable", reason=answer.watch_problem, remedy="sweeps find everything")
-            self._watch_problem = answer.watch_problem
+                if self.rules.every_steps is not None and found.checkpoint.step is None:
+                    self._notices.unknown_step(found.checkpoint)
+            self._notices.no_room(world.sightings.note(answer.no_room, done=answer.done))
+            self._notices.watched(None if answer.look.missing else answer.watch_problem)
             self._warn_of_nothing(now)
         if visit.heartbeat.state == "left" and self._farewell.code is not None:
             self.exit = self._farewell.code
 
     def _warn_of_nothing(self, now: float) -> None:
-        """Say once that the directory stays empty: training may save elsewhere."""
-        since = self.world.sightings.empty_since
-        if since is not None and now >= since + self.timing.nothing_seen and self.world.sightings.hint is None:
-            seconds, remedy = self.timing.nothing_seen, "is this path shared with the chief?"
-            self.log.warning("nothing_seen", seconds=seconds, remedy=remedy)
-            self.world.sightings.hint = f"no checkpoint was seen in {seconds:g} s: {remedy}"
+        seen, seconds = self.world.sightings, self.timing.nothing_seen
+        if seen.empty_since is not None and now >= seen.empty_since + seconds and seen.hint is None:
+            seen.hint = self._notices.empty(seconds)
 
     def _follow(self, record: Plan | Outcome, now: float) -> None:
         """A new record of the journal: fold it, tell it, and do this node's part."""
@@ -300,31 +295,10 @@ class Daemon:
             self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
         if succeeded:
             self.retention.succeeded(self.world.history)
-            self._warn_of_best()
+            if self.world.caught_up:
+                self._notices.best(self.retention.best.complaint(self.world.history))
         elif self.world.caught_up:
             self.retention.failed(closed.plan, now)
-
-    def _warn_of_best(self) -> None:
-        """Say once that `best_metric` names what nobody measures: nothing would be kept as the best, without a word."""
-        complaint = self.retention.best.complaint(self.world.history)
-        if complaint != self._best_complaint and self.world.caught_up:
-            self._best_complaint = complaint
-            if complaint is not None:
-                self.log.warning("best_metric_unknown", message=complaint)
-
-    def _warn_of_step(self, checkpoint: Checkpoint) -> None:
-        """Say once that `every_steps` has no step to go by."""
-        if self.rules.every_steps is not None and checkpoint.step is None and not self._step_missed:
-            self._step_missed = True
-            remedy = "it is evaluated; name where the step stands with step_key or step_pattern"
-            self.log.warning("step_unknown", checkpoint=checkpoint.name, remedy=remedy)
-
-    def _warn_of_room(self, no_room: Mapping[Key, str]) -> None:
-        """Say when it begins that there is no room to hold what waits; it is tried again at each look."""
-        if no_room:
-            (name, _), reason = next(iter(no_room.items()))
-            remedy = "it may vanish before it is evaluated; free space, or change pin_max_bytes or keep_free_bytes"
-            self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
 
     def _terminate(self, message: Terminate, now: float) -> None:
         if self._farewell.draining:

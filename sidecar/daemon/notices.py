@@ -1,0 +1,54 @@
+"""What people should be told once: a setting that does not fit, a path that shows nothing. It decides nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.records import Checkpoint, Key
+
+
+@dataclass(slots=True)
+class Notices:
+    """One daemon's. Each is told again only after what it tells of has changed."""
+
+    log: Any
+    _unmeasured: str | None = None
+    _watch_problem: str | None = None
+    _step_missed: bool = False
+
+    def missing(self) -> None:
+        """The checkpoint directory is not there, or not any more."""
+        remedy = "waiting until training creates it; is this path shared with the chief?"
+        self.log.warning("checkpoint_dir_missing", remedy=remedy)
+
+    def empty(self, seconds: float) -> str:
+        """Nothing was ever seen in it, for so long: training may save elsewhere. Returns it for the status page."""
+        remedy = "is this path shared with the chief?"
+        self.log.warning("nothing_seen", seconds=seconds, remedy=remedy)
+        return f"no checkpoint was seen in {seconds:g} s: {remedy}"
+
+    def watched(self, problem: str | None) -> None:
+        """Why no file events come, if none do."""
+        if problem not in (None, self._watch_problem):
+            self.log.info("file_events_unavailable", reason=problem, remedy="sweeps find everything")
+        self._watch_problem = problem
+
+    def unknown_step(self, checkpoint: Checkpoint) -> None:
+        """`every_steps` has no step to go by."""
+        if not self._step_missed:
+            self._step_missed = True
+            remedy = "it is evaluated; name where the step stands with step_key or step_pattern"
+            self.log.warning("step_unknown", checkpoint=checkpoint.name, remedy=remedy)
+
+    def no_room(self, no_room: Mapping[Key, str]) -> None:
+        """There is no room to hold what waits, from now on; it is tried again at each look."""
+        if no_room:
+            (name, _), reason = next(iter(no_room.items()))
+            remedy = "it may vanish before it is evaluated; free space, or change pin_max_bytes or keep_free_bytes"
+            self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
+
+    def best(self, complaint: str | None) -> None:
+        """`best_metric` names what nobody measures: nothing would be kept as the best, without a word."""
+        if complaint not in (None, self._unmeasured):
+            self.log.warning("best_metric_unknown", message=complaint)
+        self._unmeasured = complaint
