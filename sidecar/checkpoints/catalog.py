@@ -326,7 +326,7 @@ class Catalog:
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
-        found, changed, order = dict(self._found), dict[Key, Found](), self._discovery.order
+        found, changed = dict(self._found), dict[Key, Found]()
         for key in self._affected:
             item = self._held.found.get(key) or self._lying.get(key)
             if item is None:
@@ -335,6 +335,7 @@ class Catalog:
                 changed[key] = item
         new = [item for key, item in changed.items() if key not in found]
         are_last = self._discovery.add(new, found, self._lying, now)
+        order = self._discovery.order
         for key in sorted(changed, key=order.__getitem__):
             found[key] = self._as_discovered(changed[key])
         if not are_last:

@@ -29,20 +29,27 @@ class Discovery:
             if key in self.order:
                 are_last = False
             elif key not in lying and (later := self._written_after(each, found)):
-                self._insert(key, min(later))
+                self._insert(key, min(later, key=self.order.__getitem__))
                 are_last = False
             else:
                 self.order[key] = self._next, now
                 self._next += 1.0
         return are_last
 
-    def _insert(self, key: Key, after_it: tuple[float, float]) -> None:
-        place, seen_at = after_it
+    def _insert(self, key: Key, after_it: Key) -> None:
+        place, seen_at = self.order[after_it]
         before = max((known for known, _ in self.order.values() if known < place), default=place - 1.0)
-        self.order[key] = (before + place) / 2, seen_at
+        if before < (between := (before + place) / 2) < place:
+            self.order[key] = between, seen_at
+            return
+        # No number is left between them. Looks are read in another thread, so the order that they know stays as it is.
+        known = sorted(self.order, key=self.order.__getitem__)
+        self.order = {each: (float(number), self.order[each][1]) for number, each in enumerate(known)}
+        self._next = float(len(known))
+        self._insert(key, after_it)
 
-    def _written_after(self, this: Found, found: Mapping[Key, Found]) -> Sequence[tuple[float, float]]:
-        return [self.order[key] for key, each in found.items() if each.written_at > this.written_at]
+    def _written_after(self, this: Found, found: Mapping[Key, Found]) -> Sequence[Key]:
+        return [key for key, each in found.items() if each.written_at > this.written_at]
 
 
 def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:

@@ -30,6 +30,16 @@ def test_what_was_met_as_a_pin_only_finds_its_place():
     assert steps(here.order) == [100, 150, 200, 250, 400, 500, 300]
 
 
+def test_there_is_room_for_any_number_before_one():
+    """A node that was cut off while a slow queue grew meets all of it at once, behind what it found itself."""
+    here, lying = Discovery(), [found(step, float(step)) for step in (*range(1, 5), 1000)]
+    known = {each.checkpoint.key: each for each in lying}
+    here.add(lying, {}, known, 0.0)
+    here.add([found(step, float(step)) for step in range(5, 200)], known, set(), 9.0)
+    assert steps(here.order) == [*range(1, 200), 1000]
+    assert len({place for place, _ in here.order.values()}) == 200
+
+
 def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
     """Another node saw it sooner."""
     here, first, second = Discovery(), found(1, 10.0), found(2, 20.0)

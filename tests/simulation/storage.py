@@ -168,7 +168,6 @@ class NodeCatalog:
         self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
         self._disk: Disk = simulation.disk
         self._discovery = Discovery()
-        self._seen = self._discovery.order
         self._before: dict = {}
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
@@ -184,7 +183,7 @@ class NodeCatalog:
         node, now = self._life.host.name, self._simulation.scheduler.now
         corrupt, waiting, broken, found = [], [], [], {}
         for content in self._disk.checkpoints.values():
-            if now - content.written_at < self._life.host.stale_for and content.key not in self._seen:
+            if now - content.written_at < self._life.host.stale_for and content.key not in self._discovery.order:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
             if is_bad(content, node) and (content.key, None) not in self._accepted:
                 since = self._bad_since.setdefault(content.key, now)
@@ -207,12 +206,12 @@ class NodeCatalog:
                 found[content.key] = self._found(content, folder)
         self._discovery.add(found.values(), self._before, lying, now)
         self._before = found
-        ordered = sorted(found.values(), key=lambda each: self._seen[each.checkpoint.key])
+        ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
         return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
 
     def ordered(self, content: Content, other: Content) -> bool:
         """Whether one look found both and put the other behind it, as its step is higher."""
-        (_, first), (_, second) = (self._seen.get(each.key, (0.0, -1.0)) for each in (content, other))
+        (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
     def _found(self, content: Content, folder: str | None) -> Found:
