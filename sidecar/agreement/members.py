@@ -23,9 +23,13 @@ READS_PER_SECOND: Final = 12.0
 _READS_AT_ONCE_SECONDS: Final = 2.0
 """So many seconds' worth of reads may be made at once: a beat's."""
 
-_SILENT_SECONDS: Final = 600.0
+_SILENT_SECONDS: Final = 60.0
+_SHARE_OF_SILENT: Final = 4
+"""Who has been silent for that long shares one of so many reads: the dead must not take turns from the living."""
+
+_LONG_SILENT_SECONDS: Final = 600.0
 _RARELY_SECONDS: Final = 30.0
-"""Who has been silent for that long is read so often: old names of nodes must not take turns from those that live."""
+"""And who has been for that long is read so often, however few others there are."""
 
 _BEATS_OF_PREDECESSOR: Final = 3
 """So many beats of the incarnation found at the start prove it alive: it left one, and may have died writing one."""
@@ -54,6 +58,7 @@ class Reading:
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
     complete: bool = True  # every member has been looked for by now, if not in this look
+    round_seconds: float = 0.0  # in which each member that is not long silent is read once
 
 
 @dataclass(slots=True)
@@ -63,6 +68,15 @@ class _Seen:
     changed_at: float  # or when its name was first seen
     read_at: float = float("-inf")
     beat: tuple[str, int] | None = None  # incarnation and beat
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not changed for a while."""
+        return self.read_at - self.changed_at > _SILENT_SECONDS
+
+    def is_due(self, now: float) -> bool:
+        """Whether it may be read again."""
+        return self.read_at - self.changed_at <= _LONG_SILENT_SECONDS or now - self.read_at >= _RARELY_SECONDS
 
 
 class Members:
@@ -111,8 +125,13 @@ class Members:
             seen.read_at = now
         for node in reading.unread:
             self._seen[node].read_at = now
-        others = (seen for node, seen in self._seen.items() if node != self._own)
-        return replace(reading, complete=all(seen.read_at > float("-inf") for seen in others))
+        others = [seen for node, seen in self._seen.items() if node != self._own]
+        often = sum(not seen.silent for seen in others)
+        return replace(
+            reading,
+            complete=all(seen.read_at > float("-inf") for seen in others),
+            round_seconds=often / (self._reads_per_second * (1 - 1 / _SHARE_OF_SILENT)),
+        )
 
     def _whose_turn(self, now: float) -> list[str]:
         since = now - self._looked_at if self._looked_at is not None else float("inf")
@@ -120,12 +139,11 @@ class Members:
         budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
         budget = min(budget, _READS_AT_ONCE_SECONDS * self._reads_per_second)
 
-        def is_due(seen: _Seen) -> bool:
-            silent = seen.read_at - seen.changed_at > _SILENT_SECONDS
-            return now - seen.read_at >= (_RARELY_SECONDS if silent else 0.0)
-
-        due = [node for node, seen in self._seen.items() if node != self._own and is_due(seen)]
-        chosen = sorted(due, key=lambda node: self._seen[node].read_at)[: int(budget)]
+        others = sorted((seen.read_at, node) for node, seen in self._seen.items() if node != self._own)
+        often = [node for _, node in others if not self._seen[node].silent]
+        rarely = [node for _, node in others if self._seen[node].silent and self._seen[node].is_due(now)]
+        for_silent = max(int(budget) // _SHARE_OF_SILENT, int(budget) - len(often))
+        chosen = [*rarely[:for_silent], *often][: int(budget)]
         self._saved_reads = budget - len(chosen)
         return chosen
 
@@ -205,8 +223,8 @@ class Freshness:
     """Who is alive, as this node sees it. Pure: no I/O, and time is an argument, in seconds of `Clock.now`.
 
     That a heartbeat stands there says nothing; its *change*, seen here, is the sign of life. So silence counts only
-    while this node looks: after a lease without a look (suspended, or storage did not answer) the watch of that node
-    begins anew, as at the start. This node's own sign of life is that it could write.
+    while this node looks: after a lease in which it looked at nobody (suspended, or storage did not answer) its watches
+    begin anew, as at the start. This node's own sign of life is that it could write.
     """
 
     def __init__(self, node: str, lease_seconds: float) -> None:
@@ -214,6 +232,8 @@ class Freshness:
         self.lease_seconds = lease_seconds
         self._watches: dict[str, _Watch] = {}
         self._looked_at_all: float | None = None  # when it did last
+        self._looked_at = self._looks_since = float("-inf")  # at anybody; and without a pause of a lease
+        self._round = 0.0  # seconds in which all are looked at
         self._there: tuple[float, list[Heartbeat]] | None = None  # at that time; a turn of the loop asks several times
 
     def wrote(self, heartbeat: Heartbeat, now: float) -> None:
@@ -223,7 +243,9 @@ class Freshness:
 
     def observe(self, reading: Reading, now: float) -> list[str]:
         """Note what a look at the others found at `now`; returns who showed a sign of life."""
-        self._there = None
+        if now - self._looked_at >= max(map(self.lease_of, self._watches), default=self.lease_seconds):
+            self._looks_since = now
+        self._there, self._looked_at, self._round = None, now, reading.round_seconds
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
         nodes = (found.keys() | reading.unread.keys()) - {self.node}
         alive = [node for node in sorted(nodes, key=natural_order) if self._observe(node, found.get(node), now)]
@@ -236,7 +258,7 @@ class Freshness:
         watch = self._watches.get(node)
         if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
             return self.lease_seconds
-        return 3 * min(watch.largest_gap, self.lease_seconds)
+        return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round))
 
     def fresh(self, node: str, now: float) -> bool:
         """Whether the node is there: it has changed within its lease and did not say that it left."""
@@ -302,7 +324,7 @@ class Freshness:
         if watch is not None and self.gone_since(node) is not None and found in (None, watch.heartbeat):
             watch.looked_at = now  # as gone as before, however long nobody looked
             return False
-        if watch is None or now - watch.looked_at >= self.lease_of(node):
+        if watch is None or watch.looked_at < self._looks_since:
             self._watches[node] = self._begin(watch, found, now)
             return self._watches[node].changed
         watch.looked_at = now

@@ -454,3 +454,50 @@ def test_who_is_gone_stays_gone_however_rarely_it_is_looked_at(new_heartbeat):
         assert freshness.ready_to_propose(at)
     freshness.observe(Reading((new_heartbeat("gone", beat=7),)), 101.0)
     assert freshness.gone_since("gone") is None
+
+
+class Crowd:
+    """Storage in memory, on which these nodes beat every 2 s, and these did once."""
+
+    def __init__(self, new_heartbeat, live, dead):
+        self.new, self.live = new_heartbeat, [f"worker-{number}" for number in range(live)]
+        self.files = {member_path(node): dumps(new_heartbeat(node)) for node in (f"old-{n}" for n in range(dead))}
+
+    def beat(self, number):
+        """All that live."""
+        self.files |= {member_path(node): dumps(self.new(node, beat=number)) for node in self.live}
+
+    def names(self, folder):
+        """As `Storage.names`."""
+        return sorted(path.removeprefix(f"{folder}/") for path in self.files)
+
+    def read(self, path):
+        """As `Storage.read`."""
+        return self.files.get(path)
+
+    def replace(self, path, data):
+        """As `Storage.replace`."""
+        self.files[path] = data
+
+
+@pytest.mark.parametrize(("live", "dead"), [(3, 0), (64, 0), (100, 0), (130, 0), (300, 0), (3, 130), (30, 1000)])
+def test_however_many_there_are_the_living_are_known_and_somebody_proposes(new_heartbeat, live, dead):
+    """Where a round of reads takes longer than the lease, too; names of nodes that died long ago take little of it."""
+    crowd = Crowd(new_heartbeat, live, dead)
+    members, freshness = Members(crowd, "run-a"), Freshness("me", LEASE)
+    round_seconds = (live + dead) / 9
+    ready, there, told = [], [], []
+    for look in range(round(3 * round_seconds) + 400):
+        now = 2.0 * look
+        crowd.beat(look + 1)
+        own = new_heartbeat("me", beat=look)
+        members.write(own)
+        freshness.wrote(own, now)
+        freshness.observe(members.look(now), now)
+        if now > 30 + 3 * round_seconds:
+            ready.append(freshness.ready_to_propose(now))
+            there.append(len(freshness.fresh_heartbeats(now)))
+            told.append(sum(freshness.lost(f"worker-{number}") is not None for number in range(live)))
+    unsure = [look for look, knows in enumerate(zip(ready, there, strict=True)) if knows != (True, live + 1)]
+    assert unsure == []
+    assert set(told) == {0}
