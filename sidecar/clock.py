@@ -2,7 +2,10 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+_FIRST_SECOND: Final = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_LAST_SECOND: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Clock(Protocol):
@@ -31,4 +34,5 @@ class SystemClock:
 
 def timestamp(wall_seconds: float) -> str:
     """RFC 3339 in UTC with milliseconds, as it stands in records: `2026-01-31T12:00:00.123Z`."""
+    wall_seconds = min(max(wall_seconds, _FIRST_SECOND), _LAST_SECOND)  # a file may have any time
     return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

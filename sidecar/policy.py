@@ -150,14 +150,8 @@ def proposer(members: Sequence[Heartbeat]) -> str | None:
 def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     """Whether the open plan can still succeed. What this node's own workers do is told by themselves."""
     members = plan.members or ()
-    for member in members:
-        if member.node in view.chiefs:
-            return Fail("chief_listed", f"{member.node} is the chief: it never evaluates", member.node, member.rank)
-        if member.node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
-            return Fail("restarted", f"{member.node} was restarted while it evaluated", member.node, member.rank)
-    for member in members:
-        if why := view.lost.get(member.node):
-            return Fail("member_lost", why, member.node, member.rank)
+    if (unfit := _unfit(members, view)) is not None:
+        return unfit
     if view.stuck_since is not None and now >= view.stuck_since + rules.collective:
         # Nobody can tell whose link is broken. The next attempt goes without one of them: so some group will succeed.
         last = members[-1]
@@ -166,6 +160,19 @@ def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     if now >= view.opened_at + rules.plan_cap:
         return Fail("deadline", f"the plan was open for {rules.plan_cap:.0f} s, the most allowed (plan_cap_seconds)")
     return Wait(view.opened_at + rules.plan_cap, "a plan is open")
+
+
+def _unfit(members: Sequence[Member], view: View) -> Fail | None:
+    """Why these will not finish it together."""
+    for member in members:
+        if member.node in view.chiefs:
+            return Fail("chief_listed", f"{member.node} is the chief: it never evaluates", member.node, member.rank)
+        if member.node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
+            return Fail("restarted", f"{member.node} was restarted while it evaluated", member.node, member.rank)
+    for member in members:
+        if why := view.lost.get(member.node):
+            return Fail("member_lost", why, member.node, member.rank)
+    return None if members else Fail("join", "the plan lists no worker at all")
 
 
 def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:

@@ -192,6 +192,12 @@ def test_the_first_fresh_worker_publishes():
 # -- which checkpoint ------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_that_lists_nobody_is_closed():
+    """Only somebody else's program could write one; nobody in it could ever end it."""
+    nobody = plan(1, A, ())
+    assert decided(history=fold(nobody), stuck_since=0.0) == Fail("join", "the plan lists no worker at all")
+
+
 def test_checkpoints_are_evaluated_in_the_order_they_were_found():
     """One after the other, not the newest first."""
     assert decided(found=[B, A, C]).checkpoint == B

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.clock import timestamp
 from sidecar.errors import RecordError
 from sidecar.records import (
     KINDS,
@@ -201,3 +202,9 @@ def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():
 def test_every_kind_of_failure_has_somebody_to_blame():
     """The closed list behind the label has no empty class."""
     assert set(KINDS.values()) == {"checkpoint", "group", "corrupt", "vanished"}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1e18, "9999-12-31T"), (-1e18, "0001-01-02T"), (0.5, "1970-01-01T00:")])
+def test_any_time_that_a_file_can_have_is_written(seconds, text):
+    """Some filesystems keep 64 bits of seconds; the year 10,000 would end the daemon that shows it."""
+    assert timestamp(seconds).startswith(text)

@@ -141,7 +141,7 @@ class Daemon:
 
     def observe(self, message: Message) -> None:
         """Take in one message; acting on it is `tick`'s."""
-        now = self.clock.now()
+        now = self._awake()
         if isinstance(message, Answer):
             self._answered(message, now)
         elif isinstance(message, Woke):
@@ -157,13 +157,9 @@ class Daemon:
 
     def tick(self) -> float:
         """Act on what is known; returns when to act again if nothing happens before."""
-        now = self.clock.now()
-        away, self._ticked_at = now - self._ticked_at, now
+        now = self._awake()
         self._wake_at = now + _IDLE_TICK_SECONDS
         if self.crew is not None:
-            if away > self.timing.lease:
-                self.log.warning("loop_was_stopped", seconds=round(away, 1))
-                self.crew.forgive(away)
             self._tend(self.crew, now)
         if self._part is not None:
             self._take_part(self._part, now)
@@ -178,6 +174,15 @@ class Daemon:
         """Why the loop is not turning, for /healthz; called from other threads."""
         silent = self.clock.now() - self._ticked_at
         return f"the loop has not turned for {silent:.0f} s" if silent > self.timing.lease else None
+
+    def _awake(self) -> float:
+        """Now; while this process was stopped, or the machine suspended, its workers could not be heard."""
+        now = self.clock.now()
+        away, self._ticked_at = now - self._ticked_at, now
+        if self.crew is not None and away > self.timing.lease:
+            self.log.warning("loop_was_stopped", seconds=round(away, 1))
+            self.crew.forgive(away)
+        return now
 
     # -- observe ---------------------------------------------------------------------------------------------------
 
@@ -297,7 +302,7 @@ class Daemon:
             self.retention.succeeded(self.world.history)
             if self.world.caught_up:
                 self._notices.best(self.retention.best.complaint(self.world.history))
-        elif self.world.caught_up:
+        else:
             self.retention.failed(closed.plan, now)
 
     def _terminate(self, message: Terminate, now: float) -> None:
@@ -370,9 +375,11 @@ class Daemon:
             return None
         slots = self.crew.workers.slots() if self.crew is not None else ()
         heartbeat = self.world.heartbeat(self._beat, slots)
-        look = now >= self._look_due()
-        due = look or self._is_absent(now) or now >= self._next_visit or heartbeat != self._told
-        if due and (self._is_absent(now) or not self._visited_last):
+        look, absent = now >= self._look_due(), self._is_absent(now)
+        due = look or absent or now >= self._next_visit or heartbeat != self._told
+        if absent:  # first without a look: one that takes longer than the lease would make this node absent for ever
+            return self._visit(heartbeat, now, look=False)
+        if due and not self._visited_last:
             return self._visit(heartbeat, now, look=look)
         self._visited_last = False
         if self._heard and self.world.caught_up:

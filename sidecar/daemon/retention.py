@@ -13,6 +13,7 @@ from sidecar.history import History
 from sidecar.records import Plan
 
 _LOOKED_BACK: Final = 20  # evaluations before the kept ones that a restarted daemon thins, if there is anything to
+_FAILED_KEPT: Final = 20  # failed plans of whose saves a daemon thinks that starts, and reads a long journal
 _GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, and its killed workers write no more
 
 
@@ -71,6 +72,8 @@ class Retention:
     def failed(self, plan: Plan, now: float) -> None:
         """Nobody will ask for its saves."""
         self._failed[plan.folder] = now
+        for folder in list(self._failed)[:-_FAILED_KEPT]:
+            del self._failed[folder]
 
     def due(self, now: float) -> Tidying:
         """What to do now; said again until it is `done`, since storage may fail."""

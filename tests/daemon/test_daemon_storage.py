@@ -1,6 +1,7 @@
 """What the daemon does while shared storage hangs, fails or is another's, and what its loop costs: as histories."""
 
 import queue
+from types import SimpleNamespace
 
 import pytest
 from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
@@ -94,6 +95,36 @@ def test_a_stopped_daemon_does_not_blame_its_workers_for_the_silence(evaluating)
     assert not worker.killed
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
     assert node.log.of("loop_was_stopped") == [{"seconds": 3600.0}]
+
+
+def test_a_suspended_machine_is_no_slow_batch(evaluating):
+    """What a worker says on waking up may be read before the loop turns: its next batches still have a bound."""
+    node, worker = evaluating, evaluating.active
+    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Progress(1, 1, 9))
+    node.clock.seconds += 8 * 3600
+    node.report(worker, Progress(1, 2, 9))
+    node.settle()
+    assert not worker.killed
+    pass_time(100, node)
+    assert worker.killed
+
+
+def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node):
+    """A slow directory: the node is counted out now and then, but records have their turn."""
+    answer = node.courier.answer
+
+    def slowly(request):
+        node.clock.seconds += 12.0 if isinstance(request, Visit) and request.look else 0.0
+        return answer(request)
+
+    node.courier = SimpleNamespace(answer=slowly)
+    save(node.checkpoint_dir, 5)
+    end = node.clock.seconds + 300
+    while node.clock.seconds < end:
+        node.turn()
+        node.clock.seconds += 0.5
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 
 
 def test_a_loop_that_does_not_turn_is_unhealthy(node):
@@ -276,6 +307,20 @@ def turns(node, seconds):
         node.clock.seconds = min(end, node.next_turn)
         count += 1
     return count
+
+
+def test_what_workers_left_of_a_drained_plan_goes_with_the_next_daemon(evaluating):
+    """The one that was stopped did not live to see their grace end; weights would stay, at each preemption."""
+    folder = evaluating.run_dir / evaluating.history.open.folder
+    (folder / ".worker-0-of-1.part").mkdir(parents=True)
+    evaluating.terminate()
+    pass_time(40, evaluating)
+    assert evaluating.exited == 0
+    assert outcomes(evaluating.history) == [("failed", "drained")]
+    fresh = restarted(evaluating, "i2")
+    pass_time(70, fresh)
+    assert outcomes(fresh.history)[1:] == [("succeeded", "ckpt-5")]
+    assert not folder.exists()
 
 
 def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):

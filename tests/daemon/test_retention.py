@@ -55,6 +55,14 @@ def test_only_the_newest_evaluations_keep_their_weights():
     assert retention.due(0.0) == Tidying((), folders(1), folders(2, 3))
 
 
+def test_of_a_long_journal_the_last_failures_are_remembered():
+    """A daemon that starts reads of thousands; those before were tidied up by somebody."""
+    retention = Follower(1)
+    for number in range(1, 100):
+        retention.failed(plan(number), 0.0)
+    assert retention.due(60.0).drop == folders(*range(80, 100))
+
+
 def test_what_is_due_is_said_until_it_is_done():
     """Storage may fail in between, and a folder that was forgotten would stay for ever."""
     retention = Follower(1)
