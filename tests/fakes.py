@@ -200,7 +200,7 @@ class Node:
         self.free: int | None = None  # bytes on the storage; None: nobody looks
         saves = Saves(self.run_dir)
         room = Room(pin_max_bytes, keep_free_bytes, lambda: self.free)
-        pinner = Pinner(self.run_dir / "pins", make=partial(pin, room=room))
+        pinner = Pinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
         keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
         self.courier = Courier(self.storage, keeper, clock, self.answers.append)

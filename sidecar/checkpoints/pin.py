@@ -7,6 +7,7 @@ blocks; where links are refused, whole checkpoints are copied, which is a child'
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -21,7 +22,6 @@ from sidecar.checkpoints.found import Found
 from sidecar.checkpoints.held import PIN_RECORD
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.single import verify
-from sidecar.clock import Clock, SystemClock
 from sidecar.errors import (
     ChecksumError,
     CorruptError,
@@ -47,6 +47,8 @@ _NO_LINK: Final = (
 )
 """Why a link may be refused where a copy works."""
 
+_PART_BYTES: Final = 1024 * 1024
+
 _SMALL_BYTES: Final = 16 * 1024 * 1024
 """What every node copies by itself: it is over before others could leave it to one, and holds against deletion."""
 
@@ -58,18 +60,20 @@ def pin(
     copies: bool = True,
     check: bool = False,
     room: Room = Room(),  # noqa: B008 - frozen
+    owner: str = "",
 ) -> Found:
     """Hold a checkpoint; if it is held already that is the answer.
 
     `copies`: also if more than a few MiB must be copied, as links are refused. `check`: compare all checksums first, of
-    what was gathered, since that is what will be evaluated. `room`: asked before anything is copied.
+    what was gathered, since that is what will be evaluated. `room`: asked before anything is copied. `owner`: as for
+    `clean`.
 
     Raises:
         MustCopyError: they are; nothing is held.
         NoRoomError: it would have to be copied, and there is not enough room; nothing is held.
         ChecksumError: a checksum does not match; nothing is held.
         VanishedError: its files are gone.
-        IncompleteError: they are no longer what was found: look again.
+        IncompleteError: they are no longer what was found, or cannot be read: look again.
         StorageError: the pin cannot be written.
     """
     checkpoint = found.checkpoint
@@ -80,11 +84,12 @@ def pin(
     if not found.folder.is_dir():  # else the state directory inside it would bring it back
         raise VanishedError(f"{found.folder} is gone, and {checkpoint.name} with it")
     try:
-        with _temporary_folder(folder.parent, checkpoint) as temporary:
+        with _temporary_folder(folder.parent, checkpoint, owner) as temporary:
             files = _gather(found, temporary, room, copies=copies)
             _require_unchanged(found, temporary, files)
             if check:
-                FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
+                with _reading(checkpoint.name):
+                    FORMATS[checkpoint.format].check(temporary, PurePath(checkpoint.name).name)
             _publish(temporary, folder)
     except ChecksumError:
         raise
@@ -130,28 +135,45 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
     return copied
 
 
-def clean(pins_dir: Path, *, older_than_seconds: float = 3600.0, clock: Clock | None = None) -> int:
+def clean(pins_dir: Path, *, older_than_seconds: float = 86400.0, owner: str | None = None) -> int:
     """Remove what crashed daemons left half pinned or half removed; returns how many folders.
 
-    Only what nobody touched for `older_than_seconds`, since other daemons are at work here; the storage may have set
-    the times, so this must be far more than clocks differ.
+    Of others only what nobody touched for `older_than_seconds`, by the storage's own clock, since they are at work
+    here, and to compare all checksums of a copy touches nothing; all that this `owner` has begun: it is at nothing now.
     """
-    before = (clock or SystemClock()).wall() - older_than_seconds
-    removed = 0
-    for folder in _folders(pins_dir):
-        if folder.name.startswith(_TEMPORARY):
-            # The ctime, as the times of modification are copied from the checkpoint.
-            newest = max((stat.st_ctime for stat in _stats(folder, itself=True)), default=before)
-            if newest < before:
-                shutil.rmtree(folder, ignore_errors=True)
-                removed += 1
+    left = [folder for folder in _folders(pins_dir) if folder.name.startswith(_TEMPORARY)]
+    now, removed = _storage_time(pins_dir) if left else 0.0, 0
+    for folder in left:
+        # The ctime, as the times of modification are copied from the checkpoint.
+        newest = max((stat.st_ctime for stat in _stats(folder, itself=True)), default=float("inf"))
+        is_own = owner is not None and f"-{_tag(owner)}-" in folder.name
+        if is_own or newest < now - older_than_seconds:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
     return removed
 
 
+def _tag(owner: str) -> str:
+    return hashlib.sha256(owner.encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def _storage_time(pins_dir: Path) -> float:
+    """What the clock of the storage says, which need not be this machine's; minus infinity if it does not."""
+    probe = pins_dir / f"{_TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        probe.mkdir()
+        try:
+            return probe.stat().st_ctime
+        finally:
+            probe.rmdir()
+    except OSError:
+        return float("-inf")
+
+
 @contextlib.contextmanager
-def _temporary_folder(parent: Path, checkpoint: Checkpoint) -> Iterator[Path]:
+def _temporary_folder(parent: Path, checkpoint: Checkpoint, owner: str) -> Iterator[Path]:
     """A new folder that is removed, unless it was renamed; it tells other nodes for which checkpoint it is."""
-    temporary = parent / f"{_TEMPORARY}{checkpoint.digest[:12]}-{secrets.token_hex(8)}"
+    temporary = parent / f"{_TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{secrets.token_hex(8)}"
     try:
         temporary.mkdir(parents=True)
     except OSError as error:  # no file of the checkpoint is meant, so not for the caller to read as vanished
@@ -185,10 +207,10 @@ def _gather(found: Found, temporary: Path, room: Room, *, copies: bool) -> tuple
     if not copies and sum(sizes) > _SMALL_BYTES:
         raise MustCopyError(f"{sum(sizes)} bytes of {found.checkpoint.name} cannot be linked")
     with contextlib.ExitStack() as stack:  # what is open can be copied though training deletes it meanwhile
-        opened = {name: stack.enter_context(open_file(found.folder, name)) for name in rest[:_MOST_OPEN]}
+        opened = {name: stack.enter_context(_open(found.folder, name)) for name in rest[:_MOST_OPEN]}
         for place, name in enumerate(rest):
             room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
-            with opened.get(name) or open_file(found.folder, name) as original:
+            with opened.get(name) or _open(found.folder, name) as original:
                 gathered[name] = _copy(original, name, temporary)
     files = [gathered[name] for name in names]
     for inner in {parent for name in names for parent in (temporary / name).parents if temporary in parent.parents}:
@@ -196,6 +218,25 @@ def _gather(found: Found, temporary: Path, room: Room, *, copies: bool) -> tuple
     _write_record(found.checkpoint, temporary)
     _sync(temporary)
     return tuple(files)
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """What cannot be read is the trouble of one checkpoint, and no reason to hold none of the others."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            raise
+        raise IncompleteError(f"{what} cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _open(folder: Path, name: str) -> Iterator[BinaryIO]:
+    with contextlib.ExitStack() as stack:
+        with _reading(name):
+            opened = stack.enter_context(open_file(folder, name))
+        yield opened
 
 
 def _link(source: Path, name: str, temporary: Path) -> File | None:
@@ -211,12 +252,18 @@ def _link(source: Path, name: str, temporary: Path) -> File | None:
 def _copy(original: BinaryIO, name: str, temporary: Path) -> File:
     """Copy content and time of modification, durably."""
     with (temporary / name).open("xb") as copy:
-        shutil.copyfileobj(original, copy, 1 << 20)
+        while part := _part(original, name):
+            copy.write(part)
         copy.flush()
         stat = os.fstat(original.fileno())
         os.utime(copy.fileno(), ns=(stat.st_atime_ns, stat.st_mtime_ns))
         os.fsync(copy.fileno())
     return as_file(name, stat)
+
+
+def _part(original: BinaryIO, name: str) -> bytes:
+    with _reading(name):
+        return original.read(_PART_BYTES)
 
 
 def _require_unchanged(found: Found, temporary: Path, files: tuple[File, ...]) -> None:
@@ -227,7 +274,11 @@ def _require_unchanged(found: Found, temporary: Path, files: tuple[File, ...]) -
         # The digest trusts the index about the tensors, so a new shard beside the old index shows here only.
         if file.name in then and then[file.name].content != file.content:
             raise IncompleteError(f"{checkpoint.name}: {file.name} was replaced while it was pinned")
-    if verify(temporary, checkpoint.name, checkpoint.format) != checkpoint.digest:
+    try:
+        digest = verify(temporary, checkpoint.name, checkpoint.format)
+    except StorageError as error:
+        raise IncompleteError(str(error)) from error
+    if digest != checkpoint.digest:
         raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
 
 

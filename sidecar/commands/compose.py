@@ -1,6 +1,5 @@
 """From settings to running parts: what the commands put together. Imported by the command line alone."""
 
-import contextlib
 import os
 import queue
 import secrets
@@ -62,7 +61,6 @@ from sidecar.roles import (
 from sidecar.status import Status
 from sidecar.version import __version__
 
-_LOGS_KEPT: Final = 20  # worker logs of this node: the last days of a bad week, not the disk
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 
 
@@ -126,14 +124,12 @@ def make_daemon(
     """A daemon and its courier, neither of them running yet."""
     identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
-    if evaluates:
-        _prune(settings.worker_logs, node)
     room = Room(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(settings.run_dir / "pins", make=partial(pin, check=settings.verify == "full", room=room)),
+        Pinner(settings.run_dir / "pins", node, make=partial(pin, check=settings.verify == "full", room=room)),
         Saves(settings.run_dir),
         clock,
         room,
@@ -360,13 +356,3 @@ def _make_private(folder: Path) -> None:
     below = Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}")
     if folder.is_relative_to(below) and below.stat(follow_symlinks=False).st_uid != os.getuid():
         raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")
-
-
-def _prune(logs: Path, node: str) -> None:
-    """Remove old logs of this node's former daemons; those of others that share the folder are theirs."""
-    written: dict[Path, float] = {}
-    for path in logs.glob(f"{node}.*.log"):
-        with contextlib.suppress(FileNotFoundError):
-            written[path] = path.stat().st_mtime
-    for path in sorted(written, key=lambda path: written[path], reverse=True)[_LOGS_KEPT:]:
-        path.unlink(missing_ok=True)

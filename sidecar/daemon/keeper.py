@@ -23,7 +23,7 @@ from sidecar.daemon.wants import Wanted, Wants
 from sidecar.errors import ChecksumError, IncompleteError, MustCopyError, NoRoomError, StorageError, VanishedError
 from sidecar.records import Key, Settlement, Verdict
 
-_ABANDONED_SECONDS: Final = 86400.0  # another daemon may still copy into a pin that is younger than a day
+_CLEAN_SECONDS: Final = 3600.0  # between two looks for what nodes that are gone left half pinned
 
 _Content = list[tuple[str, int, int]]
 
@@ -79,6 +79,7 @@ class Keeper:
     turns: Turns = field(default_factory=Turns)
     _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
     _swept_at: float = float("-inf")
+    _cleaned_at: float = float("-inf")
     _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
     _chosen: _Chosen | None = None  # as long as neither what is found nor what is wanted changes
     _seen: Mapping[Key, Found] = field(default_factory=dict)  # by the last look
@@ -102,8 +103,11 @@ class Keeper:
         return False
 
     def clean(self) -> None:
-        """Remove what daemons that died left half pinned."""
-        self.pinner.clean(_ABANDONED_SECONDS, self.clock)
+        """Remove what daemons that died left half pinned, this node's first: it would count as held for good."""
+        now = self.clock.now()
+        if now >= self._cleaned_at + _CLEAN_SECONDS:
+            self.pinner.clean(first=self._cleaned_at == float("-inf"))
+            self._cleaned_at = now
 
     def tidy(self, tidying: Tidying) -> Mapping[str, int]:
         """Remove what is no longer kept; returns the bytes of what is to be measured."""
@@ -114,6 +118,7 @@ class Keeper:
 
         `leaving`: this is the last look. Raises `StorageError` if a folder cannot be read or a pin not be written.
         """
+        self.clean()
         done = self.is_done()  # before the look, which then sees all that was saved before the marker
         look = self._look(at_all=done)
         chosen = self._choose(look, wants)

@@ -11,14 +11,13 @@ from typing import Protocol
 
 from sidecar.checkpoints.found import Found
 from sidecar.checkpoints.pin import bytes_copied, clean, pin, pins_bytes, pins_bytes_alone, unpin
-from sidecar.clock import Clock
 from sidecar.records import Checkpoint, Key
 
 
 class Make(Protocol):
     """Makes one pin; raises what `checkpoints.pin.pin` raises."""
 
-    def __call__(self, found: Found, pins: Path, /, *, copies: bool) -> Found:
+    def __call__(self, found: Found, pins: Path, /, *, copies: bool, owner: str) -> Found:
         """Make it, if `copies` also where it takes a copy of much."""
         ...
 
@@ -37,6 +36,7 @@ class Pinner:
     """Pins in a thread of its own, which is waited for only as long as links take."""
 
     pins: Path
+    owner: str = ""  # this node's name: what it left half pinned in a former life is told by that
     patience_seconds: float = 1.0  # links to hundreds of shards on slow storage
     make: Make = pin
     _work: dict[Key, _Work] = field(default_factory=dict)
@@ -83,14 +83,14 @@ class Pinner:
         """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
         return bytes_copied(self.pins)
 
-    def clean(self, older_than_seconds: float, clock: Clock) -> None:
-        """Remove what was left half pinned and nobody touched for so long."""
-        clean(self.pins, older_than_seconds=older_than_seconds, clock=clock)
+    def clean(self, *, first: bool) -> None:
+        """Remove what was left half pinned by nodes that are gone; at the `first` time by this one, too."""
+        clean(self.pins, owner=self.owner if first else None)
 
     def _begin(self, found: Found, *, copies: bool) -> _Work:
         def run() -> None:
             try:
-                work.pinned = self.make(found, self.pins, copies=copies)
+                work.pinned = self.make(found, self.pins, copies=copies, owner=self.owner)
             except Exception as error:  # noqa: BLE001 - raised where it is asked for
                 work.error = error
 

@@ -5,7 +5,7 @@ not). Owned by the daemon's main thread: reports arrive through `observe`, time 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +46,7 @@ class Start(Protocol):
         environment: Mapping[str, str],
         directory: str,
         log: Path,
+        keep_logs: Collection[str],
         post: Post,
     ) -> Process:
         """Start it."""
@@ -279,6 +280,7 @@ class Workers:
                 environment=environment,
                 directory=self.launch.directory,
                 log=self.launch.logs / f"{worker}.log",
+                keep_logs={each.worker for each in self.all()},
                 post=self.post,
             )
         except BaseException:

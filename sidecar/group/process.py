@@ -5,11 +5,12 @@ the daemon's main thread: its parent-death signal fires when the thread that sta
 """
 
 import contextlib
+import glob
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -19,6 +20,7 @@ from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, deco
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
 _LOG_TAIL_BYTES: Final = 4000
+_LOGS_KEPT: Final = 20  # of a node's workers that ended: the last days of a bad week, not the disk
 _HALTS: Final = os.WSTOPPED | os.WCONTINUED
 _DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
 
@@ -75,8 +77,13 @@ class WorkerProcess:
         self._reaping = threading.Lock()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{worker}", daemon=True)
-        self._reader.start()
-        self._waiter.start()
+        try:
+            self._reader.start()
+            self._waiter.start()
+        except RuntimeError:  # no more threads can be had: nobody would know of it
+            _kill_group(popen.pid)
+            popen.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -144,9 +151,12 @@ def start(
     environment: Mapping[str, str],
     directory: str,
     log: Path,
+    keep_logs: Collection[str],
     post: Post,
 ) -> WorkerProcess:
     """Start a worker process. Its output goes to `log`, its reports to `post`.
+
+    Old logs of the node's workers beside it are removed, but for those of the workers named by `keep_logs`.
 
     Raises:
         SettingsError: the interpreter cannot be run.
@@ -156,6 +166,7 @@ def start(
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         output = log.open("ab")
+        _prune(log, keep_logs)
     except OSError as error:
         raise StorageError(f"the worker's log {log} cannot be written: {error.strerror}") from error
     ours, theirs = os.pipe()
@@ -193,6 +204,18 @@ def query(arguments: Sequence[str], *, seconds: float) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
+
+
+def _prune(log: Path, keep: Collection[str]) -> None:
+    """Remove old logs of this node; those of others that share the folder are theirs."""
+    node = log.stem.rsplit(".", 2)[0]
+    written: dict[Path, float] = {}
+    for path in log.parent.glob(f"{glob.escape(node)}.*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            if path != log and path.stem not in keep:
+                written[path] = path.stat().st_mtime
+    for path in sorted(written, key=lambda path: written[path], reverse=True)[_LOGS_KEPT:]:
+        path.unlink(missing_ok=True)
 
 
 def _kill_group(group: int) -> None:

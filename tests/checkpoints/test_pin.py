@@ -1,4 +1,6 @@
+import contextlib
 import errno
+import io
 import os
 import shutil
 from dataclasses import replace
@@ -211,17 +213,69 @@ def test_bytes(found, root, pins):
     assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size
 
 
-def test_clean(found, pins, clock):
+def test_clean(found, pins, monkeypatch):
     """Only old leftovers go: other daemons are at work in the same folder, and pins are not leftovers."""
     assert clean(pins) == 0
     pinned = pin(found, pins)
     shutil.copytree(pinned.folder, pins / ".tmp-left")
     written = (pins / ".tmp-left").stat().st_ctime
-    clock.wall_seconds = written + 3000
-    assert clean(pins, clock=clock) == 0
-    clock.wall_seconds = written + 3700
-    assert clean(pins, clock=clock) == 1
+    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 86_000)
+    assert clean(pins) == 0
+    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 87_000)
+    assert clean(pins) == 1
     assert listed(pins) == [pinned.folder.name]
+
+
+def test_what_a_daemon_left_in_its_former_life_goes_at_once(found, pins, monkeypatch):
+    """Killed in the middle of a copy: what it left would count as held, and block others, for as long as it lies."""
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    refuse_links(monkeypatch, errno.EPERM)
+    monkeypatch.setattr(pin_module, "_write_record", broken("killed"))
+    for owner in ("worker-1", "worker-2"):
+        with pytest.raises(RuntimeError):
+            pin(found, pins, owner=owner)
+    monkeypatch.undo()
+    assert len(listed(pins)) == 2
+    assert clean(pins, owner="worker-1") == 1
+    assert clean(pins, owner="worker-1") == 0
+    assert set(bytes_copied(pins)) == {found.checkpoint.digest[:12]}
+    assert clean(pins, owner="worker-2") == 1
+    assert listed(pins) == []
+
+
+def test_the_age_of_leftovers_is_told_by_the_storage(pins):
+    """Its clock need not be this machine's."""
+    assert clean(pins, older_than_seconds=-10.0) == 0
+    (pins / ".tmp-left").mkdir(parents=True)
+    assert clean(pins) == 0
+    assert clean(pins, older_than_seconds=-10.0) == 1
+    assert listed(pins) == []
+
+
+def broken(message):
+    def fail(*_):
+        raise RuntimeError(message)
+
+    return fail
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("where", ["open", "read", "inspect"])
+def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monkeypatch, code, where):
+    """A bad block, or a shard that the daemon's user may not read: others must not wait for it."""
+
+    def refused(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    if where == "inspect":
+        monkeypatch.setattr(TfObject, "inspect", refused)
+    else:
+        bad = type("Bad", (io.RawIOBase,), {"read": refused})
+        opens = refused if where == "open" else lambda *_: contextlib.nullcontext(bad())
+        monkeypatch.setattr(pin_module, "open_file", opens)
+    with pytest.raises(IncompleteError, match=os.strerror(code)):
+        pin(found, pins)
+    assert listed(pins) == []
 
 
 def test_the_pins_cannot_be_written(found, pins):

@@ -7,7 +7,7 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import catalog, held
+from sidecar.checkpoints import catalog, held, pin
 from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import rows
@@ -143,6 +143,26 @@ def test_a_node_with_another_queue_lets_nothing_go_that_the_proposer_wants(new_n
     first.silent = second.silent = set()
     pass_time(60, first, second)
     assert ends(first) == {"succeeded": [1, 2, 3, 4]}
+
+
+def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
+    """A bad block: those after it are held and evaluated, and it is given up once that has lasted."""
+    node, open_file = new_node(), pin.open_file
+
+    def refused(folder, name):
+        if name == "ckpt-5.index":
+            raise OSError(errno.EIO, "Input/output error")
+        return open_file(folder, name)
+
+    monkeypatch.setattr(pin, "open_file", refused)
+    save(node.checkpoint_dir, 5)
+    save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(10, node)
+    assert ends(node) == {"succeeded": [6]}
+    assert "cannot be read" in str(node.world.sightings._told_waiting)
+    pass_time(100, node)
+    assert ends(node) == {"succeeded": [6], "corrupt": [5]}
+    assert node.exited is None
 
 
 def test_start_new_counts_from_the_first_start_of_the_run(new_node):

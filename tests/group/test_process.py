@@ -24,7 +24,7 @@ inbox = queue.SimpleQueue()
 folder = Path(sys.argv[1])
 worker = start(
     "w", interpreter=sys.executable, framework="tensorflow", environment=dict(os.environ), directory=str(folder),
-    log=folder / "w.log", post=lambda _, report: inbox.put(report),
+    log=folder / "w.log", keep_logs=(), post=lambda _, report: inbox.put(report),
 )
 print(worker.pid, flush=True)
 print(type(inbox.get(timeout=100)).__name__, flush=True)
@@ -44,6 +44,7 @@ def launched(tmp_path):
             "environment": {"PATH": "/usr/bin:/bin"},
             "directory": str(tmp_path),
             "log": tmp_path / "logs" / "w.log",
+            "keep_logs": (),
             "post": lambda _, report: inbox.put(report),
         }
         process = start("w", interpreter=str(interpreter), **usual | changes)
@@ -54,6 +55,22 @@ def launched(tmp_path):
     for process in started:
         process.kill()
         assert process.join(30)
+
+
+def test_old_logs_go_when_a_worker_is_started(launched, tmp_path):
+    """Of this node's workers that ended the newest stay, those of workers that live and of other nodes all."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(30):
+        for node in ("n[1]", "n2"):
+            (logs / f"{node}.a.{number}.log").touch()
+            os.utime(logs / f"{node}.a.{number}.log", (number, number))
+    launched("/bin/true", log=logs / "n[1].b.1.log", keep_logs={"n[1].a.3"})
+    left = {path.name for path in logs.iterdir()}
+    assert {name for name in left if name.startswith("n2")} == {f"n2.a.{number}.log" for number in range(30)}
+    assert left == {f"n2.a.{n}.log" for n in range(30)} | {f"n[1].a.{n}.log" for n in (3, *range(10, 30))} | {
+        "n[1].b.1.log"
+    }
 
 
 @pytest.mark.tensorflow
