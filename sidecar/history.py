@@ -17,7 +17,7 @@ FOLDERS_KEPT: Final = 1000
 """Of the newest evaluations, those whose saves a restarted daemon still knows of: more than anybody keeps."""
 
 SPENT_KEPT: Final = 10_000
-"""Workers that stood in a failed plan: more than storage could still show to be there."""
+"""Workers that are of no use any more: more than storage could still show to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class History:
     settled: dict[Key, Verdict] = field(default_factory=dict)  # the last one
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that may be tried again
-    spent_workers: dict[str, None] = field(default_factory=dict)  # stood in a failed plan: never listed again
+    spent_workers: dict[str, None] = field(default_factory=dict)  # of a failed plan, or replaced: never listed again
     eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
     folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
@@ -99,8 +99,15 @@ class History:
         bare = replace(plan, settles=())  # each entry has its own: of thousands none should hold all
         if plan.checkpoint is not None and plan.members is not None:
             self.open = bare
+            if self.newest is not None and self.newest.plan.members != plan.members:
+                self._spend(self.newest.plan)  # whoever sees this plan replaces them
             self._reach(plan.checkpoint)
         return [Settled(bare, settlement) for settlement in plan.settles]
+
+    def _spend(self, plan: Plan) -> None:
+        self.spent_workers |= dict.fromkeys(member.worker for member in plan.members or ())
+        for worker in list(self.spent_workers)[:-SPENT_KEPT]:
+            del self.spent_workers[worker]
 
     def _reach(self, checkpoint: Checkpoint) -> None:
         """Note where evaluation stands; a further attempt at an older checkpoint does not set it back."""
@@ -137,9 +144,7 @@ class History:
         else:
             self.totals.failed(outcome)
             self.failures.setdefault(plan.checkpoint.key, {}).setdefault(plan.task, []).append(outcome)
-            self.spent_workers |= dict.fromkeys(member.worker for member in plan.members or ())
-            for worker in list(self.spent_workers)[:-SPENT_KEPT]:
-                del self.spent_workers[worker]
+            self._spend(plan)
         return [closed]
 
     def _succeeded(self, closed: Closed, checkpoint: Checkpoint) -> None:

@@ -459,6 +459,8 @@ def test_workers_that_were_in_a_group_are_never_taken_for_standbys():
     assert listed(decided(history=SUCCEEDED, members=late)) == ["n2.i.9"]
     spent = fold(plan(1, B, ("n1.i.1",)), outcome(1, "stalled"))
     assert listed(decided(history=spent, members=late)) == ["n2.i.9"]
+    replaced = fold(plan(1, B, ("n1.i.1",)), outcome(1), plan(2, C, ("n3.i.1",)), outcome(2))
+    assert listed(decided(history=replaced, members=late)) == ["n2.i.9"]
 
 
 def test_a_group_has_at_least_min_workers():

@@ -233,6 +233,7 @@ class Freshness:
         self._watches: dict[str, _Watch] = {}
         self._looked_at_all: float | None = None  # when it did last
         self._looked_at = self._looks_since = float("-inf")  # at anybody; and without a pause of a lease
+        self._largest_gap = 0.0  # of any
         self._round = 0.0  # seconds in which all are looked at
         self._there: tuple[float, list[Heartbeat]] | None = None  # at that time; a turn of the loop asks several times
 
@@ -243,7 +244,7 @@ class Freshness:
 
     def observe(self, reading: Reading, now: float) -> list[str]:
         """Note what a look at the others found at `now`; returns who showed a sign of life."""
-        if now - self._looked_at >= max(map(self.lease_of, self._watches), default=self.lease_seconds):
+        if now - self._looked_at >= self._lease_for(self._largest_gap):
             self._looks_since = now
         self._there, self._looked_at, self._round = None, now, reading.round_seconds
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
@@ -256,9 +257,12 @@ class Freshness:
     def lease_of(self, node: str) -> float:
         """How many seconds a node may be silent: longer if storage shows its changes late, but within reason."""
         watch = self._watches.get(node)
-        if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
+        return self._lease_for(watch.largest_gap) if watch is not None else self.lease_seconds
+
+    def _lease_for(self, gap: float) -> float:
+        if 3 * gap <= self.lease_seconds:
             return self.lease_seconds
-        return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round))
+        return 3 * min(gap, max(self.lease_seconds, self._round))
 
     def fresh(self, node: str, now: float) -> bool:
         """Whether the node is there: it has changed within its lease and did not say that it left."""
@@ -336,6 +340,7 @@ class Freshness:
             return False  # storage showed the past
         if same_life and watch.changed:
             watch.largest_gap = max(watch.largest_gap, now - watch.silent_since)
+            self._largest_gap = max(self._largest_gap, watch.largest_gap)
         watch.heartbeat, watch.silent_since, watch.changed = found, now, True
         return True
 
