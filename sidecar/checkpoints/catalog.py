@@ -23,10 +23,13 @@ from sidecar.checkpoints.held import Held
 from sidecar.checkpoints.marker import Marker
 from sidecar.checkpoints.single import STEP_PATTERN, as_checkpoint, step_in
 from sidecar.clock import Clock
-from sidecar.errors import CheckpointError, StorageError, VanishedError
+from sidecar.errors import CheckpointError, CorruptError, StorageError, VanishedError
 from sidecar.records import Key, Settlement
 
+_OLD_SECONDS: Final = 3600.0  # far more than the clocks of machines differ, which share a storage
+
 _PINS: Final = "/pins"  # among families, of which none is named with a slash
+_MAKING: Final = "/making"  # likewise
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class _Judged:
     name: str
     files: tuple[File, ...]
     unchanged_since: float
+    inspected_at: float
     verdict: Inspection | CheckpointError | None
     accepted: bool = False
     told: bool = False
@@ -133,6 +137,7 @@ class Catalog:
         before, news = self._found, frozenset(self._affected)
         if news:
             self._merge(now)
+        self._note_reasons(_MAKING, self._unseen())
         if self._waiting is None:
             self._waiting = tuple(chain.from_iterable(self._reasons.values()))
         corrupt, self._untold = tuple(self._untold), []
@@ -228,19 +233,38 @@ class Catalog:
 
     def _judge(self, format_: Format, candidate: Candidate, known: _Judged | None, now: float) -> _Judged:
         """Inspect a candidate, unless its files are those that were inspected before."""
-        if known is not None and known.files == candidate.files:
+        if known is not None and known.files == candidate.files and not self._is_due(known, now):
             return known
         verdict: Inspection | CheckpointError
         try:
             verdict = format_.inspect(self._root, candidate.name, step_key=self._step_key)
-        except VanishedError:
+        except (VanishedError, OSError):
             raise
         except CheckpointError as error:
             verdict = error
+        except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
+            verdict = CorruptError(f"reading it failed, please report it: {type(error).__name__}: {error}")
         if known is not None and contents(known.files) == contents(candidate.files):
-            # A link was made to it, or undone.
-            return replace(known, files=candidate.files, verdict=verdict, found=None)
-        return _Judged(format_, candidate.name, candidate.files, now, verdict)
+            # A link was made to it, or undone; or it was repaired, or its last write came within one tick of a clock.
+            return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, told=False, found=None)
+        return _Judged(format_, candidate.name, candidate.files, now, now, verdict)
+
+    def _is_due(self, known: _Judged, now: float) -> bool:
+        """Whether it must be inspected once more before it is accepted, or given up.
+
+        Kernels set the times of files by a clock that ticks every few milliseconds, so what is written in place right
+        after a look may show nowhere: the flag that closes an HDF5 file, say. Old files were not written right then.
+        """
+        if known.is_over or now < min(self._ends(known)):
+            return False
+        if self._clock.wall() - written_at(known.files) > _OLD_SECONDS:
+            return False
+        return known.inspected_at < max(end for end in self._ends(known) if now >= end)
+
+    def _ends(self, judged: _Judged) -> tuple[float, float]:
+        """When it has been unchanged long enough to be accepted, and to be given up."""
+        since = judged.unchanged_since
+        return since + self._settle_seconds, since + self._corrupt_after_seconds
 
     def _report(self, candidate: Candidate, judged: _Judged, now: float) -> str | None:
         """Find it, give it up, or say why neither."""
@@ -300,7 +324,10 @@ class Catalog:
             if not each.is_over:
                 until = max(until, each.unchanged_since + self._corrupt_after_seconds)
                 if isinstance(each.verdict, CheckpointError):
-                    due = min(due, each.unchanged_since + self._corrupt_after_seconds)
+                    ends = (
+                        each.unchanged_since + bound for bound in (self._settle_seconds, self._corrupt_after_seconds)
+                    )
+                    due = min([due, *(end for end in ends if now < end)])
                 elif not each.accepted:
                     due = min(due, each.unchanged_since + self._settle_seconds)
         if is_young:
@@ -342,6 +369,13 @@ class Catalog:
             found = dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
         self._affected.clear()
         self._found, self._in_order = found, tuple(found.values())
+
+    def _unseen(self) -> list[tuple[str, str]]:
+        """Pins that some node makes of what this one does not see, as training deleted it before it looked."""
+        if not self._held.making:
+            return []
+        unseen = self._held.making.difference(digest[:12] for _, digest in self._found)
+        return [(f"@{digest}", "a node is making a pin of it, or left one unfinished") for digest in sorted(unseen)]
 
     def _as_discovered(self, item: Found) -> Found:
         _, seen_at = self._discovery.order[item.checkpoint.key]

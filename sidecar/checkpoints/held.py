@@ -21,6 +21,7 @@ PIN_RECORD: Final = ".checkpoint.json"
 """What a pin holds, in its own words: still known when its content cannot be read any more."""
 
 _MAX_RECORD_BYTES: Final = 64 * 1024
+_MAKING: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")  # as `pin` names them
 
 _Signature = tuple[int, int, int]
 
@@ -54,6 +55,7 @@ class Held:
         self.found: Mapping[Key, Found] = {}  # the same object as long as the same pins are there
         self.broken: tuple[BrokenPin, ...] = ()
         self.reasons: tuple[tuple[str, str], ...] = ()  # of folders that cannot be read, why
+        self.making: frozenset[str] = frozenset()  # the first 12 digits of digests of which some node makes a pin
 
     def look(self, now: float) -> set[Key]:
         """Look once; returns which checkpoints came, went or changed. Raises `StorageError` if nothing can be read."""
@@ -93,11 +95,13 @@ class Held:
     def _folders(self) -> list["os.DirEntry[str]"]:
         try:
             with os.scandir(self._pins) as entries:
-                return [entry for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
+                folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
-            return []
+            folders = []
         except OSError as error:
             raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
+        self.making = frozenset(match[1] for entry in folders if (match := _MAKING.match(entry.name)))
+        return [entry for entry in folders if entry.name[0] != "."]
 
     def _read(self, folder: Path, now: float) -> Found:
         """What a pin holds; its name is a promise about its content, and the content is believed."""

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.checkpoints import files
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.pin import pin, unpin
 from sidecar.checkpoints.single import restore_path, verify
@@ -263,6 +265,112 @@ def test_a_torn_file_of_keras_is_given_up_and_found_once_it_is_whole(written, ro
     assert [name for name, _ in catalog.look().waiting] == [path.name]
     clock.seconds += 3
     assert names(catalog.look()) == [path.name]
+
+
+def hdf5_file(content=b"0" * 100) -> bytes:
+    """What counts as one: a first superblock of version 0 that tells its length, and something behind it."""
+    head = bytearray(128)
+    head[:8], head[13] = SIGNATURE, 8
+    head[40:48] = (len(head) + len(content)).to_bytes(8, "little")
+    head[64:72] = (96).to_bytes(8, "little")  # the root group
+    return bytes(head) + content
+
+
+def being_written(whole) -> bytes:
+    return whole[:20] + b"\1" + whole[21:]
+
+
+def frozen(path, content, at):
+    """Write in place within one tick of the kernel's clock for files: size and times are as before."""
+    path.write_bytes(content)
+    os.utime(path, (at, at))
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """A kernel on which no time of a file changes within this test, but that which is set."""
+    seen = {}
+
+    def stat_of(name, found):
+        ctime = seen.setdefault((name, found.st_size), found.st_ctime_ns)
+        return files.File(name, found.st_size, found.st_mtime_ns, 1, ctime)
+
+    monkeypatch.setattr(files, "as_file", stat_of)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_last_write_within_the_tick_of_the_one_before_is_seen(root, new_catalog, clock):
+    """As h5py clears the flag that says "open for writing": the file looks the same, and is whole."""
+    path, at = root / "m-5.h5", clock.wall()
+    whole = hdf5_file()
+    frozen(path, being_written(whole), at)
+    catalog = new_catalog(settle_seconds=3.0)
+    assert "open for writing" in str(catalog.look().waiting)
+    frozen(path, whole, at)
+    assert names(catalog.look()) == []
+    clock.seconds += 3
+    clock.wall_seconds += 3
+    assert names(catalog.look(set(), sweep=False)) == ["m-5.h5"]
+
+
+@pytest.mark.usefixtures("coarse")
+def test_content_that_was_rewritten_within_a_tick_is_not_what_was_read_before(root, new_catalog, clock):
+    """What is pinned must be what was found, or it would be given up."""
+    path, at = root / "m-5.h5", clock.wall()
+    frozen(path, hdf5_file(b"1" * 100), at)
+    catalog = new_catalog(settle_seconds=3.0)
+    catalog.look()
+    frozen(path, hdf5_file(b"2" * 100), at)
+    clock.seconds += 3
+    clock.wall_seconds += 3
+    (found,) = catalog.look().found
+    assert found.checkpoint.digest == verify(root, "m-5.h5", "hdf5")
+
+
+def test_what_was_given_up_is_found_when_it_was_repaired_from_a_copy(root, new_catalog, clock, tmp_path):
+    """With the size and the time of modification of the original, as `cp -p` and `rsync -c` keep them."""
+    path, whole = root / "m-5.h5", hdf5_file()
+    frozen(path, being_written(whole), 1e9)
+    catalog = new_catalog()
+    catalog.look()
+    clock.seconds += 70
+    assert [each.verdict for each in catalog.look().corrupt] == ["corrupt"]
+    frozen(tmp_path / "copy", whole, 1e9)
+    (tmp_path / "copy").replace(path)
+    for _ in range(3):
+        clock.seconds += 5
+        look = catalog.look()
+    assert names(look) == ["m-5.h5"]
+
+
+def test_whatever_a_file_makes_of_its_parser_ends_no_daemon(put, new_catalog, monkeypatch, clock):
+    """It is one file that cannot be used."""
+    put("keras")
+    inspect = TfObject.inspect
+
+    def fails(self, folder, name, **options):
+        if name == "ckpt-2":
+            raise ZeroDivisionError("what nobody thought of")
+        return inspect(self, folder, name, **options)
+
+    monkeypatch.setattr(TfObject, "inspect", fails)
+    catalog = new_catalog()
+    look = catalog.look()
+    assert names(look) == ["ckpt-1", "ckpt-3"]
+    assert "please report it: ZeroDivisionError" in str(look.waiting)
+    clock.seconds += 70
+    assert [each.name for each in catalog.look().corrupt] == ["ckpt-2"]
+
+
+def test_a_pin_that_another_node_makes_of_what_is_gone_is_waited_for(new_catalog, put, pins):
+    """The run is not over then."""
+    put("keras")
+    (pins / ".tmp-0123456789ab-11111111-2222222222222222").mkdir(parents=True)
+    (pins / ".tmp-33333333333333ff").mkdir()
+    catalog = new_catalog()
+    assert catalog.look().waiting == (("@0123456789ab", "a node is making a pin of it, or left one unfinished"),)
+    shutil.rmtree(pins)
+    assert catalog.look().waiting == ()
 
 
 def test_being_deleted_is_not_corrupt(put, new_catalog, clock):

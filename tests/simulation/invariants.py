@@ -7,7 +7,7 @@ the parser of records: rules that are wrong in the daemon must not be wrong here
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
+from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
 from sidecar.group.member import group_id
 from sidecar.records import KINDS, Outcome, Plan, loads
 
@@ -398,6 +398,7 @@ class Referee:
         else:
             reason = (exit_ == 0 and life.terminated) or (isinstance(exit_, int) and self._is_over(life, exit_))
             reason |= life.daemon.world.run != self.run  # somebody deleted everything just then
+            reason &= type(exit_) is not SidecarError  # a bug that says so itself
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
     def _is_over(self, life, code: int) -> bool:

@@ -196,6 +196,8 @@ class NodeCatalog:
             self._accepted.add((content.key, None))
             found[content.key] = self._found(content, None)
         lying = set(found)
+        seen = {content.digest[:12] for content in (*self._disk.checkpoints.values(), *self._disk.pins.values())}
+        waiting += [(digest, "is being pinned") for digest, _ in self._disk.copies if digest not in seen]
         for folder, content in self._disk.pins.items():
             if is_bad(content, node) and (content.key, folder) not in self._accepted:
                 waiting.append((folder, "unusable pin"))
@@ -312,7 +314,7 @@ class NodePins:
         _, digest = key
         return digest[:12], self._life.incarnation
 
-    def clean(self, *_) -> None:
+    def clean(self, **_) -> None:
         """Nothing is ever left half made."""
 
 
