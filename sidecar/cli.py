@@ -220,6 +220,7 @@ def check(flags: dict[str, Any]) -> None:
 
     from sidecar.commands.check import findings
     from sidecar.commands.compose import make_catalog, make_workers
+    from sidecar.commands.show import printable
 
     settings, patience = _ask(flags)
     console, failed = Console(), 0
@@ -234,7 +235,7 @@ def check(flags: dict[str, Any]) -> None:
     )
     for found in trials:
         mark = Text("ok  ", "green") if found.ok else Text("FAIL", "red")
-        console.print(mark, Text(f"{found.what:<12}{found.text}"), soft_wrap=True)
+        console.print(mark, Text(printable(f"{found.what:<12}{found.text}")), soft_wrap=True)
         failed += not found.ok
     raise typer.Exit(2 if failed else 0)
 
@@ -252,6 +253,7 @@ def requeue(
     """Let checkpoints that failed, vanished, were corrupt or skipped be tried again; --no-wait waits for nothing."""
     from sidecar.commands.requeue import Wanted, what_next
     from sidecar.commands.requeue import requeue as reopen
+    from sidecar.commands.show import printable
     from sidecar.commands.standing import LOOK_BEATS, meet
     from sidecar.roles import node_name
 
@@ -268,14 +270,14 @@ def requeue(
             clock=onlooker.clock,
             wait_seconds=wait_seconds if waits else 0.0,
             pause=time.sleep,
-            tell=lambda sentence: typer.echo(sentence, err=True),
+            tell=lambda sentence: typer.echo(printable(sentence), err=True),
         )
     )
     for each in reopened:
-        typer.echo(f"{each.name} is requeued ({each.reason})")
+        typer.echo(printable(f"{each.name} is requeued ({each.reason})"))
     if reopened and waits:
         patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
-        typer.echo(what_next(patience.ask(onlooker.look)))
+        typer.echo(printable(what_next(patience.ask(onlooker.look))))
 
 
 @app.command()
@@ -331,7 +333,9 @@ def main() -> None:
     except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
-        typer.echo(f"sidecar: {error}", err=True)
+        from sidecar.commands.show import printable
+
+        typer.echo(printable(f"sidecar: {error}"), err=True)
         code = error.exit_code
     except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
         traceback.print_exc()

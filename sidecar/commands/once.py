@@ -4,6 +4,7 @@ The same worker processes and the same messages as the daemon's, held to the sam
 """
 
 import queue
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,8 @@ def evaluate_once(
         return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)
     finally:
         _end(workers, inbox)
+        for unfinished in once.save_to.glob(".worker-*.part"):  # of ranks that were killed
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def result_of(done: list[Done]) -> Result:

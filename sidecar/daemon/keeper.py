@@ -85,7 +85,7 @@ class Keeper:
     _seen: Mapping[Key, Found] = field(default_factory=dict)  # by the last look
     _shown: Mapping[Key, Found] = field(default_factory=dict)  # to the daemon, by the last look that did not fail
     _news: set[Key] = field(default_factory=set)  # what may differ between the two
-    _pins_changed: bool = True
+    _measured: frozenset[Key] | None = None  # the pins that were, when it was told what they hold
     _to_copy: set[Key] = field(default_factory=set)  # what cannot be linked: another node copies it, or will
     # Pins in the last look: a node that just came may want them, so they go in the next.
     _unwanted: set[Key] = field(default_factory=set)
@@ -218,7 +218,6 @@ class Keeper:
             return self._pin(found, before) or found
         if checkpoint.pin is not None and key not in wanted.keep and (leaving or key in self._unwanted):
             self.pinner.unpin(checkpoint)
-            self._pins_changed = True
             return replace(found, checkpoint=replace(checkpoint, pin=None))
         return found
 
@@ -251,7 +250,6 @@ class Keeper:
             if not self.turns.is_mine(found, before=before, now=self.clock.now()):
                 raise
             pinned = self.pinner.pin(found, copies=True)
-        self._pins_changed |= pinned is not None
         return pinned
 
     def _link(self, found: Found) -> Found | None:
@@ -277,9 +275,9 @@ class Keeper:
 
     def _measure_pins(self, look: Look) -> int | None:
         """What pins hold, from what the look saw: asking the storage for each file of each pin takes long for many."""
-        if not self._pins_changed:
+        if (pinned := frozenset(look.pinned)) == self._measured:
             return None
-        self._pins_changed = False
+        self._measured = pinned
         return sum(file.size for each in look.pinned.values() for file in each.files)
 
 

@@ -342,6 +342,13 @@ def a_map_with_a_number_of_a_million_digits(folder: Path) -> Asked:
 
 
 @hostile
+def a_map_of_values_of_more_bytes_than_there_are(folder: Path) -> Asked:
+    (folder / "m_00000.weights.h5").write_bytes(b"")
+    places = {"metadata": {"total_size": 10**4000}, "weight_map": {"a": "m_00000.weights.h5"}}
+    return map_of(folder, json.dumps(places).encode(), "says that its values have 1000")
+
+
+@hostile
 def a_map_that_names_a_long_shard(folder: Path) -> Asked:
     places = {"metadata": {"total_size": 1}, "weight_map": {"a": "b" * (3 * MIB)}}
     return map_of(folder, json.dumps(places).encode(), "not named like one of its own")
@@ -399,3 +406,9 @@ def a_graph_of_2_to_the_63_bytes(folder: Path) -> Asked:
 def a_graph_of_a_terabyte(folder: Path) -> Asked:
     head = b"\x12" + varint((1 << 40) - 7)
     return marker(folder, head, "its outline needs", 1 << 40)
+
+
+@hostile
+def graphs_of_as_many_fields_as_may_be(folder: Path) -> Asked:
+    graph = b"\x08\x01" * 9_000
+    return marker(folder, (b"\x12" + varint(len(graph)) + graph) * 1_000, "its outline needs")

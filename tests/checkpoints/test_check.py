@@ -179,11 +179,11 @@ def keeper(new_catalog, pins, clock):
     """As the daemon makes it with `verify = "full"`."""
 
     def make(level: str) -> Keeper:
-        def held(found, folder, *, copies):
-            return pin(found, folder, copies=copies, check=level == "full")
+        def held(found, folder, *, copies, owner):
+            return pin(found, folder, copies=copies, owner=owner, check=level == "full")
 
         run = pins.parent
-        return Keeper(run, new_catalog(settle_seconds=0), None, Pinner(pins, 60, held), Saves(run), clock)
+        return Keeper(run, new_catalog(settle_seconds=0), None, Pinner(pins, "n1", 60, held), Saves(run), clock)
 
     return make
 

@@ -73,7 +73,7 @@ def evaluate(monkeypatch):
     """Runs `evaluate_once` with two workers that answer commands so."""
     monkeypatch.setattr("sidecar.commands.once._GLANCE_SECONDS", 0.001)
 
-    def run(answer):
+    def run(answer, save_to=Path("/saves")):
         inbox = queue.SimpleQueue()
         launch = Launch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
         workers = Workers(
@@ -81,7 +81,7 @@ def evaluate(monkeypatch):
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         join = Join("", (), 0, "t", "x", "/", 1)
-        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", Path("/saves"), plan_cap_seconds=40, save_weights="first")
+        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", save_to, plan_cap_seconds=40, save_weights="first")
         try:
             return evaluate_once(once, workers, inbox, clock=FakeClock())
         finally:
@@ -122,6 +122,24 @@ def test_the_cause_is_told_not_its_consequence(evaluate):
 
     with pytest.raises(EvaluationFailedError, match=r"task_error \(rank 1, evaluate\): bad image"):
         evaluate(answer)
+
+
+def test_what_killed_ranks_left_unfinished_goes(evaluate, tmp_path):
+    """Weights of a rank whose peer failed: nobody would ever look at them. What was finished stays."""
+
+    def answer(worker, command):
+        if isinstance(command, Join):
+            return [Joined(command.group, "t", {})]
+        folder = Path(command.save_to)
+        if rank_of(worker) == 0:
+            (folder.with_name(f".{folder.name}.part") / "weights").mkdir(parents=True)
+            return []
+        folder.mkdir()
+        return [Failed("task_error", "bad image", 1, 1, "evaluate")]
+
+    with pytest.raises(EvaluationFailedError, match="bad image"):
+        evaluate(answer, tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["worker-1-of-2"]
 
 
 def test_a_lost_member_alone(evaluate):

@@ -145,6 +145,19 @@ def test_a_node_with_another_queue_lets_nothing_go_that_the_proposer_wants(new_n
     assert ends(first) == {"succeeded": [1, 2, 3, 4]}
 
 
+def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
+    """Whoever is first removes a pin; the others must not show its bytes for ever."""
+    nodes = first, second = new_node("worker-1"), new_node("worker-2")
+    first.silent = second.silent = {"Evaluate"}
+    storm(first, 5)
+    pass_time(10, *nodes)
+    assert first.status.pins_bytes == second.status.pins_bytes > 0
+    first.silent = second.silent = set()
+    pass_time(30, *nodes)
+    assert ends(first) == {"succeeded": [5]}
+    assert first.status.pins_bytes == second.status.pins_bytes == 0
+
+
 def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     """A bad block: those after it are held and evaluated, and it is given up once that has lasted."""
     node, open_file = new_node(), pin.open_file

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.agreement.journal import Journal, read_run
+from sidecar.agreement.storage import PosixStorage
+from sidecar.records import Plan, Settlement
+
 SIDECAR = Path(sys.executable).with_name("sidecar")
 SETTINGS, STORAGE, INTERRUPTED = 2, 4, 130
 
@@ -163,3 +167,31 @@ def test_check_of_a_directory_that_is_not_there_creates_nothing(sidecar, tmp_pat
     assert "does not exist yet" in done.out
     assert "no other node beats here" in done.out
     assert not (tmp_path / "ckpts").exists()
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"no\xfftext-5.h5"), "\x1b[31mred-5.h5"], ids=ascii)
+def test_names_do_nothing_to_terminals(sidecar, place, name):
+    """Neither codes nor bytes that are no text, in what is found and in what is asked for."""
+    (place / name).write_bytes(b"broken")
+    done = sidecar.command("check", "--checkpoint-dir", place, "--node", "a", "--role", "chief")
+    assert done.code == 0, done.err
+    assert f"{name!r}"[1:-1] in done.out
+    told = sidecar.command("requeue", name, "--checkpoint-dir", place)
+    assert told.code != 0
+    for text in (done.out, done.err, told.out, told.err):
+        assert "\x1b[31m" not in text
+        assert "Traceback" not in text
+
+
+def test_requeue_says_odd_names_as_well(sidecar, chief, place):
+    """After it has written the journal nothing may go wrong."""
+    name = os.fsdecode(b"no\xff\x1b[31mtext-5")
+    chief.end(signal.SIGTERM)
+    storage = PosixStorage(chief.run_dir)
+    journal = Journal(storage, read_run(storage))
+    settles = (Settlement(name, "d" * 64, 5, "failed", "because", None),)
+    assert journal.propose(Plan(1, journal.run, "n", None, 0, None, settles, None, "n1", "now"))
+    (place / f"{name}.index").write_bytes(b"broken")
+    done = sidecar.command("requeue", name, "--checkpoint-dir", place, "--no-wait")
+    assert done.code == 0, done.err
+    assert "no\\udcff\\x1b[31mtext-5 is requeued" in done.out

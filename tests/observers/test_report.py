@@ -186,6 +186,15 @@ def test_table_escapes(journal):
     assert "[b]acc\\n" in text
 
 
+def test_what_succeeded_after_all_is_not_settled_without_a_result(journal, status, settle):
+    """It had failed for good under code that was corrected since."""
+    journal.plan("ckpt-2", step=2, settles=[settle("ckpt-1", "failed", task="t0"), settle("ckpt-0", "skipped")])
+    journal.succeed()
+    journal.evaluate("ckpt-1", 1)
+    found = report.status_json(status(), journal.history)
+    assert (found["evaluated"], found["settled"]) == (2, 1)
+
+
 def test_status(journal, status, settle):
     """The status is strict JSON with this node's state, the open plan, and the newest rows, newest first."""
     for step in range(1, 13):

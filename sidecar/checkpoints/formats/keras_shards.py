@@ -8,7 +8,6 @@ does not know, and if the shards are large enough for the values that it counts.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ MAX_VALUES: Final = 200_000
 """In a map: a name for each layer and shard. Any four bytes can be one, and need a hundred once they are read."""
 
 _MAX_SHARDS: Final = 100_000  # five digits
+_MAX_TOTAL_BYTES: Final = 2**63  # as a file may have
 
 
 class KerasShards:
@@ -108,7 +108,7 @@ def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
             if not isinstance(shard, str) or not _beside(name, {shard: None}):
                 raise CorruptError(f"{name} names {_told(shard)} as a shard, which is not named like one of its own")
             named.add(shard)
-    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < math.inf:
+    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < _MAX_TOTAL_BYTES:
         raise CorruptError(f"{name} says that its values have {_told(total)} bytes")
     if not named:
         raise IncompleteError(f"{name} names no shards")

@@ -35,7 +35,7 @@ ASSETS: Final = "assets"
 _META_GRAPHS: Final = 2  # of SavedModel, whose other field is a version
 _ASSET_FILE_DEF: Final = 6  # of MetaGraphDef, all of whose fields are messages
 _FILENAME: Final = 2  # of AssetFileDef
-_MAX_FIELDS: Final = 10_000  # of one message: a graph for each set of tags; in it a field for each collection and asset
+_MAX_FIELDS: Final = 20_000  # of the whole file: a graph for each set of tags; in it one for each collection and asset
 _MAX_ASSET_BYTES: Final = 64 * 1024  # of the message that names an asset: a file name and a tensor's
 _HEAD_BYTES: Final = 20  # tag and length, the longest varints
 _BUNDLE: Final = TfObject()
@@ -145,22 +145,22 @@ def _read_outline(file: BinaryIO) -> list[str]:
 
     Graphs are not read.
     """
-    size = os.fstat(file.fileno()).st_size
-    graphs = [span for number, span in _messages(file, 0, size) if number == _META_GRAPHS]
+    size, budget = os.fstat(file.fileno()).st_size, iter(range(_MAX_FIELDS))
+    graphs = [span for number, span in _messages(file, 0, size, budget) if number == _META_GRAPHS]
     if not graphs:
         raise IncompleteError("it holds no graph")
     assets: dict[str, None] = {}
     for graph in graphs:
-        for number, span in _messages(file, graph.start, graph.stop):
+        for number, span in _messages(file, graph.start, graph.stop, budget):
             if number == _ASSET_FILE_DEF:
                 assets[f"{ASSETS}/{_asset(file, span)}"] = None
     return list(assets)
 
 
-def _messages(file: BinaryIO, start: int, end: int) -> list[tuple[int, range]]:
-    """Number and place of each field between two places of a file that is a text or a message."""
+def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> list[tuple[int, range]]:
+    """Number and place of each field between two places of a file that is a text or a message, while `budget` lasts."""
     position, found = start, []
-    for _ in range(_MAX_FIELDS):
+    for _ in budget:
         if position >= end:
             break
         head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
