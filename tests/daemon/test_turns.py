@@ -94,11 +94,11 @@ class Copies:
         self._make, pinner.make = pinner.make, self
         self.made, self.hang = [], False
 
-    def __call__(self, found, pins, *, copies):
+    def __call__(self, found, pins, *, copies, owner):
         """As `checkpoints.pin.pin`."""
         if copies and self.hang:
             threading.Event().wait(10)
-        pinned = self._make(found, pins, copies=copies)
+        pinned = self._make(found, pins, copies=copies, owner=owner)
         self.made.append(found.checkpoint.name)
         return pinned
 
