@@ -324,10 +324,7 @@ class Catalog:
             if not each.is_over:
                 until = max(until, each.unchanged_since + self._corrupt_after_seconds)
                 if isinstance(each.verdict, CheckpointError):
-                    ends = (
-                        each.unchanged_since + bound for bound in (self._settle_seconds, self._corrupt_after_seconds)
-                    )
-                    due = min([due, *(end for end in ends if now < end)])
+                    due = min([due, *(end for end in self._ends(each) if now < end)])
                 elif not each.accepted:
                     due = min(due, each.unchanged_since + self._settle_seconds)
         if is_young:
