@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from sidecar.agreement import journal, members
+from sidecar.agreement import journal, members, snapshots
 from sidecar.daemon.loop import Heard, Woke
 from sidecar.errors import NodeNameTakenError, StorageLostError
 from simulation import faults
@@ -367,8 +367,8 @@ def simulate(scenario: Scenario, *, history: bool = False) -> Report:
 def _memory_of_records():
     """All nodes of a simulation live in one process: what one of them wrote is not parsed by each of the others.
 
-    Records are frozen, and what is written is read back as an equal record: `tests/test_records.py`. Bytes that nobody
-    wrote so, torn ones, are parsed.
+    Records are frozen, and what is written is read back as an equal record, as `tests/test_records.py` and
+    `tests/test_snapshot.py` show. Bytes that nobody wrote so, torn ones, are parsed.
     """
     dumps, loads, known = journal.dumps, journal.loads, {}
 
@@ -383,12 +383,12 @@ def _memory_of_records():
             found = known[cls, data] = loads(cls, data)
         return found
 
-    for module in (journal, members):
+    for module in (journal, members, snapshots):
         module.dumps, module.loads = remembered_dumps, remembered_loads
     try:
         yield
     finally:
-        for module in (journal, members):
+        for module in (journal, members, snapshots):
             module.dumps, module.loads = dumps, loads
 
 
