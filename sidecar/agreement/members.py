@@ -216,6 +216,7 @@ class _Watch:
     silent_since: float  # its last change, or the beginning of this watch
     heartbeat: Heartbeat | None = None
     changed: bool = False  # in this watch
+    interrupted: bool = False  # this node looked at nobody for as long as that one's lease
     largest_gap: float = 0.0  # between two changes
 
 
@@ -232,8 +233,7 @@ class Freshness:
         self.lease_seconds = lease_seconds
         self._watches: dict[str, _Watch] = {}
         self._looked_at_all: float | None = None  # when it did last
-        self._looked_at = self._looks_since = float("-inf")  # at anybody; and without a pause of a lease
-        self._largest_gap = 0.0  # of any
+        self._looked_at = float("-inf")  # at anybody
         self._round = 0.0  # seconds in which all are looked at
         self._there: tuple[float, list[Heartbeat]] | None = None  # at that time; a turn of the loop asks several times
 
@@ -244,8 +244,9 @@ class Freshness:
 
     def observe(self, reading: Reading, now: float) -> list[str]:
         """Note what a look at the others found at `now`; returns who showed a sign of life."""
-        if now - self._looked_at >= self._lease_for(self._largest_gap):
-            self._looks_since = now
+        if (pause := now - self._looked_at) >= self.lease_seconds:
+            for node, watch in self._watches.items():
+                watch.interrupted |= pause >= self.lease_of(node)
         self._there, self._looked_at, self._round = None, now, reading.round_seconds
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
         nodes = (found.keys() | reading.unread.keys()) - {self.node}
@@ -257,12 +258,9 @@ class Freshness:
     def lease_of(self, node: str) -> float:
         """How many seconds a node may be silent: longer if storage shows its changes late, but within reason."""
         watch = self._watches.get(node)
-        return self._lease_for(watch.largest_gap) if watch is not None else self.lease_seconds
-
-    def _lease_for(self, gap: float) -> float:
-        if 3 * gap <= self.lease_seconds:
+        if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
             return self.lease_seconds
-        return 3 * min(gap, max(self.lease_seconds, self._round))
+        return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round))
 
     def fresh(self, node: str, now: float) -> bool:
         """Whether the node is there: it has changed within its lease and did not say that it left."""
@@ -328,7 +326,7 @@ class Freshness:
         if watch is not None and self.gone_since(node) is not None and found in (None, watch.heartbeat):
             watch.looked_at = now  # as gone as before, however long nobody looked
             return False
-        if watch is None or watch.looked_at < self._looks_since:
+        if watch is None or watch.interrupted:
             self._watches[node] = self._begin(watch, found, now)
             return self._watches[node].changed
         watch.looked_at = now
@@ -340,7 +338,6 @@ class Freshness:
             return False  # storage showed the past
         if same_life and watch.changed:
             watch.largest_gap = max(watch.largest_gap, now - watch.silent_since)
-            self._largest_gap = max(self._largest_gap, watch.largest_gap)
         watch.heartbeat, watch.silent_since, watch.changed = found, now, True
         return True
 

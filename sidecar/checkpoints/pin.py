@@ -48,6 +48,8 @@ _NO_LINK: Final = (
 """Why a link may be refused where a copy works."""
 
 _PART_BYTES: Final = 1024 * 1024
+_OWN_SECONDS: Final = 60.0  # a copy that goes on touches its folder far more often
+_LIFE: Final = secrets.token_hex(4)  # of this process
 
 _SMALL_BYTES: Final = 16 * 1024 * 1024
 """What every node copies by itself: it is over before others could leave it to one, and holds against deletion."""
@@ -138,16 +140,17 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
 def clean(pins_dir: Path, *, older_than_seconds: float = 86400.0, owner: str | None = None) -> int:
     """Remove what crashed daemons left half pinned or half removed; returns how many folders.
 
-    Of others only what nobody touched for `older_than_seconds`, by the storage's own clock, since they are at work
-    here, and to compare all checksums of a copy touches nothing; all that this `owner` has begun: it is at nothing now.
+    Only what nobody touched for `older_than_seconds`, by the storage's own clock, since others are at work here, and to
+    compare all checksums of a copy touches nothing. What this `owner` began in a former life goes after a minute: only
+    a second daemon under its name, which must not be, could be at it.
     """
     left = [folder for folder in _folders(pins_dir) if folder.name.startswith(_TEMPORARY)]
     now, removed = _storage_time(pins_dir) if left else 0.0, 0
     for folder in left:
         # The ctime, as the times of modification are copied from the checkpoint.
         newest = max((stat.st_ctime for stat in _stats(folder, itself=True)), default=float("inf"))
-        is_own = owner is not None and f"-{_tag(owner)}-" in folder.name
-        if is_own or newest < now - older_than_seconds:
+        of_former_life = owner is not None and f"-{_tag(owner)}-" in folder.name and _LIFE not in folder.name
+        if newest < now - (min(_OWN_SECONDS, older_than_seconds) if of_former_life else older_than_seconds):
             shutil.rmtree(folder, ignore_errors=True)
             removed += 1
     return removed
@@ -173,7 +176,7 @@ def _storage_time(pins_dir: Path) -> float:
 @contextlib.contextmanager
 def _temporary_folder(parent: Path, checkpoint: Checkpoint, owner: str) -> Iterator[Path]:
     """A new folder that is removed, unless it was renamed; it tells other nodes for which checkpoint it is."""
-    temporary = parent / f"{_TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{secrets.token_hex(8)}"
+    temporary = parent / f"{_TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{_LIFE}{secrets.token_hex(4)}"
     try:
         temporary.mkdir(parents=True)
     except OSError as error:  # no file of the checkpoint is meant, so not for the caller to read as vanished

@@ -24,6 +24,7 @@ from sidecar.errors import ChecksumError, IncompleteError, MustCopyError, NoRoom
 from sidecar.records import Key, Settlement, Verdict
 
 _CLEAN_SECONDS: Final = 3600.0  # between two looks for what nodes that are gone left half pinned
+_CLEAN_AGAIN_SECONDS: Final = 120.0  # from the first to the second: what this one left, if it was killed just before
 
 _Content = list[tuple[str, int, int]]
 
@@ -79,7 +80,7 @@ class Keeper:
     turns: Turns = field(default_factory=Turns)
     _hints: set[str] = field(default_factory=set)  # names that changed since a look succeeded
     _swept_at: float = float("-inf")
-    _cleaned_at: float = float("-inf")
+    _clean_at: tuple[float, ...] = ()  # the next two
     _lost: list[Settlement] = field(default_factory=list)  # not yet told: a look may fail after it found them
     _chosen: _Chosen | None = None  # as long as neither what is found nor what is wanted changes
     _seen: Mapping[Key, Found] = field(default_factory=dict)  # by the last look
@@ -105,9 +106,10 @@ class Keeper:
     def clean(self) -> None:
         """Remove what daemons that died left half pinned, this node's first: it would count as held for good."""
         now = self.clock.now()
-        if now >= self._cleaned_at + _CLEAN_SECONDS:
-            self.pinner.clean(first=self._cleaned_at == float("-inf"))
-            self._cleaned_at = now
+        if not self._clean_at or now >= self._clean_at[0]:
+            self.pinner.clean()
+            again = () if self._clean_at else (now + _CLEAN_AGAIN_SECONDS,)
+            self._clean_at = (*again, now + _CLEAN_SECONDS)
 
     def tidy(self, tidying: Tidying) -> Mapping[str, int]:
         """Remove what is no longer kept; returns the bytes of what is to be measured."""
@@ -191,6 +193,8 @@ class Keeper:
         try:
             if (held := self._pin_or_unpin(found, wanted, before, leaving=leaving)) is not found:
                 result.changes[key] = held
+            elif key in wanted.hold and key in self._failing:
+                result.failing[key] = self._failing[key]  # it is tried again, which takes more than one look
         except MustCopyError:
             result.to_copy.add(key)
         except NoRoomError as error:

@@ -102,6 +102,7 @@ class Daemon:
     _visited_at: float | None = None
     _next_visit: float = 0.0
     _visited_last: bool = False  # no record had its turn since
+    _looked_last: bool = False  # and it was with a look
     _looked_at: float = float("-inf")
     _woken: bool = True
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
@@ -377,8 +378,8 @@ class Daemon:
         heartbeat = self.world.heartbeat(self._beat, slots)
         look, absent = now >= self._look_due(), self._is_absent(now)
         due = look or absent or now >= self._next_visit or heartbeat != self._told
-        if absent:  # first without a look: one that takes longer than the lease would make this node absent for ever
-            return self._visit(heartbeat, now, look=False)
+        if absent:  # not with a look again: one that takes longer than the lease would make this node absent for ever
+            return self._visit(heartbeat, now, look=look and not self._looked_last)
         if due and not self._visited_last:
             return self._visit(heartbeat, now, look=look)
         self._visited_last = False
@@ -400,7 +401,7 @@ class Daemon:
 
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
         self._beat += 1
-        self._visited_last = True
+        self._visited_last, self._looked_last = True, look
         self._told = replace(heartbeat, beat=self._beat)
         doing = self._part.doing() if self._part is not None else None  # not in `_told`: it makes no beat of its own
         self._next_visit = now + self.timing.beat

@@ -83,9 +83,9 @@ class Pinner:
         """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
         return bytes_copied(self.pins)
 
-    def clean(self, *, first: bool) -> None:
-        """Remove what was left half pinned by nodes that are gone; at the `first` time by this one, too."""
-        clean(self.pins, owner=self.owner if first else None)
+    def clean(self) -> None:
+        """Remove what was left half pinned by nodes that are gone, and by this one in former lives."""
+        clean(self.pins, owner=self.owner)
 
     def _begin(self, found: Found, *, copies: bool) -> _Work:
         def run() -> None:

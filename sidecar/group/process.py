@@ -212,7 +212,7 @@ def _prune(log: Path, keep: Collection[str]) -> None:
     written: dict[Path, float] = {}
     for path in log.parent.glob(f"{glob.escape(node)}.*.log"):
         with contextlib.suppress(FileNotFoundError):
-            if path != log and path.stem not in keep:
+            if path != log and path.stem not in keep and path.stem.rsplit(".", 2)[0] == node:
                 written[path] = path.stat().st_mtime
     for path in sorted(written, key=lambda path: written[path], reverse=True)[_LOGS_KEPT:]:
         path.unlink(missing_ok=True)

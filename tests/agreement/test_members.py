@@ -331,6 +331,20 @@ def test_a_members_silence_counts_only_while_this_node_looks(freshness, new_hear
     assert view.ready_to_propose(110.0)
 
 
+def test_a_pause_of_one_lease_is_one_also_where_another_node_has_a_longer_one(freshness, new_heartbeat):
+    """Storage failed for all for 15 s: who has not beaten again yet when this node reads on is not lost by that."""
+    view = freshness()
+    for at in range(0, 30, 2):
+        view.observe(look(new_heartbeat("slow", beat=at // 6), new_heartbeat("quick", beat=at)), float(at))
+    assert (view.lease_of("quick"), view.lease_of("slow")) == (LEASE, 18.0)
+    view.observe(look(new_heartbeat("slow", beat=4), new_heartbeat("quick", beat=28)), 43.0)
+    assert view.lost("quick") is None
+    view.observe(look(new_heartbeat("slow", beat=4), new_heartbeat("quick", beat=28)), 50.0)
+    assert view.lost("quick") is None
+    view.observe(look(new_heartbeat("slow", beat=4), new_heartbeat("quick", beat=28)), 53.5)
+    assert "silent" in view.lost("quick")
+
+
 @pytest.mark.parametrize(
     ("changes", "lease"),
     [

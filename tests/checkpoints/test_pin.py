@@ -3,6 +3,7 @@ import errno
 import io
 import os
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -226,8 +227,9 @@ def test_clean(found, pins, monkeypatch):
     assert listed(pins) == [pinned.folder.name]
 
 
-def test_what_a_daemon_left_in_its_former_life_goes_at_once(found, pins, monkeypatch):
+def test_what_a_daemon_left_in_its_former_life_goes_soon(found, pins, monkeypatch):
     """Killed in the middle of a copy: what it left would count as held, and block others, for as long as it lies."""
+    written = time.time()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     refuse_links(monkeypatch, errno.EPERM)
     monkeypatch.setattr(pin_module, "_write_record", broken("killed"))
@@ -236,9 +238,15 @@ def test_what_a_daemon_left_in_its_former_life_goes_at_once(found, pins, monkeyp
             pin(found, pins, owner=owner)
     monkeypatch.undo()
     assert len(listed(pins)) == 2
+    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 70)
+    assert clean(pins, owner="worker-1") == 0, "it may be at it"
+    monkeypatch.setattr(pin_module, "_LIFE", "ffffffff")
     assert clean(pins, owner="worker-1") == 1
     assert clean(pins, owner="worker-1") == 0
     assert set(bytes_copied(pins)) == {found.checkpoint.digest[:12]}
+    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 50)
+    assert clean(pins, owner="worker-2") == 0, "another daemon under this name, by mistake, may be at it"
+    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 70)
     assert clean(pins, owner="worker-2") == 1
     assert listed(pins) == []
 

@@ -2,12 +2,14 @@
 
 import errno
 import os
+import threading
 
 import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints import catalog, held, pin
+from sidecar.errors import IncompleteError
 from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
 from sidecar.observers.report import rows
@@ -176,6 +178,24 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     pass_time(100, node)
     assert ends(node) == {"succeeded": [6], "corrupt": [5]}
     assert node.exited is None
+
+
+def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
+    """While it is copied once more nobody knows whether it will fail again, but since when it does."""
+    node = new_node()
+    pinner = node.courier.keeper.pinner
+
+    def copy(found, *_, **__):
+        threading.Event().wait(0.02)
+        raise IncompleteError(f"{found.checkpoint.name} cannot be read: Input/output error")
+
+    pinner.make, pinner.patience_seconds = copy, 0.0
+    save(node.checkpoint_dir, 5)
+    for _ in range(1000):
+        if node.history.settled:
+            break
+        pass_time(1, node)
+    assert ends(node) == {"corrupt": [5]}
 
 
 def test_start_new_counts_from_the_first_start_of_the_run(new_node):

@@ -110,12 +110,13 @@ def test_a_suspended_machine_is_no_slow_batch(evaluating):
     assert worker.killed
 
 
-def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node):
-    """A slow directory: the node is counted out now and then, but records have their turn."""
+@pytest.mark.parametrize("all_visits", [False, True])
+def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node, all_visits):
+    """A slow directory: the node is counted out now and then, but records have their turn. Slow storage: it looks."""
     answer = node.courier.answer
 
     def slowly(request):
-        node.clock.seconds += 12.0 if isinstance(request, Visit) and request.look else 0.0
+        node.clock.seconds += 12.0 if isinstance(request, Visit) and (request.look or all_visits) else 0.0
         return answer(request)
 
     node.courier = SimpleNamespace(answer=slowly)
@@ -124,7 +125,14 @@ def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node)
     while node.clock.seconds < end:
         node.turn()
         node.clock.seconds += 0.5
-    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    if all_visits:
+        assert [each.checkpoint.pin for each in node.world.found.values()] == [f"pins/{next(iter(pins(node)))}"]
+    else:
+        assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+
+
+def pins(node):
+    return [path.name for path in (node.run_dir / "pins").iterdir()]
 
 
 def test_a_loop_that_does_not_turn_is_unhealthy(node):

@@ -314,7 +314,7 @@ class NodePins:
         _, digest = key
         return digest[:12], self._life.incarnation
 
-    def clean(self, **_) -> None:
+    def clean(self) -> None:
         """Nothing is ever left half made."""
 
 
