@@ -30,6 +30,7 @@ _OLD_SECONDS: Final = 3600.0  # far more than the clocks of machines differ, whi
 
 _PINS: Final = "/pins"  # among families, of which none is named with a slash
 _MAKING: Final = "/making"  # likewise
+_MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 
 
 @dataclass(slots=True)
@@ -137,7 +138,8 @@ class Catalog:
         before, news = self._found, frozenset(self._affected)
         if news:
             self._merge(now)
-        self._note_reasons(_MAKING, self._unseen())
+        making = self._unseen()
+        self._note_reasons(_MAKING, [(f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)])
         if self._waiting is None:
             self._waiting = tuple(chain.from_iterable(self._reasons.values()))
         corrupt, self._untold = tuple(self._untold), []
@@ -153,6 +155,7 @@ class Catalog:
             before,
             news,
             self._discovery.order,
+            making=making,
         )
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
@@ -367,12 +370,11 @@ class Catalog:
         self._affected.clear()
         self._found, self._in_order = found, tuple(found.values())
 
-    def _unseen(self) -> list[tuple[str, str]]:
+    def _unseen(self) -> frozenset[str]:
         """Pins that some node makes of what this one does not see, as training deleted it before it looked."""
         if not self._held.making:
-            return []
-        unseen = self._held.making.difference(digest[:12] for _, digest in self._found)
-        return [(f"@{digest}", "a node is making a pin of it, or left one unfinished") for digest in sorted(unseen)]
+            return self._held.making
+        return self._held.making.difference(digest[:12] for _, digest in self._found)
 
     def _as_discovered(self, item: Found) -> Found:
         _, seen_at = self._discovery.order[item.checkpoint.key]

@@ -131,7 +131,8 @@ class Keeper:
             self._hold(look.by_key[key], wanted, wants.before, result, leaving=leaving)
         self._failing, self._to_copy = result.failing, result.to_copy
         self._fading = self._follow_copies(look, wants, result)
-        changes, copied = result.changes, frozenset(self._fading)
+        made = {("", digest) for digest in look.making if self.turns.goes_on(digest, self.clock.now())}
+        changes, copied = result.changes, frozenset(self._fading.keys() | made)
         seen = replace(look.changed(changes), before=self._shown, news=self._news | changes.keys(), copied=copied)
         self._shown, self._news = seen.by_key, set(changes)
         spent = self._give_up(look.broken, wants, leaving=leaving)

@@ -19,6 +19,11 @@ class _Copy:
     grew_at: float
     most: int = -1  # bytes
 
+    @property
+    def seconds(self) -> float:
+        """For how long it grew."""
+        return self.grew_at - self.began_at
+
 
 @dataclass(slots=True)
 class Turns:
@@ -44,13 +49,25 @@ class Turns:
 
     def is_mine(self, found: Found, *, before: int, now: float) -> bool:
         """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
-        key, copied = found.checkpoint.key, self.copied(found)
+        copied = self.copied(found)
+        copy = self._follow(found.checkpoint.key, copied, now)
+        patience = self.patience_seconds * (before + (copied is not None))
+        if copied is not None and copied >= sum(file.size for file in found.files):
+            patience += copy.seconds  # it is made durable, and checked: no slower than it was copied
+        return now >= copy.grew_at + patience
+
+    def goes_on(self, digest: str, now: float) -> bool:
+        """Whether some node is still copying what this one never saw, of which it knows 12 digits of the digest."""
+        if self._bytes is None:
+            self._bytes = self._read()
+        copied = self._bytes.get(digest)
+        copy = self._follow(("", digest), copied, now)
+        return copied is not None and now < copy.grew_at + self.patience_seconds + copy.seconds
+
+    def _follow(self, key: Key, copied: int | None, now: float) -> _Copy:
         self._asked.add(key)
         copy = self._copies.setdefault(key, _Copy(now, now))
         if copied is not None and copied > copy.most:
             copy.began_at = now if copy.most < 0 else copy.began_at
             copy.most, copy.grew_at = copied, now
-        patience = self.patience_seconds * (before + (copied is not None))
-        if copied is not None and copied >= sum(file.size for file in found.files):
-            patience += copy.grew_at - copy.began_at  # it is made durable, and checked: no slower than it was copied
-        return now >= copy.grew_at + patience
+        return copy

@@ -368,9 +368,12 @@ def test_a_pin_that_another_node_makes_of_what_is_gone_is_waited_for(new_catalog
     (pins / ".tmp-0123456789ab-11111111-2222222222222222").mkdir(parents=True)
     (pins / ".tmp-33333333333333ff").mkdir()
     catalog = new_catalog()
-    assert catalog.look().waiting == (("@0123456789ab", "a node is making a pin of it, or left one unfinished"),)
+    look = catalog.look()
+    assert look.waiting == (("@0123456789ab", "a node is making a pin of it, or left one unfinished"),)
+    assert look.making == {"0123456789ab"}
     shutil.rmtree(pins)
-    assert catalog.look().waiting == ()
+    look = catalog.look()
+    assert (look.waiting, look.making) == ((), frozenset())
 
 
 def test_being_deleted_is_not_corrupt(put, new_catalog, clock):

@@ -71,6 +71,20 @@ def test_what_no_look_asked_for_is_waited_for_anew(look):
     assert not look(50.0, before=1)
 
 
+def test_a_copy_of_what_was_never_seen_goes_on_as_long_as_it_grows(look):
+    """Then for as long as it may take to be made durable, as nobody knows its size."""
+    turns, now = look.turns, 0.0
+    for copied in (0, 10, 20, 30):
+        now += 8.0
+        turns.begin(lambda copied=copied: {"dddddddddddd": copied})
+        assert turns.goes_on("dddddddddddd", now)
+    for later, goes_on in ((33.0, True), (35.0, False)):
+        turns.begin(lambda: {"dddddddddddd": 30})
+        assert turns.goes_on("dddddddddddd", now + later) is goes_on
+    turns.begin(dict)
+    assert not turns.goes_on("dddddddddddd", now)
+
+
 @pytest.fixture
 def no_links(monkeypatch):
     """The checkpoints belong to another user, say; links within the state directory are granted."""

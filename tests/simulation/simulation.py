@@ -72,6 +72,7 @@ class Simulation:
         self.lives: list[Life] = []
         self.waiters: list = []  # kept to the end: one that is dropped would run its last lines at any moment
         self.violation: Violation | None = None
+        self.healed = False
         self.history: list[str] | None = [] if history else None
         self.hosts = [Host(self, spec) for spec in scenario.nodes]
 
@@ -111,7 +112,7 @@ class Simulation:
     def _heal(self) -> None:
         """Nothing goes wrong any more, and people start again what does not run."""
         self.note(lambda: "all faults are over")
-        self.hangs_until = 0.0
+        self.hangs_until, self.healed = 0.0, True
         for host in self.hosts:
             faults.heal(host)
             host.troubled_until = max(host.troubled_until, self.scheduler.now)
@@ -342,7 +343,8 @@ class Simulation:
         self.note(lambda: f"{life.name} ends: {exit_}")
         self.counts[f"exit: {exit_ if isinstance(exit_, int) else type(exit_).__name__}"] += 1
         self.referee.exited(life, exit_)
-        if not isinstance(exit_, NodeNameTakenError | StorageLostError | int):
+        restarts = not isinstance(exit_, NodeNameTakenError | StorageLostError | int)
+        if restarts or (isinstance(exit_, StorageLostError) and self.healed):  # by its supervisor, or by a person
             self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
 
     def violate(self, invariant: str, message: str) -> None:

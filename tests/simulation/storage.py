@@ -196,8 +196,6 @@ class NodeCatalog:
             self._accepted.add((content.key, None))
             found[content.key] = self._found(content, None)
         lying = set(found)
-        seen = {content.digest[:12] for content in (*self._disk.checkpoints.values(), *self._disk.pins.values())}
-        waiting += [(digest, "is being pinned") for digest, _ in self._disk.copies if digest not in seen]
         for folder, content in self._disk.pins.items():
             if is_bad(content, node) and (content.key, folder) not in self._accepted:
                 waiting.append((folder, "unusable pin"))
@@ -209,7 +207,9 @@ class NodeCatalog:
         self._discovery.add(found.values(), self._before, lying, now)
         self._before = found
         ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
-        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken))
+        making = frozenset(digest for digest, _ in self._disk.copies).difference(digest[:12] for _, digest in found)
+        waiting += [(digest, "is being pinned") for digest in sorted(making)]
+        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken), making=making)
 
     def ordered(self, content: Content, other: Content) -> bool:
         """Whether one look found both and put the other behind it, as its step is higher."""
