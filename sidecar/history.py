@@ -81,6 +81,11 @@ class History:
         """Checkpoints that were evaluated."""
         return self.totals.checkpoints["evaluated"]
 
+    @property
+    def without_result(self) -> set[Key]:
+        """Checkpoints that were settled, and did not succeed after all, say under a corrected task."""
+        return self.settled.keys() - self.succeeded
+
     def apply(self, record: Plan | Outcome) -> list[Entry]:
         """Add the next record of the journal; returns the entries that it made."""
         made = self._open(record) if isinstance(record, Plan) else self._close(record)

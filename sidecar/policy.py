@@ -398,7 +398,6 @@ def _failed(view: View) -> int:
     """
     history = view.history
     return sum(
-        key not in history.succeeded
-        and (verdict == "corrupt" or bool({None, view.task} & history.failed_tasks.get(key, set())))
-        for key, verdict in history.settled.items()
+        history.settled[key] == "corrupt" or bool({None, view.task} & history.failed_tasks.get(key, set()))
+        for key in history.without_result
     )

@@ -100,7 +100,7 @@ class Held:
             folders = []
         except OSError as error:
             raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
-        self.making = frozenset(match[1] for entry in folders if (match := _MAKING.match(entry.name)))
+        self.making = frozenset(digest for entry in folders if (digest := being_made(entry.name)) is not None)
         return [entry for entry in folders if entry.name[0] != "."]
 
     def _read(self, folder: Path, now: float) -> Found:
@@ -125,3 +125,9 @@ class Held:
     def _found(self, checkpoint: Checkpoint, folder: Path, files: tuple[File, ...], now: float) -> Found:
         checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
         return Found(checkpoint, folder, written_at(files), now, files)
+
+
+def being_made(name: str) -> str | None:
+    """The first 12 digits of the digest of what a folder is to hold; None if it is no pin in the making."""
+    match = _MAKING.match(name)
+    return match[1] if match else None

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.found import Found
-from sidecar.checkpoints.held import PIN_RECORD
+from sidecar.checkpoints.held import PIN_RECORD, being_made
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.single import verify
 from sidecar.errors import (
@@ -131,8 +131,7 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
     """How far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
     copied: dict[str, int] = {}
     for folder in _folders(pins_dir):
-        if folder.name.startswith(_TEMPORARY):
-            digest, _, _ = folder.name.removeprefix(_TEMPORARY).partition("-")
+        if (digest := being_made(folder.name)) is not None:
             copied[digest] = max(copied.get(digest, 0), sum(stat.st_size for stat in _stats(folder)))
     return copied
 

@@ -36,7 +36,7 @@ def as_json(run: str, found: Standing) -> dict[str, Any]:
         "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(found), "phase": found.phase},
         "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
         "evaluated": len(history.succeeded),
-        "settled": len(history.settled.keys() - history.succeeded),
+        "settled": len(history.without_result),
         "verdicts": found.verdicts,
         "pending": [each.name for each in found.queue],
         "queue": [

@@ -66,7 +66,7 @@ class Standing:
     @property
     def verdicts(self) -> dict[str, int]:
         """How many checkpoints have come to which end, as it is now: a requeued one has come to none."""
-        ends = Counter(verdict for key, verdict in self.history.settled.items() if key not in self.history.succeeded)
+        ends = Counter(self.history.settled[key] for key in self.history.without_result)
         others = {verdict: ends[verdict] for verdict in ("failed", "skipped", "vanished", "corrupt")}
         return {"evaluated": len(self.history.succeeded)} | others
 

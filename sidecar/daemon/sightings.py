@@ -31,7 +31,7 @@ class Sightings:
     unwanted: set[Key] | None = None  # there before the start; None: no look yet
     no_room: Mapping[Key, str] = field(default_factory=dict)
     done: bool = False  # the trainer's marker says that it saved its last checkpoint
-    finds: int = 0  # looks that found or lost something
+    _finds: int = 0  # looks that found or lost something
     reopened: int = 0  # how often a checkpoint that was settled may have become one that is not
     _broken: dict[Key, Settlement] = field(default_factory=dict)  # told as corrupt, settled or not
     # Vanished, unless the next look finds them after all; and when they were discovered.
@@ -85,7 +85,7 @@ class Sightings:
             lost = history.unsettled((key for key in gone if key not in held), task)
             self._miss(here, lost, new, given_up, history, task, now)
         self.found, self._look = here, replace(look, before=None)
-        self.finds += bool(news)
+        self._finds += bool(news)
         self._news |= news
         self._note_incomplete(look, now)
         self.missing = look.missing
@@ -199,7 +199,7 @@ class Sightings:
 
     def relevant(self, history: History, task: str | None) -> list[Checkpoint]:
         """Those that need an evaluation or are pinned: the rest is looked through only when something has changed."""
-        state = self.finds, history.through, history.open is None, task, self.done
+        state = self._finds, history.through, history.open is None, task, self.done
         if self._chosen_in != state:
             among: Iterable[Key] = self.found
             if self._chosen_for == (task, self.reopened):  # what was settled is settled still

@@ -43,9 +43,7 @@ class Turns:
 
     def copied(self, found: Found) -> int | None:
         """Bytes that some node has copied of it so far; None: none is at it."""
-        if self._bytes is None:
-            self._bytes = self._read()
-        return self._bytes.get(found.checkpoint.digest[:12])
+        return self._bytes_of(found.checkpoint.digest[:12])
 
     def is_mine(self, found: Found, *, before: int, now: float) -> bool:
         """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
@@ -58,11 +56,14 @@ class Turns:
 
     def goes_on(self, digest: str, now: float) -> bool:
         """Whether some node is still copying what this one never saw, of which it knows 12 digits of the digest."""
-        if self._bytes is None:
-            self._bytes = self._read()
-        copied = self._bytes.get(digest)
+        copied = self._bytes_of(digest)
         copy = self._follow(("", digest), copied, now)
         return copied is not None and now < copy.grew_at + self.patience_seconds + copy.seconds
+
+    def _bytes_of(self, digest: str) -> int | None:
+        if self._bytes is None:
+            self._bytes = self._read()
+        return self._bytes.get(digest)
 
     def _follow(self, key: Key, copied: int | None, now: float) -> _Copy:
         self._asked.add(key)

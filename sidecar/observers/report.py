@@ -94,7 +94,7 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "newest_checkpoint": status.newest
         and {"step": status.newest.step, "written_at": timestamp(status.newest.written_at)},
         "evaluated": len(history.succeeded),
-        "settled": len(history.settled.keys() - history.succeeded),
+        "settled": len(history.without_result),
         "group_size": status.group_size,
         "groups_formed": status.groups_formed,
         "members": dict(status.members),
