@@ -69,9 +69,8 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names in it, sorted."""
-        with self._telling(""):
-            with os.scandir(self.descriptor) as entries:
-                return sorted(entry.name for entry in entries)
+        with self._telling(""), os.scandir(self.descriptor) as entries:
+            return sorted(entry.name for entry in entries)
 
     def stat(self, name: str) -> os.stat_result:
         """Return what stands under a name; a link is not followed."""
