@@ -145,7 +145,7 @@ def test_a_failed_replacement_keeps_the_old_content(storage, monkeypatch):
     """Whole or not at all."""
     storage.replace("members/x", b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "replace", failing(errno.EIO))
+        patch.setattr(module.os, "rename", failing(errno.EIO))
         with pytest.raises(StorageError, match="cannot write"):
             storage.replace("members/x", b"new")
     assert storage.read("members/x") == b"old"
@@ -191,7 +191,7 @@ def test_a_filesystem_that_cannot_sync_folders_is_good_enough(storage, monkeypat
 def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, stale, answers):
     """NFS calls such a file stale: that is no failure, unless it goes on."""
     storage.replace("members/x", b"data")
-    real, left = module._read_all, [stale]
+    real, left = module.read_from, [stale]
 
     def read(*args):
         if left[0]:
@@ -199,7 +199,7 @@ def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, st
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(*args)
 
-    monkeypatch.setattr(module, "_read_all", read)
+    monkeypatch.setattr(module, "read_from", read)
     if answers:
         assert storage.read("members/x") == b"data"
     else:
@@ -211,7 +211,7 @@ def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
     """What stands in the way is named, with the remedy."""
     put("plans", b"")
     for use in (storage.read, lambda path: storage.create(path, b"")):
-        with pytest.raises(StorageError, match=r"plans/1: Not a directory; .* move it away"):
+        with pytest.raises(StorageError, match=r"plans/1: Not a directory \(.*/plans\); .* move it away"):
             use("plans/1")
     with pytest.raises(StorageError, match="cannot list"):
         storage.names("plans")
@@ -220,7 +220,7 @@ def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
 def test_a_folder_in_the_place_of_a_file_is_explained(storage):
     """The other way round."""
     storage.create("plans/1/x", b"")
-    with pytest.raises(StorageError, match=r"plans/1: Is a directory; .* move it away"):
+    with pytest.raises(StorageError, match=r"plans/1: it is a folder, .*; move it away"):
         storage.read("plans/1")
 
 
@@ -237,7 +237,7 @@ def test_a_daemon_killed_before_the_link_leaves_no_record(storage):
 def test_a_daemon_killed_before_the_rename_leaves_its_last_heartbeat(storage):
     """A torn heartbeat is never visible after a kill."""
     storage.replace("members/x", b"before")
-    run_until_killed(storage.root, "replace", "replace('members/x', b'dead')")
+    run_until_killed(storage.root, "rename", "replace('members/x', b'dead')")
     assert storage.read("members/x") == b"before"
 
 
