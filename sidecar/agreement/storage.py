@@ -210,7 +210,7 @@ class PosixStorage:
                 reason, remedy = str(error.strerror), "move it away"
             elif error.errno in (errno.EACCES, errno.EPERM):
                 may = "read it" if verb in ("read", "list", "sync") else "write there"
-                remedy = f"let the user with id {os.getuid()}, as whom this daemon runs, {may}"
+                remedy = f"let the user with id {os.geteuid()}, as whom this daemon runs, {may}"
             else:
                 remedy = _REMEDIES.get(error.errno or 0, "look at the storage that holds it")
             at = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
