@@ -74,6 +74,7 @@ class NodeStorage:
         def effect() -> None:
             before = self._disk.files.get(path)
             self._disk.replace(path, data)
+            self._disk.written[path] = self._simulation.scheduler.now
             if is_journal(path) and before is None:
                 self._simulation.appeared(path, data, self._life)
             elif is_journal(path):
@@ -105,6 +106,19 @@ class NodeStorage:
             return found
 
         return list(self.call(effect))
+
+    def modified(self, folder: str) -> dict[str, float]:
+        """As `Storage.modified`."""
+        disk = self._disk
+        return self.call(lambda: {name: disk.written.get(f"{folder}/{name}", 0.0) for name in disk.names(folder)})
+
+    def remove(self, path: str) -> None:
+        """As `Storage.remove`."""
+        self._host.cache.pop(path, None)
+        self.call(lambda: self._disk.drop(path), writes=True)
+
+    def sweep(self, folder: str, before: float) -> None:
+        """As `Storage.sweep`: nothing is left unfinished here."""
 
     def is_done(self) -> bool:
         """As `files.is_there` of the trainer's marker, which nobody sees before what was saved before it."""
