@@ -7,6 +7,7 @@ that was sent by a daemon that died since may still be carried out.
 
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
+from sidecar.daemon.retention import Tidied
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import JOURNAL, Content, Disk
@@ -338,11 +339,15 @@ class NodeSaves:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
-    def tidy(self, tidying) -> dict[str, int]:
+    def tidy(self, tidying) -> Tidied:
         """As `Saves.tidy`."""
-        if tidying.drop:
-            self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
-        return dict.fromkeys(tidying.measure, 1)
+        sizes = dict.fromkeys(tidying.measure, 1)
+        try:
+            if tidying.drop:
+                self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        except StorageError as error:
+            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
+        return Tidied(sizes)
 
 
 def is_bad(content: Content, node: str) -> bool:
