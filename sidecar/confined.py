@@ -227,6 +227,10 @@ def _reject_other(mode: int) -> None:
 
 def _one(name: str) -> str:
     """Return a name that is one component; records are not trusted, and neither are the names in them."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        encoded = b""
+    if encoded in (b"", b".", b"..") or b"/" in encoded or b"\0" in encoded:
         raise OSError(errno.EINVAL, "it is not the name of a file", name)
     return name
