@@ -155,7 +155,13 @@ def evaluate(
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
     once = Once(
-        make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds, settings.save_weights
+        make_join(settings),
+        found,
+        str(path),
+        save_to.absolute(),
+        settings.plan_cap_seconds,
+        settings.save_weights,
+        (save_dir or settings.run_dir).absolute(),
     )
     workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
     with shown_progress() as show:

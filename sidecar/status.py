@@ -49,3 +49,5 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     pins_bytes: int = 0
     saves_bytes: int = 0
+    unknown: tuple[str, ...] = ()  # entries of shared storage that this node cannot read now, as sentences: the first
+    unknown_count: int = 0  # and of how many

@@ -16,7 +16,7 @@ from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
 from sidecar.daemon.pinner import Pinner
-from sidecar.daemon.retention import Tidying
+from sidecar.daemon.retention import Tidied, Tidying
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.wants import Wanted, Wants
@@ -111,8 +111,8 @@ class Keeper:
             again = () if self._clean_at else (now + _CLEAN_AGAIN_SECONDS,)
             self._clean_at = (*again, now + _CLEAN_SECONDS)
 
-    def tidy(self, tidying: Tidying) -> Mapping[str, int]:
-        """Remove what is no longer kept; returns the bytes of what is to be measured."""
+    def tidy(self, tidying: Tidying) -> Tidied:
+        """Remove what is no longer kept, measure what is; never raises: nothing rests on it."""
         return self.saves.tidy(tidying)
 
     def look(self, wants: Wants, *, leaving: bool) -> Sight:

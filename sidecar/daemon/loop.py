@@ -232,9 +232,11 @@ class Daemon:
 
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
-        if answer.error is None:
-            self.retention.done(visit.tidying, answer.saves_bytes)
+        if answer.tidied is not None:
+            for folder in self.retention.done(visit.tidying, answer.tidied, now):
+                self._notices.left(folder, answer.tidied.failed[folder])
             world.saves_bytes = self.retention.bytes
+        self._notices.trouble(answer.trouble)
         if answer.more:
             self._next_visit = now
         elif not world.caught_up:

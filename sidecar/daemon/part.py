@@ -85,7 +85,8 @@ class Part:
                     replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
                 )
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
-            self.workers.evaluate(replace(self.evaluate, path=path, save_to=str(folder)), member.worker, now)
+            command = replace(self.evaluate, path=path, save_to=str(folder), save_root=str(self.run_dir))
+            self.workers.evaluate(command, member.worker, now)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
         """Learn what an own worker reports."""

@@ -22,6 +22,7 @@ from sidecar.status import Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
+_UNKNOWN_TOLD: Final = 20
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -69,6 +70,7 @@ class World:
     _looked_at: float = 0.0  # and the newest with a look
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
+    _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
 
     def __post_init__(self) -> None:
@@ -110,6 +112,7 @@ class World:
         self._met_at = now
         self._freshness.wrote(own, now)
         self._freshness.observe(others, now)
+        self._unknown_members = others.unknown
         if (waiting := self._all_waiting()) != self._waiting:
             self._waiting, self._waiting_since = waiting, now
 
@@ -274,6 +277,8 @@ class World:
             workers=workers,
             pins_bytes=self.pins_bytes,
             saves_bytes=self.saves_bytes,
+            unknown=self._unknown_members[:_UNKNOWN_TOLD],
+            unknown_count=len(self._unknown_members),
         )
 
     def publishes(self, now: float) -> bool:

@@ -96,7 +96,7 @@ def evaluate(
                 "metrics": evaluator.layout(),
             },
         )
-    with Saves(Path(command.save_to)) as saves:
+    with Saves(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
         with phase("evaluate", "evaluate"):
             saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
             states = evaluator.evaluate(progress.tick, saves.keep)
