@@ -106,6 +106,12 @@ def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
         raise StorageError(f"cannot unpin {checkpoint.name} in {pins_dir}: {_reason(checkpoint, error)}") from error
 
 
+def remove(name: str, pins_dir: Path) -> None:
+    """Remove what was left of a pin in the making, or of one that was being removed. Raises OSError."""
+    with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
+        pins.remove(name)
+
+
 def _remove_in_place(name: str, pins: Folder) -> None:
     """Remove a pin where a full disk has no room for its other name: what it is goes first, its name last."""
     with pins.folder(name) as folder, contextlib.suppress(FileNotFoundError):

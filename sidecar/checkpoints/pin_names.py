@@ -22,7 +22,7 @@ _LIFE: Final = secrets.token_hex(4)  # of this process
 
 def is_pin(name: str) -> bool:
     """Return whether a folder of that name is a pin: `ckpt-5@0123456789ab`."""
-    return "@" in name and not name.startswith(".")
+    return not name.startswith(".")
 
 
 def is_temporary(name: str) -> bool:

@@ -48,10 +48,7 @@ def _ask(entry: Entry, found: Found, place: Path) -> Answer:
     again = False
     while True:
         try:
-            if entry is Entry.PIN:
-                is_there = _is_pinned(found, place)
-            else:
-                is_there = _lies_in(found, place)
+            is_there = _is_pinned(found, place) if entry is Entry.PIN else _lies_in(found, place)
         except OSError as error:
             match meaning(entry, error, again=again):
                 case Meaning.RETRY:

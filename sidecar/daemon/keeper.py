@@ -11,7 +11,7 @@ from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.found import Found, Look
-from sidecar.checkpoints.presence import Presence
+from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.room import Room
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
@@ -85,8 +85,11 @@ class Keeper:
             self.turns,
             self.clock,
             self.corrupt_after_seconds,
-            lambda found: self.catalog.ask(found),
+            self._ask,
         )
+
+    def _ask(self, found: Found) -> Answer:
+        return self.catalog.ask(found)
 
     def has_no_place(self) -> bool:
         """Whether the state directory lies in a checkpoint directory that is not there yet, and must not create it."""
@@ -119,6 +122,7 @@ class Keeper:
         result = self._pinning.let_go(look, wants, chosen.wanted, leaving=leaving)
         self.turns.begin(self.pinner.bytes_copied)
         self._pinning.hold(look, chosen.concerned, chosen.wanted, wants.before, result)
+        self._lost += result.lost
         self._fading = self._follow_copies(look, wants, result)
         made = {("", digest) for digest in look.making if self.turns.goes_on(digest, self.clock.now())}
         seen = replace(
@@ -132,7 +136,7 @@ class Keeper:
         )
         self._shown, self._news = seen.by_key, set(result.changes)
         pins_bytes = self._measure_pins(seen)
-        given_up, self._lost = (*self._lost, *result.lost), []
+        given_up, self._lost = tuple(self._lost), []
         problem = self.watch.problem if self.watch is not None else None
         return Sight(seen, given_up, pins_bytes, problem, result.no_room, done)
 
@@ -143,6 +147,7 @@ class Keeper:
         """
         look = self._look(at_all=False)
         result = self._pinning.let_go(look, wants, self._choose(look, wants).wanted, leaving=False)
+        self._lost += result.lost
         self._news |= result.changes.keys()
 
     def _look(self, *, at_all: bool) -> Look:
@@ -214,7 +219,7 @@ class Keeper:
                 fading[key] = found
                 result.waiting.append((found.checkpoint.name, "it was deleted, and is still being copied"))
             elif key in self._fading:
-                result.lost.append(settlement(found, "vanished", "it was deleted before it was copied"))
+                self._lost.append(settlement(found, "vanished", "it was deleted before it was copied"))
         return fading
 
     def _measure_pins(self, look: Look) -> int | None:

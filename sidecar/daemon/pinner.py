@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sidecar.checkpoints.found import Found
-from sidecar.checkpoints.pin import pin, unpin
+from sidecar.checkpoints.pin import pin, remove, unpin
 from sidecar.checkpoints.pins_usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
 from sidecar.clock import Clock, SystemClock
-from sidecar.confined import open_folder
 from sidecar.daemon.leftovers import Leftovers
 from sidecar.daemon.threads import turns_of
 from sidecar.errors import StorageError
@@ -125,12 +124,8 @@ class Pinner:
         self._leftovers.observe(in_the_making(self.pins), now)
         self._idle = self._leftovers.idle(now, patience)
         for name in self._leftovers.abandoned(now, patience):
-            with (
-                contextlib.suppress(OSError),
-                open_folder(self.pins.parent) as state,
-                state.folder(self.pins.name) as pins,
-            ):
-                pins.remove(name)
+            with contextlib.suppress(OSError):
+                remove(name, self.pins)
 
     def _begin(self, found: Found, *, copies: bool) -> _Work:
         def run() -> None:

@@ -17,7 +17,7 @@ from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.wants import Wanted, Wants
 from sidecar.errors import (
-    ChecksumError,
+    CheckpointError,
     IncompleteError,
     MustCopyError,
     NoRoomError,
@@ -54,7 +54,7 @@ class Pauses:
 
     def why_not(self, name: str, now: float) -> str | None:
         """Return why it is not to be tried now; None: it is."""
-        tries, until, why = self._failed.get(name, (0, now, ""))
+        _, until, why = self._failed.get(name, (0, now, ""))
         return why if now < until else None
 
     def fail(self, name: str, why: str, now: float) -> None:
@@ -125,7 +125,7 @@ class Pinning:
         settled = {}
         for name in look.unclaimed - kept:
             meant = {key: Found(Checkpoint(*key, None, ""), Path(), 0.0, 0.0) for key in wants.known_as(name)}
-            if meant and not wants(meant).keep.intersection(meant):
+            if meant and not wants(meant).keep & meant.keys():
                 settled[name] = next(iter(meant.values())).checkpoint
         return settled
 
@@ -174,30 +174,18 @@ class Pinning:
     def _hold(self, found: Found, before: int, result: Result, *, is_first: bool) -> bool:
         """Pin it and note what came of it; returns whether it is pinned."""
         key, name, now = found.checkpoint.key, found.checkpoint.folder, self.clock.now()
-        if (why := self._holding.why_not(name, now)) is not None:
-            result.failed[name] = why
-            return False
-        if (why := self._reading.why_not(name, now)) is not None:
-            result.unknown[name] = why
-            return False
+        for pauses, told in ((self._holding, result.failed), (self._reading, result.unknown)):
+            if (why := pauses.why_not(name, now)) is not None:
+                told[name] = why
+                return False
         try:
             pinned = self._pin(found, before, result, is_first=is_first)
         except MustCopyError:
             result.to_copy.add(key)
         except NoRoomError as error:
             result.no_room[key] = str(error)
-        except ChecksumError as error:
-            reason = settlement(found, "corrupt", error)
-            self.damaged[key] = contents(found.files), reason
-            result.lost.append(reason)
-            result.changes[key] = None
-        except VanishedError as error:
-            self._note_vanished(found, error, result)
-        except UnreadableError as error:
-            self._reading.fail(name, str(error), now)
-            result.unknown[name] = str(error)
-        except IncompleteError as error:  # it changed while it was pinned: the next look finds what it became
-            self._note_changed(found, error, result)
+        except CheckpointError as error:
+            self._note_trouble(found, error, result)
         except (StorageError, OSError) as error:
             self._holding.fail(name, str(error), now)
             result.failed[name] = str(error)
@@ -208,6 +196,22 @@ class Pinning:
             if key in self._failing:
                 result.failing[key] = self._failing[key]  # it is tried again, which takes more than one look
         return False
+
+    def _note_trouble(self, found: Found, error: CheckpointError, result: Result) -> None:
+        """Note what reading its files brought."""
+        key, name = found.checkpoint.key, found.checkpoint.folder
+        if isinstance(error, VanishedError):
+            self._note_vanished(found, error, result)
+        elif isinstance(error, UnreadableError):
+            self._reading.fail(name, str(error), self.clock.now())
+            result.unknown[name] = str(error)
+        elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next look finds what it became
+            self._note_changed(found, error, result)
+        else:
+            reason = settlement(found, "corrupt", error)
+            self.damaged[key] = contents(found.files), reason
+            result.lost.append(reason)
+            result.changes[key] = None
 
     def _note_vanished(self, found: Found, error: VanishedError, result: Result) -> None:
         """Its files were not there. Only they themselves, asked by name, can say that it is gone."""

@@ -63,7 +63,7 @@ class Turns:
     def anything_goes_on(self, now: float) -> bool:
         """Whether any node is still copying anything."""
         self._bytes_of("")
-        return any([self.goes_on(digest, now) for digest in self._bytes or ()])
+        return bool([digest for digest in self._bytes or () if self.goes_on(digest, now)])
 
     def _bytes_of(self, digest: str) -> int | None:
         if self._bytes is None:
