@@ -3,11 +3,13 @@ import errno
 import io
 import os
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
 
 from sidecar.checkpoints import gather as gather_module
+from sidecar.checkpoints import pin as pin_module
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.pin import pin, unpin
 from sidecar.checkpoints.pin_names import PIN_RECORD
@@ -231,6 +233,57 @@ def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatc
     assert all(one.checkpoint.pin is None for one in new_catalog().look().found)
     (left,) = listed(pins)
     assert left.startswith(".tmp-")
+
+
+@pytest.mark.parametrize(("call", "code"), [("rename", errno.ENOENT), ("mkdir", errno.EEXIST), ("link", errno.EEXIST)])
+def test_requests_that_are_sent_twice_leave_nothing(found, pins, monkeypatch, call, code):
+    """NFS: the first was carried out and its answer was lost, so the second finds it done, and says so."""
+    original = getattr(os, call)
+
+    def twice(*arguments, **settings):
+        original(*arguments, **settings)
+        raise OSError(code, os.strerror(code))
+
+    pins.parent.mkdir(parents=True)
+    monkeypatch.setattr(os, call, twice)
+    pinned = pin(found, pins)
+    assert listed(pins) == [found.checkpoint.folder]
+    assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
+    unpin(pinned.checkpoint, pins)
+    assert listed(pins) == []
+
+
+def test_one_that_is_removed_while_it_is_made_begins_anew(found, pins, monkeypatch):
+    """By a node that took it for left over: nobody is told that the checkpoint vanished."""
+    copy = gather_module._copy
+
+    def removed(*args):
+        (folder,) = pins.iterdir()
+        shutil.rmtree(folder)
+        return copy(*args)
+
+    monkeypatch.setattr(gather_module, "_copy", removed)
+    with pytest.raises(StorageError, match="begins anew"):
+        pin(found, pins)
+    assert listed(pins) == []
+
+
+def test_a_pin_in_the_making_is_touched(found, pins, monkeypatch):
+    """Others see that its maker lives, though nothing of it grows while all is compared."""
+    monkeypatch.setattr(pin_module, "TOUCH_SECONDS", 0.01)
+    seen = set()
+
+    def compare(*_):
+        (folder,) = pins.iterdir()
+        for _ in range(1000):
+            seen.add(folder.stat().st_mtime_ns)
+            if len(seen) > 3:
+                return
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(TfObject, "check", compare)
+    pin(found, pins, check=True)
+    assert len(seen) > 3
 
 
 def test_bytes(found, root, pins):
