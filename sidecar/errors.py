@@ -64,6 +64,10 @@ class IncompleteError(CheckpointError):
     retryable = True
 
 
+class UnreadableError(IncompleteError):
+    """Storage does not let this node read the checkpoint now: that says nothing about the checkpoint."""
+
+
 class CorruptError(CheckpointError):
     """The checkpoint's own structure contradicts itself and will not get better."""
 

@@ -157,6 +157,10 @@ class AllAlike:
         keys = frozenset(found) if self.version else frozenset()
         return Wanted(keys, keys)
 
+    def known_as(self, _):
+        """As `Wants`."""
+        return []
+
 
 class Node:
     """One node: a daemon, its courier and its worker processes, all of them turned by hand.

@@ -4,6 +4,7 @@ So storage that hangs blocks this thread and nothing else. It carries out what i
 with the journal and the members; what lies in folders is the keeper's. Whatever goes wrong is part of the answer.
 """
 
+import errno
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -89,6 +90,12 @@ class Answer:
     error: SidecarError | None = None
 
 
+def _is_full(error: StorageError) -> bool:
+    """Whether it is for want of room that nothing can be written, or as the storage can only be read now."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
 @dataclass(slots=True)
 class Courier:
     """Owns storage: agreement and checkpoints on one side, two queues on the other."""
@@ -170,7 +177,12 @@ class Courier:
         assert self._journal is not None
         assert self._members is not None
         self._check_place(self._journal.run)
-        self._members.write(visit.heartbeat)
+        try:
+            self._members.write(visit.heartbeat)
+        except StorageError as error:
+            if _is_full(error):
+                self._make_room(visit)
+            raise
         more = self._read_on() == _RECORDS_PER_ANSWER
         trouble = [self._write_view()]
         if visit.snapshot is not None:
@@ -187,6 +199,11 @@ class Courier:
             return replace(answer, error=error)
         except OSError as error:
             return replace(answer, error=StorageError(f"shared storage failed: {error}"))
+
+    def _make_room(self, visit: Visit) -> None:
+        """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
+        if self._read_on() == 0 and visit.look:
+            self.keeper.let_go(visit.wants)
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""

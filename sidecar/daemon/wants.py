@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sidecar.checkpoints.found import Found
 from sidecar.history import History
-from sidecar.records import Key
+from sidecar.records import Checkpoint, Key
 from sidecar.selection import Selection
 
 
@@ -69,3 +69,9 @@ class Wants:
             hold |= wanted
             keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
         return Wanted(hold, keep, undecided)
+
+    def known_as(self, folder: str) -> list[Key]:
+        """Return the checkpoints that the journal settled and whose pins are named so."""
+        digest = folder.rpartition("@")[2]
+        keys = {*self.history.settled, *self.history.succeeded}
+        return [key for key in keys if key[1].startswith(digest) and Checkpoint(*key, None, "").folder == folder]

@@ -8,7 +8,7 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import catalog, held, pin
+from sidecar.checkpoints import gather, judging, pin_reading
 from sidecar.errors import IncompleteError
 from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
@@ -103,8 +103,8 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(catalog, "as_checkpoint", nameless)
-    monkeypatch.setattr(held, "as_checkpoint", nameless)
+    monkeypatch.setattr(judging, "as_checkpoint", nameless)
+    monkeypatch.setattr(pin_reading, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2, 3]}
@@ -161,23 +161,26 @@ def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
 
 
 def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
-    """A bad block: those after it are held and evaluated, and it is given up once that has lasted."""
-    node, open_file = new_node(), pin.open_file
+    """A bad block: those after it are held and evaluated. It is no verdict, however long it lasts, and it may heal."""
+    node, open_file = new_node(), gather.open_file
 
     def refused(folder, name):
         if name == "ckpt-5.index":
             raise OSError(errno.EIO, "Input/output error")
         return open_file(folder, name)
 
-    monkeypatch.setattr(pin, "open_file", refused)
+    monkeypatch.setattr(gather, "open_file", refused)
     save(node.checkpoint_dir, 5)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(10, node)
     assert ends(node) == {"succeeded": [6]}
-    assert "cannot be read" in str(node.world.sightings._told_waiting)
     pass_time(100, node)
-    assert ends(node) == {"succeeded": [6], "corrupt": [5]}
-    assert node.exited is None
+    assert ends(node) == {"succeeded": [6]}
+    ((name, why),) = node.world.sightings._look.unknown.items()
+    assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
+    monkeypatch.setattr(gather, "open_file", open_file)
+    pass_time(40, node)
+    assert ends(node) == {"succeeded": [6, 5]}
 
 
 def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
@@ -187,7 +190,7 @@ def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
 
     def copy(found, *_, **__):
         threading.Event().wait(0.02)
-        raise IncompleteError(f"{found.checkpoint.name} cannot be read: Input/output error")
+        raise IncompleteError(f"{found.checkpoint.name} has other content than when it was found")
 
     pinner.make, pinner.patience_seconds = copy, 0.0
     save(node.checkpoint_dir, 5)

@@ -7,6 +7,7 @@ that was sent by a daemon that died since may still be carried out.
 
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
+from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.daemon.retention import Tidied
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
@@ -226,6 +227,15 @@ class NodeCatalog:
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
         return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken), making=making)
 
+    def ask(self, found: Found) -> Answer:
+        """As `Catalog.ask`."""
+
+        def effect() -> bool:
+            key, disk = found.checkpoint.key, self._disk
+            return any(content.key == key for content in (*disk.checkpoints.values(), *disk.pins.values()))
+
+        return Answer(Presence.THERE if self._life.storage.call(effect) else Presence.GONE)
+
     def ordered(self, content: Content, other: Content) -> bool:
         """Whether one look found both and put the other behind it, as its step is higher."""
         (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
@@ -329,8 +339,12 @@ class NodePins:
         _, digest = key
         return digest[:12], self._life.incarnation
 
-    def clean(self) -> None:
+    def clean(self, *_) -> None:
         """Nothing is ever left half made."""
+
+    def hanging(self) -> dict[str, str]:
+        """Nothing ever hangs alone."""
+        return {}
 
 
 class NodeSaves:
