@@ -49,3 +49,7 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     pins_bytes: int = 0
     saves_bytes: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
+    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`
+    unknown: tuple[str, ...] = ()  # which checkpoints cannot be read here now, and why; no more than some
+    unknown_count: int = 0  # how many there are

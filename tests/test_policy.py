@@ -370,7 +370,8 @@ def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
         (["task_error"] * 2 + ["stalled"] * 9, None),
         (["an unknown kind"] * 10, "failed"),
         (["vanished"] * 2, None),
-        (["stalled", *["vanished"] * 3], "vanished"),
+        (["vanished"] * 9, None),
+        (["stalled", *["vanished"] * 9], "failed"),
         (["corrupt"] * 2, None),
         (["corrupt"] * 3, "corrupt"),
     ],
@@ -387,11 +388,31 @@ def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdi
         assert settlement.task == ("t" if verdict == "failed" else None)
 
 
-@pytest.mark.parametrize("kind", ["corrupt", "vanished"])
-def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
-    """One may have a bad cable or a stale mount; the second makes it certain."""
-    action = decided(history=failures(kind, kind, nodes=("n1", "n2")))
-    assert action.settles[0].verdict == kind
+def test_two_nodes_that_find_a_checkpoint_corrupt_are_believed():
+    """One may have a bad cable; the second makes it certain."""
+    action = decided(history=failures("corrupt", "corrupt", nodes=("n1", "n2")))
+    assert action.settles[0].verdict == "corrupt"
+
+
+def test_one_node_that_finds_a_checkpoint_corrupt_is_not_believed_while_others_are_there():
+    """However often, as with a min_workers that leaves nobody out; after max_losses it failed, on that node."""
+    there, rules = [node("n1"), node("n2")], Rules(min_workers=2)
+    seen = {"members": there, "now": NOW + 1000}
+    assert decided(rules, history=failures(*["corrupt"] * 9, nodes=("n2",)), **seen).checkpoint == A
+    (settlement,) = decided(rules, history=failures(*["corrupt"] * 10, nodes=("n2",)), **seen).settles
+    assert (settlement.verdict, settlement.reason) == ("failed", "corrupt: because (10 attempts, failed on n2)")
+
+
+def test_what_this_node_finds_whole_never_ends_as_vanished():
+    """Nodes that do not see it are left out; when all have lost it too often it failed, and their names are told."""
+    there = [node("n1"), node("n2"), node("n3")]
+    two = failures("vanished", "vanished", nodes=("n2", "n3"))
+    action = decided(history=two, members=there, now=NOW + 1000)
+    assert (action.checkpoint, [member.node for member in action.members], action.settles) == (A, ["n1"], ())
+    many = failures(*["vanished"] * 10, nodes=("n2", "n3"))
+    (settlement,) = decided(history=many, members=there, now=NOW + 1000).settles
+    assert (settlement.verdict, settlement.task) == ("failed", "t")
+    assert settlement.reason.endswith("(10 attempts, failed on n2, n3)")
 
 
 def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
@@ -499,7 +520,9 @@ def test_nodes_that_lost_a_plan_are_left_out_while_enough_others_are_there():
     assert listed(decided(Rules(min_workers=3), history=lost, members=there)) == ["n1.i.1", "n2.i.1", "n3.i.1"]
     assert len(listed(decided(history=lost, members=there, found=[B]))) == 3
     blamed = failures("task_error", nodes=("n2",))
-    assert len(listed(decided(history=blamed, members=there))) == 3
+    assert listed(decided(history=blamed, members=there)) == ["n1.i.1", "n3.i.1"], "its data may be other data"
+    corrected = failures("task_error", nodes=("n2",), task="old")
+    assert len(listed(decided(history=corrected, members=there))) == 3
 
 
 # -- an open plan ----------------------------------------------------------------------------------------------------

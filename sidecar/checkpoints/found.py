@@ -39,7 +39,8 @@ class Look:
 
     `broken` are pins that cannot be read any more, and why; whether it stayed so for long enough to give them up.
     `copied` are gone, but some node is copying them still: they may yet be pinned. `making`: of what is pinned by some
-    node, and was never seen here, the first 12 digits of the digests.
+    node, and was never seen here, the first 12 digits of the digests. `unknown` is what this node cannot read now, by
+    `Checkpoint.folder`, and why: what was known of it before stands in `found` as it was.
 
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
     objects of the look before. `news` are the keys of what came, went or changed since `by_key` was `before`, and
@@ -58,6 +59,7 @@ class Look:
     order: Mapping[Key, tuple[float, float]] = field(default_factory=dict, compare=False)
     copied: frozenset[Key] = frozenset()
     making: frozenset[str] = frozenset()
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):

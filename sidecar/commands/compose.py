@@ -140,7 +140,8 @@ def make_daemon(
     )
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
     rules = make_rules(settings)
-    world = World(identity, settings.lease_seconds, Sightings(rules.selection, settings.start == "new"))
+    sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
+    world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
     return Daemon(
         world,
         rules,
