@@ -322,7 +322,8 @@ class Daemon:
     def _tend(self, crew: Crew, now: float) -> None:
         for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
             if self._part is not None:
-                self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
+                report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
+                self._part.observe(overrun.worker, report, now)
         if (broken := self.world.broken_group(now)) is not None:
             crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         elif not crew.workers.keep_standby and (outgrown := self.world.outgrown_group(now)) is not None:
