@@ -435,6 +435,79 @@ def test_one_node_that_cannot_read_a_checkpoint_is_left_out(kind):
     assert [member.node for member in action.members] == ["n1", "n3"]
 
 
+# -- what other nodes see --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "settles"),
+    [
+        ("vanished", {}, True),
+        ("vanished", {"sees": (A.folder,)}, False),
+        ("vanished", {"sees": (B.folder,)}, True),
+        ("vanished", {"sees": (B.folder,), "sees_more": True}, False),
+        ("vanished", {"sees": (A.folder,), "state": "draining"}, True),
+        ("vanished", {"sees": (A.folder,), "task": "other"}, False),
+        ("corrupt", {}, True),
+        ("corrupt", {"sees": (A.folder,)}, False),
+        ("corrupt", {"sees": ("ckpt-1@of other bytes",)}, False),
+        ("corrupt", {"sees": ("ckpt-11@of other bytes",)}, True),
+        ("skipped", {"sees": (A.folder,)}, True),
+    ],
+)
+def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdict, told, settles):
+    """Its own disk or mount may be what is wrong."""
+    there = [node("n1", sees=(A.folder,)), node("n2", **told)]
+    there = [each for each in there if each.state == "ready"]  # as the world lists them
+    action = decided(found=[], given_up=[settled(A, verdict)], members=there)
+    assert isinstance(action, Propose) == settles
+
+
+def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
+    """One that takes part: it evaluates it. Others may never have their turn, so they are waited for a while only."""
+    gone = {"found": [], "given_up": [settled(A, "vanished")], "done": True}
+    there = [node("n1"), node("n2", sees=(A.folder,))]
+    assert isinstance(decided(**gone, members=there), Wait)
+    assert isinstance(decided(**gone, members=[there[0], replace(there[1], task="other")]), Stop)
+
+
+def test_what_this_node_cannot_read_is_left_to_others():
+    """It proposes neither it, nor anything because of it; at the end of a run that is told."""
+    seen = {"found": [A, B], "unreadable": frozenset({B.folder})}
+    assert decided(**seen).checkpoint == A
+    assert decided(Rules(queue="latest"), **seen) == replace(decided(), evaluated=0)
+    lost = failures(*["task_error"] * 3, what=B)
+    assert decided(**seen, history=lost).settles == ()
+    end = decided(found=[B], unreadable=seen["unreadable"], done=True)
+    assert isinstance(end, Stop)
+    assert "1 checkpoint(s) could not be read" in end.why
+
+
+def test_who_cannot_read_a_checkpoint_neither_goes_first_nor_evaluates_it():
+    """It takes its part in everything else."""
+    blind = [node("n1", unreadable=(A.folder,)), node("n2"), node("n3")]
+    assert listed(decided(node="n2", members=blind)) == ["n2.i.1", "n3.i.1"]
+    assert listed(decided(node="n2", members=blind, found=[B])) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+    late = decided(node="n1", members=blind, found=[B], undone_since=NOW)
+    assert (late.until, late.why) == (NOW + 20.0, "n2 proposes first")
+    needed = decided(Rules(min_workers=3), node="n2", members=blind)
+    assert listed(needed) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+
+
+def test_what_vanished_and_is_there_again_is_reopened():
+    """In the plan that evaluates something else, or in one of its own; unless the settings pass it over."""
+    history = fold(plan(1, None, settles=(settled(A, "vanished"), settled(B, "vanished"))))
+    action = decided(history=history, found=[C], returned=[A])
+    assert action.checkpoint == C
+    assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "requeued")]
+    assert [each.name for each in decided(history=history, found=[], returned=[A, B]).settles] == ["ckpt-1", "ckpt-2"]
+    latest = decided(Rules(queue="latest"), history=history, found=[], returned=[A, B])
+    assert [each.name for each in latest.settles] == ["ckpt-2"]
+    unread = decided(history=history, found=[], returned=[A], unreadable=frozenset({A.folder}))
+    assert isinstance(unread, Wait)
+    history.apply(plan(2, None, settles=latest.settles))
+    assert decided(history=history, found=[B]).checkpoint == B
+
+
 def test_a_final_failure_holds_for_that_task_only():
     """A corrected task gets its try."""
     history = fold(plan(1, None, settles=(settled(A, "failed", "old"),)))
@@ -655,11 +728,21 @@ def heartbeats(draw):
     return there
 
 
+VERDICTS = st.sampled_from(["vanished", "corrupt", "skipped"])
+
+
+def KEY(each):  # noqa: N802 - as STEPS
+    return each.key
+
+
 VIEWS = st.builds(
     view,
     history=histories(),
     members=heartbeats(),
     found=st.lists(st.builds(checkpoint, STEPS, pinned=st.booleans()), max_size=4, unique_by=lambda each: each.key),
+    given_up=st.lists(st.builds(settled, st.builds(checkpoint, STEPS), VERDICTS), max_size=2, unique_by=KEY),
+    returned=st.lists(st.builds(checkpoint, STEPS), max_size=1),
+    unreadable=st.frozensets(STEPS.map(lambda step: checkpoint(step).folder), max_size=2),
     unwanted=st.frozensets(STEPS.map(lambda step: checkpoint(step).key), max_size=2),
     draining=st.booleans(),
     ready_to_propose=st.booleans(),
@@ -701,6 +784,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     keys = [settlement.key for settlement in action.settles]
     assert len(keys) == len(set(keys))
     for_others = {each.key for each in action.settles if each.reason.startswith("pin_budget")}
+    for_others |= {each.key for each in action.settles if each.verdict == "requeued"}
     assert not any(seen.history.is_settled(key, seen.task) for key in keys if key not in for_others)
     assert action.settles or action.members or seen.draws_line
     if action.checkpoint is None:
