@@ -124,7 +124,7 @@ def left_out(workers: Sequence[Heartbeat], history: History, node: str | None, m
             count = history.losses[each.node, each.incarnation].count
             found[each.node] = LeftOut("losses", f"it lost {count} plans in a row: the next ones go without it")
         elif each.unreadable:
-            found[each.node] = LeftOut("unreadable", f"it cannot read {_some(each.unreadable)}: others evaluate that")
+            found[each.node] = LeftOut("unreadable", f"it cannot read {_some(each.unreadable)}")
     return found
 
 

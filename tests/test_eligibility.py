@@ -111,7 +111,7 @@ def test_who_is_left_out_is_told_with_the_reason():
         "p": "profile",
         "u": "unreadable",
     }
-    assert found["u"].why == "it cannot read w@1, x@1, y@1 and 1 more: others evaluate that"
+    assert found["u"].why == "it cannot read w@1, x@1, y@1 and 1 more"
     assert "lost 2 plans in a row" in found["b"].why
     assert left_out(there[:2], history(losses="ab"), "a", 1) == {}, "without both nobody would be left"
     assert left_out([], History(), None, 1) == {}
