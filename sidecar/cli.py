@@ -328,6 +328,7 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         written_at=file_times(settings.run_dir),
         runs=runs_in(settings.state_dir),
         selection=make_rules(settings).selection,
+        min_workers=settings.min_workers,
     )
     return settings, patience, onlooker
 

@@ -210,7 +210,8 @@ class Node:
         self.courier = Courier(self.storage, keeper, clock, self.answers.append)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        self.world = World(identity, TIMING.lease, Sightings(settings.selection, start_new))
+        sightings = Sightings(settings.selection, start_new, TIMING.visibility)
+        self.world = World(identity, TIMING.lease, sightings, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,

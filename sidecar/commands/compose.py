@@ -142,7 +142,8 @@ def make_daemon(
     dormant_seconds = max(DORMANT_SECONDS, 10 * settings.lease_seconds)
     courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put, dormant_seconds=dormant_seconds)
     rules = make_rules(settings)
-    world = World(identity, settings.lease_seconds, Sightings(rules.selection, settings.start == "new"))
+    sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
+    world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
     return Daemon(
         world,
         rules,

@@ -121,7 +121,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised."""
+    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised.
+
+    `sides`: ranks that said the same, where ranks compared what they are about to do and it differs.
+    """
 
     kind: str
     message: str
@@ -130,6 +133,7 @@ class Failed:
     phase: str | None = None
     details: dict[str, str] = field(default_factory=dict)
     lost: int | None = None  # the rank that could not be reached, where that is known
+    sides: tuple[tuple[int, ...], ...] = ()
 
 
 Command = Check | Join | Evaluate
