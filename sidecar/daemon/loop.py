@@ -251,6 +251,7 @@ class Daemon:
                     self._notices.unknown_step(found.checkpoint)
             self._notices.no_room(world.sightings.note(answer.no_room, done=answer.done))
             self._notices.watched(None if answer.look.missing else answer.watch_problem)
+            self._notices.entries({**answer.look.failed, **answer.look.unknown})
             self._warn_of_nothing(now)
         if visit.heartbeat.state == "left" and self._farewell.code is not None:
             self.exit = self._farewell.code

@@ -18,6 +18,7 @@ class Notices:
     _unmeasured: str | None = None
     _watch_problem: str | None = None
     _step_missed: bool = False
+    _entries: frozenset[str] = frozenset()  # that failed in the last look
     _trouble: tuple[str, ...] = ()  # that was told, the newest last
 
     def missing(self) -> None:
@@ -57,6 +58,14 @@ class Notices:
             if sentence not in self._trouble:
                 self.log.warning("entry_failed", message=sentence)
                 self._trouble = (*self._trouble, sentence)[-_TROUBLE_REMEMBERED:]
+
+    def entries(self, reasons: Mapping[str, str]) -> None:
+        """Tell of checkpoints and pins that cannot be read, held or let go; by name, each again after it was well."""
+        for name, why in reasons.items():
+            if name not in self._entries:
+                remedy = "the others go on; it is tried again in each scan"
+                self.log.warning("checkpoint_entry_failed", entry=name, reason=why, remedy=remedy)
+        self._entries = frozenset(reasons)
 
     def left(self, folder: str, why: str) -> None:
         """What a plan left, or what is no longer kept, stays in part: tidying it failed again and again."""

@@ -268,6 +268,11 @@ class Sightings:
         return self._unreadable
 
     @property
+    def failed(self) -> Mapping[str, str]:
+        """Why checkpoints could not be pinned, or pins not let go, by their names as `Checkpoint.folder`."""
+        return self._look.failed
+
+    @property
     def unknown(self) -> Mapping[str, str]:
         """Why this node cannot read checkpoints now, by their names as `Checkpoint.folder`."""
         return self._look.unknown

@@ -276,7 +276,7 @@ class World:
             states[state] = states.get(state, 0) + 1
         waiting = self.sightings.choice(self.history, self.task).evaluate
         without = left_out(_ready_workers(fresh), self.history, self.identity.node, self.min_workers)
-        unknown = self.sightings.unknown
+        unknown = {**self.sightings.failed, **self.sightings.unknown}
         sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
         return Status(
             run=self.identity.run,
