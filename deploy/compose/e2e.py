@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,11 @@ def main() -> None:
     bound = 3 * count * save_seconds + PATIENCE_SECONDS
     wait(f"{count} checkpoints were saved", lambda: copies.look() >= count, bound)
     names = copies.names[:count]
-    wait(f"{' and '.join(names)} were evaluated", lambda: copies.look() and copies.hold_saves(names), PATIENCE_SECONDS)
+    wait(
+        f"{' and '.join(names)} were evaluated",
+        lambda: copies.look() and set(names) <= copies.saves.keys(),
+        PATIENCE_SECONDS,
+    )
     last = step(names[-1])
     wait(f"Prometheus recorded {names[-1]}", lambda: (last, "loss") in _recorded(started), PATIENCE_SECONDS)
 
@@ -59,13 +63,13 @@ class Copies:
         self.folder = folder
         self.names: list[str] = []  # of new checkpoints
         self.saved_at: dict[str, float] = {}
-        self.saves: dict[str, tuple[Path, ...]] = {}  # by checkpoint: copies of what each worker saved
+        self.saves: dict[str, tuple[Path, ...]] = {}  # by evaluated checkpoint: copies of what each worker saved
         self._checkpoints, self._state = checkpoints, state
         self._old = set(run_files.checkpoints(checkpoints))
         folder.mkdir()
 
     def look(self) -> int:
-        """Copy the checkpoints that are new; returns how many there are."""
+        """Copy checkpoints that are new, and what workers saved about those copied; returns how many there are."""
         for name in run_files.checkpoints(self._checkpoints):
             if name not in self._old and name not in self.saved_at:
                 written_at = (self._checkpoints / f"{name}.index").stat().st_mtime
@@ -73,17 +77,13 @@ class Copies:
                     shutil.copy(path, self.folder)
                 self.saved_at[name] = written_at
                 self.names.append(name)
-        return len(self.names)
-
-    def hold_saves(self, names: Collection[str]) -> bool:
-        """Copy what workers saved about these checkpoints; returns whether all of them were evaluated."""
         for plan in run_files.plans(self._state):
-            if plan.checkpoint in names and plan.checkpoint not in self.saves and plan.status == "succeeded":
+            if plan.checkpoint in self.saved_at and plan.checkpoint not in self.saves and plan.status == "succeeded":
                 self.saves[plan.checkpoint] = tuple(
                     shutil.copytree(save, self.folder / f"{plan.checkpoint}-saves" / save.name, dirs_exist_ok=True)
                     for save in plan.saves
                 )
-        return self.saves.keys() >= set(names)
+        return len(self.names)
 
 
 def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidence:

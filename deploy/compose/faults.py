@@ -32,7 +32,7 @@ def main() -> None:
         say(f"DO {fault} {_VICTIM}")
         wait("a checkpoint was saved", lambda count=count: copies.look() > count, PATIENCE_SECONDS)
         name = copies.names[count]
-        wait(f"{name} was evaluated", lambda name=name: copies.look() and copies.hold_saves([name]), PATIENCE_SECONDS)
+        wait(f"{name} was evaluated", lambda name=name: copies.look() and name in copies.saves, PATIENCE_SECONDS)
         say(f"UNDO {fault} {_VICTIM}")
         tried = [plan.kind or "succeeded" for plan in run_files.plans() if plan.checkpoint == name]
         say(f"{fault}: {name} was evaluated {time.time() - copies.saved_at[name]:.0f} s after it was saved: {tried}")
