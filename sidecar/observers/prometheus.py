@@ -228,7 +228,7 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
     if status.role == "worker":  # a chief does not look at checkpoints
         samples.add("sidecar_checkpoints_pending", status.pending)
-        samples.add("sidecar_checkpoints_unseen_total", status.unseen)
+        samples.add("sidecar_checkpoints_unseen_total", status.unseen if status.journal_read else None)
     samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
     samples.add("sidecar_group_size", status.group_size)
     samples.add("sidecar_groups_formed_total", status.groups_formed)
