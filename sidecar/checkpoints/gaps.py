@@ -164,4 +164,4 @@ def _parsed(name: str) -> tuple[str, int] | None:
     suffix = max((each for each in _SUFFIXES if name.endswith(each)), key=len, default="")
     stem = name.removesuffix(suffix)
     match = _NUMBER.fullmatch(stem)
-    return (f"{match[1]}…{suffix}", int(match[2])) if match else None
+    return (f"{match[1]}*{suffix}", int(match[2])) if match else None
