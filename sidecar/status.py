@@ -42,6 +42,7 @@ class Status:
     pending: int = 0  # complete checkpoints that still need an evaluation
     oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)
     newest: Newest | None = None
+    unseen: int = 0  # checkpoints that were deleted before any node saw them, since this daemon started
     plan: int | None = None  # the open plan, if any
     group_size: int = 0
     groups_formed: int = 0

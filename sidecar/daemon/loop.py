@@ -268,6 +268,8 @@ class Daemon:
         entries = self.world.fold(record, now)
         for entry in entries:
             told(entry)
+        for gap in self.world.gaps.take():
+            self._notices.unseen(gap)
         if isinstance(record, Outcome):
             assert isinstance(entries[-1], Closed)
             self._close_part(entries[-1], now)

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sidecar.checkpoints.gaps import Gap
 from sidecar.daemon.retention import TRIES
 from sidecar.records import Checkpoint, Key
 
 _TROUBLE_REMEMBERED: Final = 200
+_NUMBERS_SHOWN: Final = 20
 
 
 @dataclass(slots=True)
@@ -44,6 +46,13 @@ class Notices:
             self._step_missed = True
             remedy = "it is evaluated; name where the step stands with step_key or step_pattern"
             self.log.warning("step_unknown", checkpoint=checkpoint.name, remedy=remedy)
+
+    def unseen(self, gap: Gap) -> None:
+        """Training deleted checkpoints before any node saw them."""
+        remedy = "keep more checkpoints (max_to_keep), or let more nodes look: these cannot be evaluated any more"
+        numbers = list(gap.missing[:_NUMBERS_SHOWN])
+        about = {"series": gap.series, "count": len(gap.missing), "numbers": numbers, "last": gap.missing[-1]}
+        self.log.warning("checkpoints_deleted_unseen", **about, remedy=remedy)
 
     def no_room(self, no_room: Mapping[Key, str]) -> None:
         """There is no room to hold what waits, from now on; it is tried again at each look."""

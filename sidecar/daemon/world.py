@@ -10,11 +10,12 @@ from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
+from sidecar.checkpoints.gaps import Gaps
 from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.wants import Wants
 from sidecar.eligibility import counts, disputed, largest_alike, left_out, may_release, members_for, seen_elsewhere
 from sidecar.group.member import group_id
-from sidecar.history import Entry, History, incarnation_of
+from sidecar.history import Entry, History, Settled, incarnation_of
 from sidecar.policy import View, proposer
 from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
@@ -62,6 +63,7 @@ class World:
     saves_bytes: int = 0
     opened_at: float = 0.0
     groups_formed: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
     _freshness: Freshness = field(init=False)
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
@@ -91,6 +93,7 @@ class World:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
         self.sightings.fold(record, now)
+        self._fold_names(record, entries)
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
@@ -110,6 +113,19 @@ class World:
             self._group = group
         return entries
 
+    def _fold_names(self, record: Plan | Outcome, entries: list[Entry]) -> None:
+        """Checkpoints that a record names were seen by somebody; what ended has all before it behind it."""
+        if isinstance(record, Plan) and record.checkpoint is not None:
+            self.gaps.journaled(record.checkpoint.name, self._is_there, settled=False)
+        for entry in entries:
+            about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
+            if about is not None:
+                ended = isinstance(entry, Settled) or entry.outcome.status == "succeeded"
+                self.gaps.journaled(about.name, self._is_there, settled=ended)
+
+    def _is_there(self, name: str) -> bool:
+        return any(name == key[0] for key in self.found)
+
     def meet(self, own: Heartbeat, others: Reading, now: float) -> None:
         """The own heartbeat was written, those of others were read."""
         self._met_at = now
@@ -123,6 +139,7 @@ class World:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         is_first, self._looked_at = not self.looked, self._met_at
         new = self.sightings.see(look, given_up, self.history, self.task, now, wall)
+        self.gaps.look(new, now)
         if new or is_first:
             self._active_at = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
@@ -293,6 +310,7 @@ class World:
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
             newest=self.sightings.newest,
+            unseen=self.gaps.count,
             plan=self.history.open.plan if self.history.open is not None else None,
             group_size=len(self._group),
             groups_formed=self.groups_formed,

@@ -78,6 +78,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
     "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
+    "sidecar_checkpoints_unseen_total": (
+        _ONE,
+        "Checkpoints deleted before any node saw them, as gaps in their numbers tell, since this daemon started.",
+    ),
     "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
     "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
     "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
@@ -229,6 +233,7 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
     if status.role == "worker":  # a chief does not look at checkpoints
         samples.add("sidecar_checkpoints_pending", status.pending)
+        samples.add("sidecar_checkpoints_unseen_total", status.unseen if status.journal_read else None)
     samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
     samples.add("sidecar_group_size", status.group_size)
     samples.add("sidecar_groups_formed_total", status.groups_formed)

@@ -73,7 +73,7 @@ def members(node):
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("known", [True, False])
 def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, known):
-    """Its pin is all there is of it. For minutes one node gets errors; what it only is not shown, it asks for by name."""
+    """Its pin is all there is of it. For minutes one node gets errors. What is only not shown, it asks for by name."""
     nodes = two_with_pins(new_node, 6, 7)
     blind(nodes[which], "ckpt-6", known=known)
     pass_time(100, *nodes)

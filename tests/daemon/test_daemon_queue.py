@@ -529,3 +529,49 @@ def test_all_nodes_end(new_node, ending, fails, code):
     (nodes[0].checkpoint_dir / "DONE").touch() if ending == "done" else None
     pass_time(200, *nodes)
     assert [node.exited for node in nodes] == [code] * 3
+
+
+# -- what nobody saw -------------------------------------------------------------------------------------------------
+
+
+def test_what_training_deleted_while_the_daemon_stood_still_is_counted_and_told(new_node):
+    """24, then 33 and 34: the numbers in between, with a remedy, once what came after them is evaluated."""
+    node = new_node()
+    for step in range(1, 35):
+        save(node.checkpoint_dir, step, keep=[step - 1])
+        for path in node.checkpoint_dir.glob(f"ckpt-{step}.*"):
+            os.utime(path, (node.clock.wall(), node.clock.wall()))  # written by the clock that the node looks at
+        if step < 25:
+            node.wake()
+            pass_time(5, node)
+        else:  # the daemon is stopped
+            node.clock.seconds += 5.0
+    node.wake()
+    pass_time(20, node)
+    assert ends(node) == {"succeeded": [*range(1, 25), 33, 34]}
+    (told,) = node.log.of("checkpoints_deleted_unseen")
+    assert (told["count"], told["numbers"]) == (8, list(range(25, 33)))
+    assert "max_to_keep" in told["remedy"]
+    assert counted(node, "unseen") == 8
+
+
+def test_what_another_node_saw_was_seen(new_node):
+    """One stands still, the other evaluates: nothing is missing, and with every_steps nothing is either."""
+    one, other = new_node("worker-1", every_steps=3), new_node("worker-2", every_steps=3)
+    both = one, other
+    pass_time(5, *both)
+    for step in range(1, 8):
+        save(one.checkpoint_dir, step)
+        pass_time(2, *both)
+    for step in range(8, 20):
+        save(one.checkpoint_dir, step)
+        other.wake()
+        pass_time(2, other)
+    pass_time(60, *both)
+    for step in range(20, 24):
+        save(one.checkpoint_dir, step)
+        pass_time(2, *both)
+    pass_time(60, *both)
+    assert counted(one, "unseen") == 0
+    assert counted(other, "unseen") == 0
+    assert not one.log.of("checkpoints_deleted_unseen")

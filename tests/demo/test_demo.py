@@ -214,7 +214,7 @@ def test_missing_package_is_told_with_its_remedy(monkeypatch, tmp_path):
     from sidecar.errors import SettingsError
 
     monkeypatch.setattr(run, "_PACKAGES", {"tensorflow": "no_such_framework", "scikit-learn": "no_such_sklearn"})
-    with pytest.raises(SettingsError, match=r"pip install 'sidecar-evaluator\[tensorflow\]' scikit-learn") as raised:
+    with pytest.raises(SettingsError, match=r"pip install '\.\[tensorflow\]' scikit-learn") as raised:
         run.run(tmp_path / "demo", keep=False, checkpoints=1)
     assert raised.value.exit_code == 2
     assert not (tmp_path / "demo").exists()
