@@ -67,11 +67,13 @@ class BoundedCalls:
         patience_seconds: How long a call is waited for. Far more than storage that works takes for one file, and less
             than a beat, so that a node that meets a hanging file still beats in time.
         most_hanging: Calls that may hang at the same time. When so many do, it is the storage and not a file.
+        waits_again: Whether who asks again for a key waits as long again.
         now: seconds of a monotonic clock.
     """
 
     patience_seconds: float = 1.0
     most_hanging: int = 4
+    waits_again: bool = False
     now: Callable[[], float] = time.monotonic
     _inbox: "SimpleQueue[_Call | None] | None" = None  # of the thread that is free
     _late: dict[str, _Call] = field(default_factory=dict)
@@ -85,6 +87,8 @@ class BoundedCalls:
         call = self._late.get(key)
         if call is None:
             call = self._begin(key, function)
+        elif self.waits_again:
+            call.done.wait(self.patience_seconds)
         if not call.done.is_set():
             waited = self.now() - call.began_at
             raise HangingError(key, f"storage has not answered for {waited:.0f} s; other entries go on")

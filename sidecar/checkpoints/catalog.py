@@ -7,21 +7,22 @@ which checkpoint is wanted is not.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.folder import Folder
 from sidecar.checkpoints.formats import FORMATS, family
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
 from sidecar.checkpoints.found import Found, Look
 from sidecar.checkpoints.held import Held
-from sidecar.checkpoints.judging import Judge, Judged
+from sidecar.checkpoints.judging import FamilyReading, Judge, Judged
 from sidecar.checkpoints.marker import Marker
-from sidecar.checkpoints.presence import Answer, ask
+from sidecar.checkpoints.presence import Answer, Presence, ask
 from sidecar.checkpoints.single import STEP_PATTERN
 from sidecar.clock import Clock
 from sidecar.errors import CheckpointError, StorageError
@@ -46,6 +47,7 @@ class Catalog:
         complete_marker: a file without which nothing counts as complete; see `marker`.
         formats: which formats to look for; empty: all.
         clock: time.
+        calls: makes calls that may hang, by the name of what they read.
         looked: called after each checkpoint and each pin that a look was about, since looks may take long.
     """
 
@@ -62,6 +64,7 @@ class Catalog:
         complete_marker: str | None = None,
         formats: Collection[str] = (),
         clock: Clock,
+        calls: Calls = call_directly,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
@@ -78,6 +81,10 @@ class Catalog:
             clock,
         )
         self._clock = clock
+        self._calls = calls
+        self._late: set[str] = set()  # families whose reading did not come to an end in the last look
+        self._stuck: dict[str, str] = {}  # families of which comparing did not come to an end, by the call
+        self._comparisons = 0
         self._looked = looked
         self._folder = Folder(self._root, self._family, full_sweep_seconds=full_sweep_seconds, clock=clock)
         self._state = StateFile(self._root)
@@ -91,6 +98,7 @@ class Catalog:
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
             step_pattern=self._judge.step_pattern,
+            calls=calls,
             looked=looked,
         )
         self._affected: set[Key] = set()
@@ -148,7 +156,10 @@ class Catalog:
 
     def ask(self, found: Found) -> Answer:
         """Ask whether the files of a checkpoint are there, by their names."""
-        return ask(found, self._root, self._pins)
+        try:
+            return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask(found, self._root, self._pins))
+        except HangingError as error:
+            return Answer(Presence.UNKNOWN, str(error.strerror))
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
 
@@ -163,11 +174,10 @@ class Catalog:
             if now >= due or (sweep and now < until):
                 dirty.add(each)
         if sweep:
-            turn = (each for each in self._folder.to_compare(now) if each not in dirty)
-            dirty |= {each for each in turn if not self._is_as_before(directory, each)}
+            dirty |= self._compare([each for each in self._folder.to_compare(now) if each not in dirty])
         for each in sorted(dirty):
             self._looked()
-            self._look_at(directory, each, now)
+            self._look_at(each, now)
             dirty.discard(each)
 
     def _family(self, name: str) -> str | None:
@@ -175,28 +185,56 @@ class Catalog:
             return marked
         return family(name)
 
-    def _is_as_before(self, directory: int, name: str) -> bool:
-        """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
-        judged = self._judged.get(name)
-        if not judged:
-            return judged is not None and Marker.marked(name) is not None
-        for each in judged:
-            if not each.is_over or (each.told and not each.format.endings):
-                return False  # in a folder there may be more by now
-            for file in each.files:
-                try:
-                    there = os.stat(file.name, dir_fd=directory)
-                except OSError:
-                    return False
-                if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
-                    return False
-        return True
+    def _compare(self, families: Sequence[str]) -> set[str]:
+        """Return the families whose files are not those that were judged; one that hangs is left out from then on."""
+        self._stuck = {call: family for call, family in self._stuck.items() if self._hangs(call)}
+        judged = {each: self._judged.get(each) for each in families if each not in self._stuck.values()}
+        changed, at = set[str](), ""
 
-    def _look_at(self, directory: int, name: str, now: float) -> None:
+        def compare() -> None:
+            nonlocal at
+            with self._folder.open() as directory:
+                for at, before in judged.items():
+                    if not _is_as_before(directory, before, is_marked=Marker.marked(at) is not None):
+                        changed.add(at)
+
+        call = f"/compare {self._comparisons}"
+        try:
+            self._calls(call, compare)
+        except HangingError:
+            self._stuck[call], self._comparisons = at, self._comparisons + 1
+        return set(changed)
+
+    def _hangs(self, call: str) -> bool:
+        try:
+            self._calls(call, lambda: None)
+        except HangingError:
+            return True
+        return False
+
+    def _read(self, name: str, now: float) -> FamilyReading:
+        """Read a family; if that does not come to an end, what was known of it still holds."""
+        before, names, named = self._judged.get(name, ()), self._folder.names(name), self._state.named
+
+        def read() -> FamilyReading:
+            with self._folder.open() as directory:
+                return self._judge.read(directory, name, names, named, before, now)
+
+        try:
+            reading = self._calls(name, read)
+        except HangingError as error:
+            self._late.add(name)
+            return self._judge.unread(name, before, error)
+        if name in self._late:  # what it tells may be old
+            self._late.discard(name)
+            reading.again = True
+        return reading
+
+    def _look_at(self, name: str, now: float) -> None:
         """Judge what there is of one family, and note what that changes."""
         is_new, before = name not in self._judged, self._judged.get(name, ())
         names = self._folder.names(name)
-        reading = self._judge.read(directory, name, names, self._state.named, before, now)
+        reading = self._read(name, now)
         if reading.listing is not None:
             self._folder.note(names, reading.listing)
         self._untold += reading.given_up
@@ -303,3 +341,20 @@ class Catalog:
     def _as_discovered(self, item: Found) -> Found:
         _, seen_at = self._discovery.order[item.checkpoint.key]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
+
+
+def _is_as_before(directory: int, judged: Sequence[Judged] | None, *, is_marked: bool) -> bool:
+    """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
+    if not judged:
+        return judged is not None and is_marked
+    for each in judged:
+        if not each.is_over or (each.told and not each.format.endings):
+            return False  # in a folder there may be more by now
+        for file in each.files:
+            try:
+                there = os.stat(file.name, dir_fd=directory)
+            except OSError:
+                return False
+            if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
+                return False
+    return True

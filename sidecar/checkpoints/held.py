@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.found import BrokenPin, Found
 from sidecar.checkpoints.pin_names import being_made, is_pin
 from sidecar.checkpoints.pin_reading import Known, PinReader, PinReading, PinState
@@ -25,6 +26,7 @@ class Held:
         pins: the folder.
         corrupt_after_seconds: how long a pin must be broken before that is certain.
         step_key, step_pattern: as the catalog's.
+        calls: makes calls that may hang.
         looked: called after each pin, since a look may take long.
     """
 
@@ -35,11 +37,13 @@ class Held:
         corrupt_after_seconds: float,
         step_key: str | None,
         step_pattern: re.Pattern[str],
+        calls: Calls = call_directly,
         looked: Callable[[], None],
     ) -> None:
         self._pins = pins.absolute()
         self._corrupt_after_seconds = corrupt_after_seconds
         self._reader = PinReader(step_key, step_pattern)
+        self._calls = calls
         self._looked = looked
         self._known: dict[str, Known] = {}
         self._broken: dict[str, tuple[str, float]] = {}  # why, and since when
@@ -62,9 +66,22 @@ class Held:
             readings = {}
             for name in sorted(asked):
                 self._looked()
-                known = self._known.get(name)
-                readings[name] = gone if pins is None else self._reader.read(pins, name, known, now)
+                readings[name] = gone if pins is None else self._read(name, now)
         return self._take(readings, now)
+
+    def _read(self, name: str, now: float) -> PinReading:
+        """Read one pin; one whose reading does not come to an end is unknown."""
+        known = self._known.get(name)
+
+        def read() -> PinReading:
+            with ExitStack() as stack:
+                pins = self._open(stack)
+                return PinReading(PinState.GONE) if pins is None else self._reader.read(pins, name, known, now)
+
+        try:
+            return self._calls(f"/pin {name}", read)
+        except HangingError as error:
+            return PinReading(PinState.UNKNOWN, why=str(error.strerror))
 
     def _take(self, readings: Mapping[str, PinReading], now: float) -> set[Key]:
         """Remember what reading the pins brought; returns which checkpoints came, went or changed."""

@@ -89,11 +89,7 @@ class Judge:
         try:
             reading.listing = stat_files(self.root, directory, members)._replace(named=named)
         except OSError as error:
-            for each in before:
-                self._keep(each, error, reading)
-            reading.reasons.append((name, _unreadable(error)))
-            reading.again = True
-            return reading
+            return self.unread(name, before, error)
         for format_ in self.formats:
             known = {each.name: each for each in before if each.format.name == format_.name}
             try:
@@ -106,6 +102,14 @@ class Judge:
                 continue
             for candidate in candidates:
                 self._read(format_, candidate, known.get(candidate.name), reading, now)
+        return reading
+
+    def unread(self, name: str, before: Sequence[Judged], error: OSError) -> FamilyReading:
+        """Return what is said of a family that cannot be read at all: what was judged before still holds."""
+        reading = FamilyReading(again=True)
+        for each in before:
+            self._keep(each, error, reading)
+        reading.reasons.append((name, _unreadable(error)))
         return reading
 
     def ends(self, judged: Judged) -> tuple[float, float]:
