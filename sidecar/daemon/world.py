@@ -11,6 +11,7 @@ from typing import Final
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
 from sidecar.daemon.sightings import Sightings
+from sidecar.daemon.training import Training
 from sidecar.daemon.wants import Wants
 from sidecar.group.member import group_id
 from sidecar.history import Entry, History
@@ -53,6 +54,7 @@ class World:
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digest of the numeric profile
     state: NodeState = "starting"
+    withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
     pins_bytes: int = 0
     saves_bytes: int = 0
@@ -70,6 +72,7 @@ class World:
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
+    _training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
         self._freshness = Freshness(self.identity.node, self.lease)
@@ -79,6 +82,7 @@ class World:
     def resume(self, history: History) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
+        self._training.follow((), history.reached, live=False)
         newest = history.newest
         self._group = tuple(member.worker for member in newest.plan.members or ()) if newest is not None else ()
 
@@ -86,6 +90,7 @@ class World:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
         self.sightings.fold(record)
+        self._training.follow(entries, self.history.reached, live=self.caught_up)
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
@@ -117,6 +122,7 @@ class World:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         is_first, self._looked_at = not self.looked, self._met_at
         new = self.sightings.see(look, given_up, self.history, self.task, now, wall)
+        self._training.see(new, self.found)
         if new or is_first:
             self._active_at = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
@@ -127,6 +133,11 @@ class World:
     def found(self) -> Mapping[Key, Found]:
         """Complete checkpoints that are there, in order of discovery."""
         return self.sightings.found
+
+    @property
+    def shown_state(self) -> NodeState:
+        """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
+        return "starting" if self.withdrawn and self.state == "ready" else self.state
 
     @property
     def looked(self) -> bool:
@@ -163,6 +174,7 @@ class World:
             no_room=frozenset(seen.no_room),
             tasks=self._tasks(fresh),
             done=seen.done,
+            last_step=self._training.last_step,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
@@ -235,7 +247,7 @@ class World:
             beat=beat,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             version=self.identity.version,
             task=self.task,
             plan=self.history.through,
@@ -259,7 +271,7 @@ class World:
             version=self.identity.version,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             publisher=self._first_of(fresh),
             unready=unready,
             hint=self.sightings.hint,
