@@ -59,4 +59,5 @@ class Scribe:
             status="failed",
             closed_by=self.world.identity.node,
             completed_at=timestamp(self.clock.wall()),
+            plan_nonce=plan.nonce,
         )
