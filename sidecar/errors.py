@@ -33,11 +33,19 @@ class StorageError(SidecarError):
     retryable = True
 
 
+class StateUnavailableError(StorageError):
+    """The run's state is away, or cannot be understood, for now: it is waited for, also at the start of a daemon."""
+
+
 class StorageLostError(StorageError):
-    """The state directory now belongs to another run, or was written by a newer version."""
+    """The run's records contradict each other, or some of them are missing: nothing may be built on them."""
 
     exit_code = 5
     retryable = False
+
+
+class RunReplacedError(StorageLostError):
+    """The state directory was deleted, or holds another run by now: a daemon is built anew for the run that follows."""
 
 
 class NodeNameTakenError(SidecarError):
@@ -50,6 +58,10 @@ class RecordError(SidecarError):
     """A record in shared storage is not what its schema says."""
 
     exit_code = 5
+
+
+class NewerSchemaError(RecordError):
+    """A record was written by a newer release: this one can only stand by."""
 
 
 class CheckpointError(SidecarError):

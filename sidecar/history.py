@@ -95,7 +95,6 @@ class History:
     eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
     folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
-    last_step: int = -1  # the highest that is settled, by an evaluation or otherwise
     reached: int | None = None  # the step of the checkpoint that was planned for the first time last
     requeued: set[Key] = field(default_factory=set)  # asked for again by a person, and not settled since
     losses: dict[tuple[str, str], Losses] = field(default_factory=dict)  # by node and incarnation
@@ -156,7 +155,6 @@ class History:
             return
         self.requeued.discard(key)
         self.settled[key] = verdict
-        self.last_step = max(self.last_step, -1 if settlement.step is None else settlement.step)
         if verdict == "failed":
             self.failed_tasks.setdefault(key, set()).add(settlement.task)
             self.failures.get(key, {}).pop(settlement.task, None)
@@ -212,7 +210,6 @@ class History:
         if len(daemons := _daemons(plan)) > 1:  # alone, a node proves nothing about its links to others
             for daemon in daemons:
                 self.losses.pop(daemon, None)
-        self.last_step = max(self.last_step, -1 if checkpoint.step is None else checkpoint.step)
         self.folders = [*self.folders, plan.folder][-FOLDERS_KEPT:]
         self.failures.pop(checkpoint.key, None)
         self.requeued.discard(checkpoint.key)

@@ -64,6 +64,7 @@ class View:
     no_room: frozenset[Key] = frozenset()  # of those found: this node may not pin them, for want of room
     tasks: frozenset[str | None] = frozenset()  # of the nodes that are there
     done: bool = False  # the trainer's marker says that it saved its last checkpoint
+    last_step: int = -1  # that training has come to
     lost: dict[str, str] = field(default_factory=dict)  # nodes of the open plan that will not finish it, and why
     chiefs: frozenset[str] = frozenset()  # nodes whose heartbeat says chief
     ready_to_propose: bool = False
@@ -362,14 +363,13 @@ def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[M
 
 def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     """Why the run is over, or until when nothing says that it is. What is still being written is waited for."""
-    seen = max((each.step for each in view.found if each.step is not None), default=-1)
     last = rules.stop_after_step
     idle = None if rules.stop_idle is None else view.active_at + rules.stop_idle
     if not rules.wait:
         why = "everything there is evaluated (--no-wait)"
     elif view.done:
         why = "the trainer's marker is there, and everything is evaluated (done_marker)"
-    elif last is not None and max(view.history.last_step, seen) >= last:
+    elif last is not None and view.last_step >= last:
         why = f"step {last} is evaluated (stop_after_step)"
     elif idle is not None and now >= idle:
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"

@@ -11,12 +11,12 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, Union
 from urllib.parse import quote
 
-from sidecar.errors import RecordError
+from sidecar.errors import NewerSchemaError, RecordError
 
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
@@ -228,7 +228,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a plan ended. `odd` names the nodes whose values were not those of most others; empty if nobody can say."""
+    """How a plan ended. `plan_nonce` is that of the plan: a number alone may come to stand for another one.
+
+    `odd` names the nodes whose values were not those of most others; empty if nobody can say.
+    """
 
     plan: int
     run: str
@@ -242,6 +245,7 @@ class Outcome:
     rank: int | None = None
     message: str | None = None
     odd: tuple[str, ...] = ()
+    plan_nonce: str | None = None  # null: written by an older release
     schema: int = SCHEMA
 
 
@@ -298,6 +302,11 @@ class Heartbeat:
     schema: int = SCHEMA
 
 
+def group_id(members: Sequence[Member]) -> str:
+    """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
+    return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]
+
+
 R = TypeVar("R")
 
 
@@ -325,7 +334,7 @@ def loads(cls: type[R], data: bytes) -> R:
 def from_json(cls: type[R], parsed: Any) -> R:
     """Build a record from parsed JSON, checking every field's type."""
     if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
-        raise RecordError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
+        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
     value = _convert(cls, parsed, cls.__name__)
     return typing.cast("R", value)
 

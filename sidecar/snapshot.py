@@ -14,7 +14,7 @@ from sidecar.history import Closed, Entry, History, Losses, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
-FOLD: Final = 3
+FOLD: Final = 4
 """Version of what `History` makes of the journal: raised with every change of it, so that no old view is believed."""
 
 RECENT: Final = 64
@@ -113,7 +113,6 @@ class Snapshot:
     spent_workers: tuple[str, ...]
     eval_sets: dict[str, SeenData]
     folders: tuple[str, ...]
-    last_step: int
     reached: int | None
     requeued: tuple[str, ...]
     # Totals
@@ -167,7 +166,6 @@ def take(history: History, run: str) -> Snapshot:
         spent_workers=tuple(history.spent_workers),
         eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
         folders=tuple(history.folders),
-        last_step=history.last_step,
         reached=history.reached,
         requeued=tuple(sorted(map(_join, history.requeued))),
         checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
@@ -208,7 +206,6 @@ def _restore(snapshot: Snapshot) -> History:
         eval_sets={name: (each.data, each.examples) for name, each in snapshot.eval_sets.items()},
         folders=list(snapshot.folders),
         nonces=(snapshot.plan_nonce, snapshot.outcome_nonce),
-        last_step=snapshot.last_step,
         reached=snapshot.reached,
         requeued=set(_keys(snapshot.requeued)),
         losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},

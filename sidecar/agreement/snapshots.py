@@ -3,6 +3,7 @@
 It is a view, and nothing rests on it: without it the journal is read from its beginning.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from sidecar.agreement.journal import Journal
@@ -15,6 +16,14 @@ from sidecar.snapshot import Snapshot, restore
 PATH: Final = "snapshot.json"
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How far a snapshot goes: as every release writes it, however it folds the journal."""
+
+    run: str
+    through: int
+
+
 def resume(storage: Storage, journal: Journal) -> History | None:
     """The history up to the snapshot, from where the journal is then read on; None if there is none to be believed.
 
@@ -24,10 +33,12 @@ def resume(storage: Storage, journal: Journal) -> History | None:
         data = storage.read(PATH)
         if data is None:
             return None
+        end = loads(_End, data)
+        if end.run != journal.run:
+            return None
+        journal.expect(end.through, PATH)  # records are durable before they are folded
         snapshot = loads(Snapshot, data)
         history = restore(snapshot)
-        if snapshot.run != journal.run:
-            return None
         known = journal.resume(snapshot.through, snapshot.plan_nonce, snapshot.outcome_nonce)
     except StorageLostError:
         raise

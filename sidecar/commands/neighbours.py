@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.agreement.journal import read_run
 from sidecar.agreement.members import Members
+from sidecar.agreement.run import read_run
 from sidecar.agreement.storage import Storage
 from sidecar.clock import Clock
 from sidecar.commands.finding import Finding

@@ -6,19 +6,22 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sidecar.agreement import snapshots
-from sidecar.agreement.journal import RUN_PATH, Journal, read_run
+from sidecar.agreement.journal import Journal
 from sidecar.agreement.members import Members, member_path
-from sidecar.agreement.storage import Storage
+from sidecar.agreement.place import Place
+from sidecar.agreement.run import RUN_PATH, find_run, read_run
+from sidecar.agreement.storage import PosixStorage, Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
 from sidecar.commands.pulses import Pulse, Pulses
 from sidecar.eligibility import LeftOut, left_out
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, StateUnavailableError
 from sidecar.history import History
 from sidecar.policy import pending, proposer
 from sidecar.records import Checkpoint, Heartbeat
@@ -145,7 +148,7 @@ class Onlooker:
         if not self.look_at_members():
             return Standing(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
         assert self._journal is not None
-        for record in self._journal.read_new():
+        for record in self._journal.read_to_end():
             self._history.apply(record)
         found = [each.checkpoint for each in look.found]
         queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
@@ -200,12 +203,21 @@ def meet(onlooker: Onlooker, seconds: float, pause: Callable[[float], None]) -> 
 
 
 def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
-    """Raise `SettingsError` if there is neither a checkpoint directory nor a run: most likely a typing error."""
+    """Raise `SettingsError` if there is neither a checkpoint directory nor a run, or the run is another directory's.
+
+    Raises `StateUnavailableError` if the run's state is away.
+    """
     if not checkpoint_dir.is_dir() and not run_dir.is_dir():
         raise SettingsError(
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: "
             "name the directory that training saves in with --checkpoint-dir"
         )
+    place, run = Place(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
+    if run is None:
+        place.check_beginning()
+        return
+    with suppress(StateUnavailableError):  # who only looks needs no checkpoint directory
+        place.check(run)
 
 
 def runs_in(state_dir: Path) -> Callable[[], list[str]]:

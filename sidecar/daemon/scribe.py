@@ -61,4 +61,5 @@ class Scribe:
             status="failed",
             closed_by=self.world.identity.node,
             completed_at=timestamp(self.clock.wall()),
+            plan_nonce=plan.nonce,
         )

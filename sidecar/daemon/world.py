@@ -12,6 +12,7 @@ from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
 from sidecar.checkpoints.gaps import Gaps
 from sidecar.daemon.sightings import Sightings
+from sidecar.daemon.training import Training
 from sidecar.daemon.wants import Wants
 from sidecar.eligibility import counts, disputed, largest_alike, left_out, may_release, members_for, seen_elsewhere
 from sidecar.group.member import group_id
@@ -58,6 +59,7 @@ class World:
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digest of the numeric profile
     state: NodeState = "starting"
+    withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
     pins_bytes: int = 0
     saves_bytes: int = 0
@@ -77,6 +79,7 @@ class World:
     _waiting_since: float = 0.0
     _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
+    _training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
         self._freshness = Freshness(self.identity.node, self.lease)
@@ -86,6 +89,7 @@ class World:
     def resume(self, history: History) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
+        self._training.follow((), history.reached, live=False)
         newest = history.newest
         self._group = tuple(member.worker for member in newest.plan.members or ()) if newest is not None else ()
 
@@ -94,6 +98,7 @@ class World:
         entries = self.history.apply(record)
         self.sightings.fold(record, now)
         self._fold_names(record, entries)
+        self._training.follow(entries, self.history.reached, live=self.caught_up)
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
@@ -140,6 +145,7 @@ class World:
         is_first, self._looked_at = not self.looked, self._met_at
         new = self.sightings.see(look, given_up, self.history, self.task, now, wall)
         self.gaps.look(new, now)
+        self._training.see(new, self.found)
         if new or is_first:
             self._active_at = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
@@ -150,6 +156,11 @@ class World:
     def found(self) -> Mapping[Key, Found]:
         """Complete checkpoints that are there, in order of discovery."""
         return self.sightings.found
+
+    @property
+    def shown_state(self) -> NodeState:
+        """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
+        return "starting" if self.withdrawn and self.state == "ready" else self.state
 
     @property
     def looked(self) -> bool:
@@ -192,6 +203,7 @@ class World:
             no_room=frozenset(seen.no_room),
             tasks=tasks,
             done=seen.done,
+            last_step=self._training.last_step,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
@@ -268,7 +280,7 @@ class World:
             beat=beat,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             version=self.identity.version,
             task=self.task,
             plan=self.history.through,
@@ -302,7 +314,7 @@ class World:
             version=self.identity.version,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             publisher=self._first_of(fresh),
             unready=unready,
             hint=self.sightings.hint,

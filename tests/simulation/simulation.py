@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from sidecar.agreement import journal, members, snapshots
+from sidecar.agreement import journal, members, names, snapshots
 from sidecar.daemon.loop import Heard, Woke
 from sidecar.errors import NodeNameTakenError, StorageLostError
 from simulation import faults
@@ -141,13 +141,16 @@ class Simulation:
             self.counts["liveness not asked for"] += self.violation is None
 
     def _ends(self) -> bool:
-        """Whether what ends the run comes; the last step does not if its checkpoint was deleted before it was seen."""
+        """Whether what ends the run comes, for those who start again, too.
+
+        The last step does not if its checkpoint is gone or broken by now: the journal of the past ends nothing.
+        """
         settings = self.hosts[0].spec.settings
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
         last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
-        seen = {*self.referee.book.succeeded, *self.referee.book.settled, *(each.key for each in self.disk.all())}
-        return any(name in last for name, _ in seen)
+        there = {each.key for each in self.disk.all()} - self.referee.corrupt.keys()
+        return any(name in last for name, _ in there)
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
@@ -387,12 +390,12 @@ def _memory_of_records():
             found = known[cls, data] = loads(cls, data)
         return found
 
-    for module in (journal, members, snapshots):
+    for module in (journal, members, names, snapshots):
         module.dumps, module.loads = remembered_dumps, remembered_loads
     try:
         yield
     finally:
-        for module in (journal, members, snapshots):
+        for module in (journal, members, names, snapshots):
             module.dumps, module.loads = dumps, loads
 
 
