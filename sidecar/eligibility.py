@@ -122,7 +122,8 @@ def left_out(workers: Sequence[Heartbeat], history: History, node: str | None, m
             found[each.node] = _difference(each, alike)
         elif each not in some:
             count = history.losses[each.node, each.incarnation].count
-            found[each.node] = LeftOut("losses", f"it lost {count} plans in a row: the next ones go without it")
+            lost = "the last plan" if count == 1 else f"{count} plans in a row"
+            found[each.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
         elif each.unreadable:
             found[each.node] = LeftOut("unreadable", f"it cannot read {_some(each.unreadable)}")
     return found

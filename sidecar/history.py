@@ -179,8 +179,8 @@ class History:
     def _lose(self, plan: Plan, outcome: Outcome) -> None:
         """Count a loss against the nodes to blame, if others were in the plan that may do better without them.
 
-        After the second loss in a row a node is left out of one plan in addition to the next attempt, then of twice as
-        many each time. A daemon that is started again has another incarnation, and no losses.
+        It is left out of the next plan, whatever that evaluates; from the second loss in a row on of one more, then of
+        twice as many each time. A daemon that is started again has another incarnation, and no losses.
         """
         daemons = _daemons(plan)
         if len(daemons) < 2:  # noqa: PLR2004 - without others nobody does better
@@ -188,9 +188,8 @@ class History:
         for daemon in [each for each in daemons if each[0] in losers(outcome)]:
             known = self.losses.pop(daemon, None)
             count = 1 if known is None else known.count + 1
-            most = _MOST_PLANS_WITHOUT
-            plans = 0 if count == 1 else 1 + min(most, 2 ** min(count - 2, most))
-            self.losses[daemon] = Losses(count, plan.plan + plans)
+            more = 0 if count == 1 else min(_MOST_PLANS_WITHOUT, 2 ** min(count - 2, _MOST_PLANS_WITHOUT))
+            self.losses[daemon] = Losses(count, plan.plan + 1 + more)
         for daemon in list(self.losses)[:-LOSERS_KEPT]:
             del self.losses[daemon]
 

@@ -212,7 +212,8 @@ def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
     """Settlements that reopen checkpoints which vanished and are there again, if they would be evaluated."""
-    there = [each for each in view.returned if each.folder not in view.unreadable]
+    settled, unreadable = view.history.settled, view.unreadable
+    there = [each for each in view.returned if settled.get(each.key) == "vanished" and each.folder not in unreadable]
     for each in rules.selection.choose(there, view.history).evaluate:
         yield Settlement(each.name, each.digest, each.step, "requeued", REOPENED)
 

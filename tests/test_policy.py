@@ -776,7 +776,8 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     if isinstance(action, Wait):
         assert action.until is None or action.until > NOW
     if isinstance(action, Stop):
-        assert not pending(seen.history, seen.found, seen.task)
+        left = pending(seen.history, seen.found, seen.task)
+        assert {each.folder for each in left} <= seen.unreadable
     if not isinstance(action, Propose):
         return
     assert seen.history.open is None
@@ -793,6 +794,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
         return
     assert action.checkpoint.pin is not None
     assert action.checkpoint.key not in keys
+    assert action.checkpoint.folder not in seen.unreadable
     assert not seen.history.is_settled(action.checkpoint.key, seen.task)
     assert len(action.members) >= rules.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))
