@@ -90,6 +90,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     server = Server(
         settings.http_host,
         settings.http_port,
+        names=(*settings.http_hosts, *([] if settings.host is None else [settings.host])),
         registry=registry,
         health=daemon.healthy,
         ready=lambda: shown.unready,
