@@ -1,10 +1,8 @@
 """From settings to running parts: what the commands put together. Imported by the command line alone."""
 
-import os
 import queue
 import secrets
 import signal
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +35,7 @@ from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import SettingsError
 from sidecar.group.devices import check_idle, visible
+from sidecar.group.logs import usable_log_folder
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
 from sidecar.group.ports import Ports
@@ -193,10 +192,13 @@ def make_catalog(
     )
 
 
-def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post: Post) -> Workers:
-    """This node's worker processes; none is started yet."""
-    logs = settings.worker_logs
-    _make_private(logs)
+def make_workers(
+    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
+) -> Workers:
+    """This node's worker processes; none is started yet. `warn` is called if their logs go to another folder."""
+    logs, moved = usable_log_folder(settings.worker_logs)
+    if moved is not None:
+        warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)
     check_idle(devices, share=settings.share_gpu)
     return Workers(
@@ -308,7 +310,9 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
 
 def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
     return Crew(
-        make_workers(settings, environ, identity.workers, post),
+        make_workers(
+            settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
+        ),
         make_join(settings),
         settings.backoff_first_seconds,
         settings.backoff_last_seconds,
@@ -349,11 +353,3 @@ def make_rules(settings: Settings) -> Rules:
         stop_idle=settings.stop_idle_seconds,
         wait=settings.wait,
     )
-
-
-def _make_private(folder: Path) -> None:
-    """A folder below the shared temporary one: nobody else may have made it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    below = Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}")
-    if folder.is_relative_to(below) and below.stat(follow_symlinks=False).st_uid != os.getuid():
-        raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")
