@@ -1,11 +1,13 @@
 """Start, talk to and kill a worker process; ask another program. The only importer of subprocess.
 
-A worker leads its own session and process group, so that SIGKILL reaches whatever it started. It must be started from
+A worker leads its own session and process group, so that SIGKILL reaches whatever it started; what left the group is
+ended by the worker's guard (`sidecar.worker.guard`). It must be started from
 the daemon's main thread: its parent-death signal fires when the thread that started it ends.
 """
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -19,6 +21,7 @@ from sidecar.group.logs import WorkerLog, remove_old_logs
 from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
+_MARK: Final = "_SIDECAR_WORKER_PROCESS"  # a variable by which a worker's descendants are known; it is not a setting
 _LOG_SECONDS: Final = (1.0, 0.1)  # between two looks at a log's length: usually, and after it was too long
 _HALTS: Final = os.WSTOPPED | os.WCONTINUED
 _DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
@@ -204,6 +207,7 @@ def _spawn(
     log: WorkerLog,
     post: Post,
 ) -> WorkerProcess:
+    mark = secrets.token_hex(16)
     output = log.appending()
     ours, theirs = os.pipe()
     try:
@@ -211,11 +215,12 @@ def _spawn(
             [
                 *(interpreter, "-P", str(_ENTRY)),
                 *("--framework", framework, "--reports", str(theirs), "--parent", str(os.getpid())),
+                *("--mark", f"{_MARK}={mark}"),
             ],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env=dict(environment),
+            env={**environment, _MARK: mark},
             cwd=directory,
             pass_fds=(theirs,),
             start_new_session=True,
