@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
+from sidecar.addresses import own_addresses, public
 from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
@@ -97,8 +98,8 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     )
     server.start()
     _announce(log, settings, decision, server.url)
-    if decision.role == "worker" and (address := public_address(advertised_host(settings, environ), resolve=False)):
-        log.warning("eval_ports_public", host=address, ports=settings.port_range, remedy=EVAL_PORTS_REMEDY)
+    if decision.role == "worker":
+        _warn_of_public_ports(log, settings, advertised_host(settings, environ))
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda number, _: inbox.put(Terminate(signal.Signals(number).name)))
     courier = daemon.courier
@@ -306,6 +307,20 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
     elif decision.role == "chief":
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
+
+
+def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
+    """Workers' ports are open on every address of the machine, not on the advertised one alone."""
+    advertised = public_address(host, resolve=False)
+    addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))
+    if addresses:
+        log.warning(
+            "eval_ports_public",
+            host=host,
+            addresses=", ".join(addresses),
+            ports=settings.port_range,
+            remedy=EVAL_PORTS_REMEDY,
+        )
 
 
 def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
