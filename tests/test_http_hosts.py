@@ -56,16 +56,16 @@ def test_own_names(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [full])
     hosts = Hosts([])
     assert not hosts.accepts("node-7.example.com")
-    hosts.learn_own_names()
+    assert hosts.learn_own_names()
     assert hosts.accepts("node-7.example.com:19108")
     assert not hosts.accepts("node-8.example.com")
 
 
 def test_no_name_server(monkeypatch):
-    """A name server that does not answer changes nothing."""
+    """A name server that does not answer changes nothing, and is asked again."""
 
     def fail(*_, **__):
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    Hosts([]).learn_own_names()
+    assert not Hosts([]).learn_own_names()

@@ -36,11 +36,17 @@ class Hosts:
         self._given = tuple(_plain(name) for name in given)
         self._own = frozenset({_plain(socket.gethostname())})
 
-    def learn_own_names(self) -> None:
-        """Add this machine's full name, such as node-7.example.com. It may take seconds, since DNS may be asked."""
-        with contextlib.suppress(OSError, UnicodeError):
+    def learn_own_names(self) -> bool:
+        """Add this machine's full name, such as node-7.example.com, and return whether the resolver answered.
+
+        It may take seconds, since DNS may be asked.
+        """
+        try:
             found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
-            self._own |= {_plain(canonical) for _, _, _, canonical, _ in found if canonical}
+        except (OSError, UnicodeError):
+            return False
+        self._own |= {_plain(canonical) for _, _, _, canonical, _ in found if canonical}
+        return True
 
     def accepts(self, host: str) -> bool:
         """Whether a request with this `Host` header is answered.

@@ -39,6 +39,7 @@ _LAST_PORT: Final = 65535
 _LINGER_SECONDS: Final = 1.0  # for a body that nobody reads: closing at once would reset the connection
 _CLOSE_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.1
+_NAMES_SECONDS: Final = 60.0
 
 
 class Server:
@@ -72,6 +73,7 @@ class Server:
         self._hosts = Hosts([self._host, *names])
         self._views = Views(self._hosts, registry, health, ready, status)
         self._request_seconds = request_seconds
+        self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None
         self._bound = 0
 
@@ -91,7 +93,12 @@ class Server:
         )
         self._running = loop, stopped, thread
         thread.start()
-        threading.Thread(target=self._hosts.learn_own_names, name="http-names", daemon=True).start()
+        threading.Thread(target=self._learn_own_names, name="http-names", daemon=True).start()
+
+    def _learn_own_names(self) -> None:
+        """Ask again as long as the resolver does not answer, as when a machine starts before its network."""
+        while not self._hosts.learn_own_names() and not self._closed.wait(_NAMES_SECONDS):
+            pass
 
     def _refusal(self, reason: str) -> SettingsError:
         return SettingsError(
@@ -111,6 +118,7 @@ class Server:
             return
         loop, stopped, thread = self._running
         self._running = None
+        self._closed.set()
         with contextlib.suppress(RuntimeError):  # its thread has ended already
             loop.call_soon_threadsafe(stopped.set)
         thread.join(_CLOSE_SECONDS)
