@@ -34,7 +34,7 @@ CONNECTIONS: Final = 64
 PER_CLIENT: Final = 32
 """How many of them one address may have: half, so that a single client never fills the port."""
 
-_BACKLOG: Final = 128  # waits in the kernel: a client that finds it full tries again after a second
+_BACKLOG: Final = 1024  # waits in the kernel: a client that finds it full tries again after a second
 _LAST_PORT: Final = 65535
 _LINGER_SECONDS: Final = 1.0  # for a body that nobody reads: closing at once would reset the connection
 _CLOSE_SECONDS: Final = 2.0
