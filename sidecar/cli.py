@@ -163,7 +163,7 @@ def evaluate(
         settings.save_weights,
         (save_dir or settings.run_dir).absolute(),
     )
-    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
+    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=_warn)
     with shown_progress() as show:
         done = evaluate_once(once, workers, inbox, show=show)
     print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
@@ -236,7 +236,7 @@ def check(flags: dict[str, Any]) -> None:
         os.environ,
         catalog=make_catalog(settings, once=True, looked=patience.heard),
         patience=patience,
-        make_workers=lambda post: make_workers(settings, os.environ, name, post),
+        make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
         search_path=str(Path.cwd()),
     )
     for found in trials:
@@ -331,6 +331,12 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         min_workers=settings.min_workers,
     )
     return settings, patience, onlooker
+
+
+def _warn(sentence: str) -> None:
+    from sidecar.commands.show import printable
+
+    typer.echo(printable(f"sidecar: {sentence}"), err=True)
 
 
 def main() -> None:

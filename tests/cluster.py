@@ -199,7 +199,7 @@ class Cluster:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 ours = process.environ().get("GATE") == str(self.gate)
-                known = process.pid in daemons or os.getsid(process.pid) in sessions
+                known = process.pid in daemons or os.getsid(process.pid) in sessions or process.ppid() in sessions
                 if ours and not known and process.status() != psutil.STATUS_ZOMBIE:
                     strays[process.pid] = process.cmdline()[-6:]
         return strays

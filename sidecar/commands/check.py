@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Final
 
+from sidecar.addresses import own_addresses, public
 from sidecar.agreement import snapshots
 from sidecar.agreement.journal import Journal
 from sidecar.agreement.place import Place
@@ -78,9 +79,19 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
     text = f"{decision.role} ({decision.source})"
     yield Finding("role", ok=True, text=f"{text}; {decision.warning}: {decision.remedy}" if decision.warning else text)
-    if decision.role == "worker" and (address := public_address(host)) is not None:
-        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
+    if decision.role == "worker":
+        yield from _network(host)
     return decision
+
+
+def _network(host: str) -> Iterator[Finding]:
+    """Who could reach the ports of worker processes: they are open on every address of this machine."""
+    if (address := public_address(host)) is not None:
+        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
+    elif others := public(own_addresses()):
+        # No failure: a firewall in front of them cannot be seen from here.
+        text = f"this machine also has a public address ({', '.join(others)}): {EVAL_PORTS_REMEDY}"
+        yield Finding("network", ok=True, text=text)
 
 
 def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> Iterator[Finding]:

@@ -1,10 +1,8 @@
 """From settings to running parts: what the commands put together. Imported by the command line alone."""
 
-import os
 import queue
 import secrets
 import signal
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +12,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
+from sidecar.addresses import own_addresses, public
 from sidecar.agreement.dormant import DORMANT_SECONDS
 from sidecar.agreement.place import Place
 from sidecar.agreement.run import JOURNAL_FOLDERS
@@ -39,6 +38,7 @@ from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
 from sidecar.errors import RunReplacedError, SettingsError
 from sidecar.group.devices import check_idle, visible
+from sidecar.group.logs import usable_log_folder
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
 from sidecar.group.ports import Ports
@@ -95,6 +95,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     server = Server(
         settings.http_host,
         settings.http_port,
+        names=(*settings.http_hosts, *([] if settings.host is None else [settings.host])),
         registry=registry,
         health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - another daemon may live by then
         ready=lambda: shown.unready,
@@ -102,8 +103,8 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     )
     server.start()
     _announce(log, settings, decision, server.url)
-    if decision.role == "worker" and (address := public_address(advertised_host(settings, environ), resolve=False)):
-        log.warning("eval_ports_public", host=address, ports=settings.port_range, remedy=EVAL_PORTS_REMEDY)
+    if decision.role == "worker":
+        _warn_of_public_ports(log, settings, advertised_host(settings, environ))
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
     try:
@@ -249,10 +250,13 @@ def make_catalog(
     )
 
 
-def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post: Post) -> Workers:
-    """This node's worker processes; none is started yet."""
-    logs = settings.worker_logs
-    _make_private(logs)
+def make_workers(
+    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
+) -> Workers:
+    """This node's worker processes; none is started yet. `warn` is called if their logs go to another folder."""
+    logs, moved = usable_log_folder(settings.worker_logs)
+    if moved is not None:
+        warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)
     check_idle(devices, share=settings.share_gpu)
     return Workers(
@@ -362,9 +366,25 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
 
 
+def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
+    """Workers' ports are open on every address of the machine, not on the advertised one alone."""
+    advertised = public_address(host, resolve=False)
+    addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))
+    if addresses:
+        log.warning(
+            "eval_ports_public",
+            host=host,
+            addresses=", ".join(addresses),
+            ports=settings.port_range,
+            remedy=EVAL_PORTS_REMEDY,
+        )
+
+
 def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
     return Crew(
-        make_workers(settings, environ, identity.workers, post),
+        make_workers(
+            settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
+        ),
         make_join(settings),
         settings.backoff_first_seconds,
         settings.backoff_last_seconds,
@@ -405,11 +425,3 @@ def make_rules(settings: Settings) -> Rules:
         stop_idle=settings.stop_idle_seconds,
         wait=settings.wait,
     )
-
-
-def _make_private(folder: Path) -> None:
-    """A folder below the shared temporary one: nobody else may have made it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    below = Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}")
-    if folder.is_relative_to(below) and below.stat(follow_symlinks=False).st_uid != os.getuid():
-        raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")
