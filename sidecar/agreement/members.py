@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from sidecar.agreement.dormant import DORMANT_SECONDS, Dormant
 from sidecar.agreement.storage import Storage
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
 from sidecar.records import Heartbeat, dumps, loads
 
@@ -112,9 +113,11 @@ class Members:
         run: str,
         reads_per_second: float = READS_PER_SECOND,
         dormant_seconds: float = DORMANT_SECONDS,
+        calls: Calls = call_directly,
     ) -> None:
         self.storage = storage
         self.run = run
+        self._calls = calls
         self._reads_per_second = reads_per_second
         self._saved_reads = reads_per_second  # of the time that went by without any
         self._looked_at: float | None = None
@@ -237,7 +240,10 @@ class Members:
 
     def _read(self, node: str) -> Heartbeat:
         path = member_path(node)
-        found = self.storage.read(path)
+        try:
+            found = self._calls(path, partial(self.storage.read, path))
+        except HangingError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if found is None:
             raise RecordError(f"{path} is absent")
         try:

@@ -4,10 +4,12 @@ It is a view, and nothing rests on it: without it the journal is read from its b
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sidecar.agreement.journal import Journal
 from sidecar.agreement.storage import Storage
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.errors import RecordError, StorageError, StorageLostError
 from sidecar.history import History
 from sidecar.records import dumps, loads
@@ -24,13 +26,13 @@ class _End:
     through: int
 
 
-def resume(storage: Storage, journal: Journal) -> History | None:
+def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> History | None:
     """The history up to the snapshot, from where the journal is then read on; None if there is none to be believed.
 
     One that cannot be read is none. Raises `StorageLostError` if the journal is that of another run by now.
     """
     try:
-        data = storage.read(PATH)
+        data = calls(PATH, partial(storage.read, PATH))
         if data is None:
             return None
         end = loads(_End, data)
@@ -42,7 +44,11 @@ def resume(storage: Storage, journal: Journal) -> History | None:
         known = journal.resume(snapshot.through, snapshot.plan_nonce, snapshot.outcome_nonce)
     except StorageLostError:
         raise
-    except (RecordError, StorageError):  # torn by a crash, of another version, or a folder: the journal has it all
+    except (
+        RecordError,
+        StorageError,
+        HangingError,
+    ):  # torn by a crash, of another version, or a folder: the journal has it all
         return None
     return history if known else None
 

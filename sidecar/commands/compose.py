@@ -17,6 +17,7 @@ from sidecar.agreement.dormant import DORMANT_SECONDS
 from sidecar.agreement.place import Place
 from sidecar.agreement.run import JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
+from sidecar.bounded_calls import BoundedCalls, Calls, call_directly
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.pin import pin
@@ -174,12 +175,18 @@ def make_daemon(
     identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
     room = Room(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
+    entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
     keeper = Keeper(
         settings.run_dir,
-        make_catalog(settings, clock),
+        make_catalog(settings, clock, calls=entries),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(settings.run_dir / "pins", node, make=partial(pin, check=settings.verify == "full", room=room)),
-        Saves(settings.run_dir),
+        Pinner(
+            settings.run_dir / "pins",
+            node,
+            make=partial(pin, check=settings.verify == "full", room=room),
+            calls=entries,
+        ),
+        Saves(settings.run_dir, views),
         clock,
         room,
         _marker(settings),
@@ -195,6 +202,9 @@ def make_daemon(
         dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
         place=Place(settings.checkpoint_dir, settings.run_dir, settings.lease_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
+        calls=BoundedCalls(now=clock.now),
+        views=views,
+        scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
     sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
@@ -232,7 +242,12 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
 
 
 def make_catalog(
-    settings: Settings, clock: Clock | None = None, *, once: bool = False, looked: Callable[[], None] = lambda: None
+    settings: Settings,
+    clock: Clock | None = None,
+    *,
+    once: bool = False,
+    calls: Calls = call_directly,
+    looked: Callable[[], None] = lambda: None,
 ) -> Catalog:
     """What lies in the checkpoint directory. Who looks `once` cannot wait until what is whole has settled."""
     return Catalog(
@@ -246,6 +261,7 @@ def make_catalog(
         complete_marker=settings.complete_marker,
         formats=settings.formats,
         clock=clock or SystemClock(),
+        calls=calls,
         looked=looked,
     )
 

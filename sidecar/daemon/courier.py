@@ -4,11 +4,13 @@ So storage that hangs blocks this thread and nothing else. It carries out what i
 with the journal and the members; what lies in folders is the keeper's. Whatever goes wrong is part of the answer.
 """
 
+import contextlib
 import errno
 import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
@@ -21,6 +23,7 @@ from sidecar.agreement.names import GracePeriod
 from sidecar.agreement.place import Place
 from sidecar.agreement.run import find_run, open_run, read_run
 from sidecar.agreement.storage import Storage
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock
 from sidecar.daemon.keeper import Keeper
@@ -38,6 +41,7 @@ from sidecar.history import Closed, History
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
 from sidecar.snapshot import Snapshot
 
+_SCAN: Final = "scan"
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
 
 
@@ -98,6 +102,7 @@ class Answer:
     watch_problem: str | None = None
     no_room: Mapping[Key, str] = field(default_factory=dict)  # what could not be pinned, and why
     done: bool = False  # the trainer's marker is there
+    scanning: bool = False  # the look that was asked for, or the one before, has not come to an end
     error: SidecarError | None = None
 
 
@@ -119,6 +124,9 @@ class Courier:
     dormant_seconds: float = DORMANT_SECONDS
     place: Place | None = None  # None: where the state lies is not known, so a run that is gone was deleted
     visibility_seconds: float = 60.0
+    calls: Calls = call_directly  # reads members' files, of which one may hang
+    views: Calls = call_directly  # writes what nothing rests on, and removes what is left over
+    scans: Calls = call_directly  # makes the keeper's, one at a time
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _journal: Journal | None = None
     _members: Members | None = None
@@ -181,7 +189,7 @@ class Courier:
 
     def _open(self, request: Open) -> Answer:
         """Join. A state directory inside a checkpoint directory that is not there yet must not create that."""
-        if self.keeper.has_no_place():
+        if self._has_no_place():
             return Answer(request)
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
@@ -190,9 +198,8 @@ class Courier:
         if self.place is not None and (found := find_run(self.storage, self._grace)) is not None:
             self.place.join(found)
         self._journal, self._leftovers = Journal(self.storage, run, self._grace), Leftovers(self.storage)
-        self._members = Members(self.storage, run, dormant_seconds=self.dormant_seconds)
-        self.keeper.clean()
-        return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal))
+        self._members = Members(self.storage, run, dormant_seconds=self.dormant_seconds, calls=self.calls)
+        return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal, self.calls))
 
     def _visit(self, visit: Visit) -> Answer:
         """Say that this node lives and hear of the others first; whatever fails after that does not hide it.
@@ -214,15 +221,12 @@ class Courier:
             more = self._read_on() == _RECORDS_PER_ANSWER or not self._journal.reaches_end()
         except SidecarError as error:
             unread = error
-        trouble = [self._write_view()]
-        if visit.snapshot is not None:
-            trouble.append(snapshots.write(self.storage, visit.snapshot))
+        trouble = [self._write_view(), self._write_snapshot(visit.snapshot)]
         reading = self._members.look(now := self.clock.now())
         answer = Answer(visit, more=more, unread=unread is not None, reading=reading, error=unread)
         if isinstance(unread, NewerSchemaError):
             return answer
-        if self._leftovers is not None:
-            self._leftovers.sweep(now, self._members.storage_time(now))
+        self._sweep(now)
         tidied = self.keeper.tidy(visit.tidying)
         trouble += [*tidied.failed.values(), *tidied.unmeasured]
         answer = replace(answer, tidied=tidied, trouble=tuple(each for each in trouble if each is not None))
@@ -236,7 +240,8 @@ class Courier:
     def _make_room(self, visit: Visit) -> None:
         """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
         if self._read_on() == 0 and visit.look:
-            self.keeper.let_go(visit.wants)
+            with contextlib.suppress(HangingError):  # the scan that is going on comes first
+                self.scans("let go", partial(self.keeper.let_go, visit.wants))
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""
@@ -262,7 +267,7 @@ class Courier:
             if self.place is not None:
                 self.place.stands()
             return
-        if found is None and self.keeper.has_no_place():
+        if found is None and self._has_no_place():
             reason = "the checkpoint directory is gone, and this run's state with it: waiting until it is back"
             raise StateUnavailableError(reason)
         if self.place is None:
@@ -289,16 +294,42 @@ class Courier:
         """
         if self._journal is not None and self._success is not None:
             try:
-                self._journal.write_result(self._success)
-            except (RecordError, StorageError) as error:
+                written = self.views("view", partial(_write_result, self._journal, self._success))
+            except (RecordError, StorageError, HangingError) as error:
                 return str(error)
-            self._success = None
+            if written is self._success:
+                self._success = None
         return None
+
+    def _write_snapshot(self, snapshot: Snapshot | None) -> str | None:
+        """Put a snapshot where daemons look that start, if one is due; returns why that failed."""
+        if snapshot is None:
+            return None
+        try:
+            return self.views("snapshot", partial(snapshots.write, self.storage, snapshot))
+        except HangingError as error:
+            return str(error)
+
+    def _sweep(self, now: float) -> None:
+        """Remove what killed writers left."""
+        assert self._members is not None
+        if self._leftovers is not None:
+            with contextlib.suppress(HangingError):
+                self.views("sweep", partial(self._leftovers.sweep, now, self._members.storage_time(now)))
+
+    def _has_no_place(self) -> bool:
+        try:
+            return self.scans("place", self.keeper.has_no_place)
+        except HangingError as error:
+            raise StateUnavailableError(f"the state directory cannot be looked for: {error.strerror}") from error
 
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Add what the keeper finds and what it lost on the way."""
         leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
-        sight = self.keeper.look(visit.wants, leaving=leaving)
+        try:
+            sight = self.scans(_SCAN, partial(self.keeper.look, visit.wants, leaving=leaving))
+        except HangingError:
+            return replace(answer, scanning=True)
         return replace(
             answer,
             look=sight.look,
@@ -308,3 +339,9 @@ class Courier:
             no_room=sight.no_room,
             done=sight.done,
         )
+
+
+def _write_result(journal: Journal, success: Closed) -> Closed:
+    """Write the view of a success; returns which it was, since that may have come to an end late."""
+    journal.write_result(success)
+    return success

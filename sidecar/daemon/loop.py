@@ -106,6 +106,7 @@ class Daemon:
     _looked_last: bool = False  # and it was with a look
     _looked_at: float = float("-inf")
     _woken: bool = True
+    _scanning_since: float | None = None  # since when a look has not come to an end
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
     _farewell: Farewell = field(init=False)
@@ -222,6 +223,17 @@ class Daemon:
             self._notices.missing()
         self.world.sightings.missing = missing
 
+    def _note_scan(self, visit: Visit, now: float, *, scanning: bool) -> None:
+        """Note whether a look has not come to an end; it is asked for again at once, and answers when it has."""
+        if scanning:
+            self._scanning_since = now if self._scanning_since is None else self._scanning_since
+            self._woken = True
+        elif visit.look:
+            self._scanning_since = None
+
+    def _scan_hangs(self, now: float) -> bool:
+        return self._scanning_since is not None and now >= self._scanning_since + self.timing.storage
+
     def _note_unread(self, asked_at: float, *, unread: bool) -> None:
         """Note whether the journal could be read on; who cannot for a lease asks the others not to count on it."""
         if unread:
@@ -268,6 +280,7 @@ class Daemon:
             world.caught_up = True
             self.log.info("journal_read", plans=world.history.through, evaluated=len(world.history.succeeded))
         world.pins_bytes = world.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
+        self._note_scan(visit, now, scanning=answer.scanning)
         if answer.look is not None:
             self._note_missing(missing=answer.look.missing)
             for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
@@ -397,8 +410,8 @@ class Daemon:
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
                 if unreadable:
                     waited = f"{waited}: {self.world.sightings.unknown[checkpoint.folder]}"
-                missing = self.world.sightings.missing or unreadable
-                part.fail("storage" if missing else "vanished", waited, None, now)
+                blind = self.world.sightings.missing or unreadable or self._scan_hangs(now)
+                part.fail("storage" if blind else "vanished", waited, None, now)
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
@@ -510,6 +523,7 @@ class Daemon:
             "the journal is not read yet": not self.world.caught_up,
             "the task is being checked": self.crew is not None and self.world.task is None,
             "the checkpoint directory is not read yet": self.crew is not None and not self.world.looked,
+            "the scan of checkpoints and pins does not come to an end: look at their storage": self._scan_hangs(now),
             f"the daemon is {self.world.state}": self.world.state in ("draining", "left"),
         }
         known = (reason for reason, holds in reasons.items() if holds)

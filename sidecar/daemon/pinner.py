@@ -8,9 +8,11 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from sidecar.bounded_calls import Calls, call_directly
 from sidecar.checkpoints.found import Found
 from sidecar.checkpoints.pin import pin, remove, unpin
 from sidecar.checkpoints.pins_usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
@@ -54,6 +56,7 @@ class Pinner:
     make: Make = pin
     hangs_after_seconds: float = 30.0  # without any progress: disks that sleep, and servers that change over, take less
     clock: Clock = field(default_factory=SystemClock)
+    calls: Calls = call_directly  # makes calls that may hang
     _work: dict[Key, _Work] = field(default_factory=dict)
     _leftovers: Leftovers = field(init=False)
     _idle: frozenset[str] = frozenset()  # folders of pins in the making that do not grow
@@ -102,15 +105,15 @@ class Pinner:
 
     def unpin(self, checkpoint: Checkpoint) -> None:
         """Let it go; raises what `checkpoints.pin.unpin` raises."""
-        unpin(checkpoint, self.pins)
+        self.calls(f"/unpin {checkpoint.folder}", partial(unpin, checkpoint, self.pins))
 
     def bytes(self) -> int:
         """What all pins hold together, but for those that were begun and do not grow."""
-        return pins_bytes(self.pins, self._idle)
+        return self.calls("/bytes", partial(pins_bytes, self.pins, self._idle))
 
     def bytes_alone(self) -> int:
         """What of it the trainer deleted, or what was copied."""
-        return pins_bytes_alone(self.pins, self._idle)
+        return self.calls("/bytes alone", partial(pins_bytes_alone, self.pins, self._idle))
 
     def bytes_copied(self) -> Mapping[str, int]:
         """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""

@@ -7,9 +7,11 @@ import contextlib
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sidecar.bounded_calls import Calls, call_directly
 from sidecar.confined import Folder, open_folder
 from sidecar.daemon.retention import Tidied, Tidying
 from sidecar.entry_errors import Entry, Meaning, meaning
@@ -24,6 +26,7 @@ class Saves:
     """The folder `evaluations` of a run."""
 
     root: Path  # the run's state directory
+    calls: Calls = call_directly  # makes calls that may hang
 
     def tidy(self, tidying: Tidying) -> Tidied:
         """Remove what failed plans left, and what is no longer kept; measure what is to be measured.
@@ -34,18 +37,29 @@ class Saves:
         failed, sizes, unmeasured = dict[str, str](), dict[str, int](), list[str]()
         for path in (*tidying.drop, *tidying.thin):
             errors = _Errors()
-            with errors.noted(), open_folder(self.root) as root:
-                _drop(root, path) if path in tidying.drop else _thin(root, path, errors)
+            with errors.noted():
+                errors = self.calls(f"tidy {path}", partial(self._remove, path, drop=path in tidying.drop))
             if errors.first is not None:
                 failed[path] = f"cannot tidy {self.root / path}: {errors.first}"
         for path in tidying.measure:
-            errors = _Errors()
-            sizes[path] = 0
-            with errors.noted(), open_folder(self.root) as root, root.folder(path) as folder:
-                sizes[path] = sum(_bytes_below(worker, errors, _DEEPEST) for worker in _workers(folder, errors))
+            errors, sizes[path] = _Errors(), 0
+            with errors.noted():
+                sizes[path], errors = self.calls(f"measure {path}", partial(self._measure, path))
             if errors.first is not None:
                 unmeasured.append(f"cannot measure all of {self.root / path}: {errors.first}")
         return Tidied(sizes, failed, tuple(unmeasured))
+
+    def _remove(self, path: str, *, drop: bool) -> "_Errors":
+        errors = _Errors()
+        with errors.noted(), open_folder(self.root) as root:
+            _drop(root, path) if drop else _thin(root, path, errors)
+        return errors
+
+    def _measure(self, path: str) -> tuple[int, "_Errors"]:
+        errors, size = _Errors(), 0
+        with errors.noted(), open_folder(self.root) as root, root.folder(path) as folder:
+            size = sum(_bytes_below(worker, errors, _DEEPEST) for worker in _workers(folder, errors))
+        return size, errors
 
 
 @dataclass(slots=True)
