@@ -155,7 +155,13 @@ def evaluate(
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
     once = Once(
-        make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds, settings.save_weights
+        make_join(settings),
+        found,
+        str(path),
+        save_to.absolute(),
+        settings.plan_cap_seconds,
+        settings.save_weights,
+        (save_dir or settings.run_dir).absolute(),
     )
     workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
     with shown_progress() as show:
@@ -322,6 +328,7 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         written_at=file_times(settings.run_dir),
         runs=runs_in(settings.state_dir),
         selection=make_rules(settings).selection,
+        min_workers=settings.min_workers,
     )
     return settings, patience, onlooker
 

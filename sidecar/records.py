@@ -228,7 +228,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a plan ended."""
+    """How a plan ended. `odd` names the nodes whose values were not those of most others; empty if nobody can say."""
 
     plan: int
     run: str
@@ -241,6 +241,7 @@ class Outcome:
     node: str | None = None
     rank: int | None = None
     message: str | None = None
+    odd: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 
@@ -273,6 +274,8 @@ class Heartbeat:
     """What a node says about itself. `beat` counts up; a change of anything is a sign of life.
 
     `doing` is of the plan `plan`. It rides along with beats and makes none; null: no part in it, or an older version.
+    So do names of checkpoints, as `Checkpoint.folder`, that need an evaluation: `unreadable` are those that this node
+    cannot read now, `sees` the oldest of those that it finds whole; `sees_more`: there are more of these.
     """
 
     run: str
@@ -289,6 +292,9 @@ class Heartbeat:
     slots: tuple[Slot, ...]
     profile: str | None = None  # digest of the numeric profile, once a worker knows it
     doing: tuple[Doing, ...] | None = None
+    unreadable: tuple[str, ...] = ()
+    sees: tuple[str, ...] = ()
+    sees_more: bool = False
     schema: int = SCHEMA
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.errors import RecordError
-from sidecar.history import Closed, Entry, History, Settled
+from sidecar.history import Closed, Entry, History, Losses, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
@@ -53,6 +53,16 @@ class FailedFor:
 
     key: str
     tasks: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loser:
+    """A daemon that lost plans, as `history.Losses`."""
+
+    node: str
+    incarnation: str
+    count: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ class Snapshot:
     best: dict[str, dict[str, Record]]  # by eval set and metric
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
+    losses: tuple[Loser, ...] = ()  # older releases write none, and read past them
     schema: int = SCHEMA
 
 
@@ -165,6 +176,7 @@ def take(history: History, run: str) -> Snapshot:
         best=best,
         changes=totals.changes,
         nonfinite=nonfinite,
+        losses=tuple(Loser(*daemon, each.count, each.until) for daemon, each in history.losses.items()),
     )
 
 
@@ -199,6 +211,7 @@ def _restore(snapshot: Snapshot) -> History:
         last_step=snapshot.last_step,
         reached=snapshot.reached,
         requeued=set(_keys(snapshot.requeued)),
+        losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},
     )
     for verdict, keys in snapshot.settled.items():
         history.settled |= dict.fromkeys(_keys(keys), _VERDICTS[verdict])

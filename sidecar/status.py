@@ -49,3 +49,7 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     pins_bytes: int = 0
     saves_bytes: int = 0
+    unknown: tuple[str, ...] = ()  # entries of shared storage that this node cannot read now, as sentences: the first
+    unknown_count: int = 0  # and of how many
+    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
+    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`

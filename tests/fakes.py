@@ -157,6 +157,10 @@ class AllAlike:
         keys = frozenset(found) if self.version else frozenset()
         return Wanted(keys, keys)
 
+    def of_the_journal(self):
+        """As `Wants`."""
+        return self
+
     def known_as(self, _):
         """As `Wants`."""
         return []
@@ -210,7 +214,8 @@ class Node:
         self.courier = Courier(self.storage, keeper, clock, self.answers.append)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        self.world = World(identity, TIMING.lease, Sightings(settings.selection, start_new))
+        sightings = Sightings(settings.selection, start_new, TIMING.visibility)
+        self.world = World(identity, TIMING.lease, sightings, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,

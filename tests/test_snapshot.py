@@ -1,5 +1,6 @@
 """A daemon that starts with a snapshot knows what one knows that read the whole journal."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -177,3 +178,13 @@ def test_what_is_too_long_for_a_record_is_not_written(storage, monkeypatch):
     snapshots.write(storage, take(fold(journal(2, 10)), "r"))
     monkeypatch.undo()
     assert storage.read(snapshots.PATH) == before
+
+
+def test_a_snapshot_of_the_release_before_is_believed():
+    """It says nothing of losses in a row: they count from there on."""
+    history = fold(journal(1, 10))
+    assert history.losses
+    told = json.loads(dumps(take(history, "r")))
+    del told["losses"]
+    restored = restore(loads(Snapshot, json.dumps(told).encode()))
+    assert known(restored) == replace(known(history), losses={})

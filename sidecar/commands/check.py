@@ -140,7 +140,7 @@ def _created_twice(settings: Settings) -> bytes | None:
         storage.create(name, b"second")
         return storage.read(name)
     finally:
-        (settings.run_dir / name).unlink(missing_ok=True)
+        storage.remove(name)
 
 
 def _nodes(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
+from sidecar.agreement.dormant import DORMANT_SECONDS
 from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
@@ -138,9 +139,11 @@ def make_daemon(
         settings.visibility_seconds,
         Turns(settings.proposal_patience_seconds),
     )
-    courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
+    dormant_seconds = max(DORMANT_SECONDS, 10 * settings.lease_seconds)
+    courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put, dormant_seconds=dormant_seconds)
     rules = make_rules(settings)
-    world = World(identity, settings.lease_seconds, Sightings(rules.selection, settings.start == "new"))
+    sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
+    world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
     return Daemon(
         world,
         rules,

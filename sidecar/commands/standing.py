@@ -17,10 +17,11 @@ from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
 from sidecar.commands.pulses import Pulse, Pulses
+from sidecar.eligibility import LeftOut, left_out
 from sidecar.errors import SettingsError
 from sidecar.history import History
 from sidecar.policy import pending, proposer
-from sidecar.records import Checkpoint
+from sidecar.records import Checkpoint, Heartbeat
 from sidecar.selection import Selection
 
 LOOK_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: who lives has beaten twice by then
@@ -50,6 +51,8 @@ class Standing:
     queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
     incomplete: tuple[tuple[str, str], ...] = ()  # what lies there and is no complete checkpoint, with the reason
     missing: bool = False  # the checkpoint directory does not exist
+    unknown: dict[str, str] = field(default_factory=dict)  # what this node cannot read now, and why
+    min_workers: int = 1
     other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
     lease: float = 10.0  # seconds after which silence means gone
     wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
@@ -60,8 +63,17 @@ class Standing:
     @property
     def proposer(self) -> str | None:
         """The node that proposes and publishes: the first worker that is known to be there."""
+        return proposer(self._ready)
+
+    @property
+    def left_out(self) -> dict[str, LeftOut]:
+        """The nodes that are there and take no part in evaluations, or not in all, and why."""
+        return left_out(self._ready, self.history, None, self.min_workers)
+
+    @property
+    def _ready(self) -> list[Heartbeat]:
         there = [each.heartbeat for each in self.members if each.fresh(self.lease)]
-        return proposer([each for each in there if each.role == "worker" and each.state == "ready"])
+        return [each for each in there if each.role == "worker" and each.state == "ready"]
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -110,11 +122,13 @@ class Onlooker:
         written_at: Callable[[str], float | None] = lambda _: None,
         runs: Callable[[], list[str]] = list,
         selection: Selection = Selection(),  # noqa: B008 - frozen
+        min_workers: int = 1,
     ) -> None:
         self.storage = storage
         self.written_at = written_at
         self.runs = runs
         self.selection = selection
+        self.min_workers = min_workers
         self.catalog = catalog
         self.clock = clock
         self.lease_seconds = lease_seconds
@@ -145,6 +159,8 @@ class Onlooker:
             queue=queue,
             incomplete=look.waiting,
             missing=look.missing,
+            unknown=dict(look.unknown),
+            min_workers=self.min_workers,
             lease=self.lease_seconds,
             wall=self.clock.wall(),
             written_at={node: seconds for node, seconds in written.items() if seconds is not None},

@@ -4,7 +4,6 @@ So storage that hangs blocks this thread and nothing else. It carries out what i
 with the journal and the members; what lies in folders is the keeper's. Whatever goes wrong is part of the answer.
 """
 
-import contextlib
 import errno
 import secrets
 import threading
@@ -14,15 +13,17 @@ from queue import SimpleQueue
 from typing import Final
 
 from sidecar.agreement import snapshots
+from sidecar.agreement.dormant import DORMANT_SECONDS
 from sidecar.agreement.journal import Journal, check_run, open_run
+from sidecar.agreement.leftovers import Leftovers
 from sidecar.agreement.members import Members, Reading
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock
 from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.retention import Tidying
+from sidecar.daemon.retention import Tidied, Tidying
 from sidecar.daemon.wants import Wants
-from sidecar.errors import SidecarError, StorageError, StorageLostError
+from sidecar.errors import RecordError, SidecarError, StorageError, StorageLostError
 from sidecar.history import Closed, History
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
 from sidecar.snapshot import Snapshot
@@ -81,7 +82,8 @@ class Answer:
     look: Look | None = None
     given_up: tuple[Settlement, ...] = ()
     pins_bytes: int | None = None
-    saves_bytes: Mapping[str, int] = field(default_factory=dict)  # of the folders that were to be measured
+    tidied: Tidied | None = None  # what came of `Visit.tidying`, once it was tried
+    trouble: tuple[str, ...] = ()  # with views and saves, on which nothing rests, as sentences
     watch_problem: str | None = None
     no_room: Mapping[Key, str] = field(default_factory=dict)  # what could not be pinned, and why
     done: bool = False  # the trainer's marker is there
@@ -103,9 +105,11 @@ class Courier:
     clock: Clock
     post: Callable[[Answer], None]
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
+    dormant_seconds: float = DORMANT_SECONDS
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _journal: Journal | None = None
     _members: Members | None = None
+    _leftovers: Leftovers | None = None
     _thread: threading.Thread | None = None
     _read: list[Plan | Outcome] = field(default_factory=list)  # not yet part of an answer
     _success: Closed | None = None  # the newest, until its view is there
@@ -163,7 +167,8 @@ class Courier:
         if self.keeper.has_no_place():
             return Answer(request)
         run = open_run(self.storage, self.clock.wall(), new_id=self.new_id)
-        self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
+        self._journal, self._leftovers = Journal(self.storage, run), Leftovers(self.storage)
+        self._members = Members(self.storage, run, dormant_seconds=self.dormant_seconds)
         self.keeper.clean()
         return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal))
 
@@ -179,12 +184,16 @@ class Courier:
                 self._make_room(visit)
             raise
         more = self._read_on() == _RECORDS_PER_ANSWER
-        self._write_view()
+        trouble = [self._write_view()]
         if visit.snapshot is not None:
-            snapshots.write(self.storage, visit.snapshot)
-        answer = Answer(visit, more=more, reading=self._members.look(self.clock.now()))
+            trouble.append(snapshots.write(self.storage, visit.snapshot))
+        answer = Answer(visit, more=more, reading=self._members.look(now := self.clock.now()))
+        if self._leftovers is not None:
+            self._leftovers.sweep(now, self._members.storage_time(now))
+        tidied = self.keeper.tidy(visit.tidying)
+        trouble += [*tidied.failed.values(), *tidied.unmeasured]
+        answer = replace(answer, tidied=tidied, trouble=tuple(each for each in trouble if each is not None))
         try:
-            answer = replace(answer, saves_bytes=self.keeper.tidy(visit.tidying))
             return self._look(visit, answer) if visit.look else answer
         except SidecarError as error:
             return replace(answer, error=error)
@@ -194,7 +203,7 @@ class Courier:
     def _make_room(self, visit: Visit) -> None:
         """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
         if self._read_on() == 0 and visit.look:
-            self.keeper.let_go(visit.wants)
+            self.keeper.let_go(visit.wants.of_the_journal())
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""
@@ -236,12 +245,18 @@ class Courier:
                 self._success = Closed(plan, record)
         return len(records)
 
-    def _write_view(self) -> None:
-        """See to the view of the newest result: its writer may have died before that. No gauge waits for it."""
+    def _write_view(self) -> str | None:
+        """See to the view of the newest result: its writer may have died before that. No gauge waits for it.
+
+        Returns why that failed: it is only a view, and the next visit tries again.
+        """
         if self._journal is not None and self._success is not None:
-            with contextlib.suppress(StorageError):  # it is only a view: the next visit tries again
+            try:
                 self._journal.write_result(self._success)
-                self._success = None
+            except (RecordError, StorageError) as error:
+                return str(error)
+            self._success = None
+        return None
 
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Add what the keeper finds and what it lost on the way."""

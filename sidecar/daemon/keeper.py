@@ -17,7 +17,7 @@ from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
 from sidecar.daemon.pinner import Pinner
 from sidecar.daemon.pinning import Pinning, Result, settlement
-from sidecar.daemon.retention import Tidying
+from sidecar.daemon.retention import Tidied, Tidying
 from sidecar.daemon.saves import Saves
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.wants import Wanted, Wants
@@ -106,8 +106,8 @@ class Keeper:
             with contextlib.suppress(StorageError):  # who looks at the pins tells of it
                 self.pinner.clean(now, self.turns.patience_seconds)
 
-    def tidy(self, tidying: Tidying) -> Mapping[str, int]:
-        """Remove what is no longer kept; returns the bytes of what is to be measured."""
+    def tidy(self, tidying: Tidying) -> Tidied:
+        """Remove what is no longer kept, measure what is; never raises: nothing rests on it."""
         return self.saves.tidy(tidying)
 
     def look(self, wants: Wants, *, leaving: bool) -> Sight:

@@ -232,9 +232,11 @@ class Daemon:
 
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
-        if answer.error is None:
-            self.retention.done(visit.tidying, answer.saves_bytes)
+        if answer.tidied is not None:
+            for folder in self.retention.done(visit.tidying, answer.tidied, now):
+                self._notices.left(folder, answer.tidied.failed[folder])
             world.saves_bytes = self.retention.bytes
+        self._notices.trouble(answer.trouble)
         if answer.more:
             self._next_visit = now
         elif not world.caught_up:
@@ -322,7 +324,8 @@ class Daemon:
     def _tend(self, crew: Crew, now: float) -> None:
         for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
             if self._part is not None:
-                self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
+                report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
+                self._part.observe(overrun.worker, report, now)
         if (broken := self.world.broken_group(now)) is not None:
             crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         elif not crew.workers.keep_standby and (outgrown := self.world.outgrown_group(now)) is not None:
@@ -359,11 +362,15 @@ class Daemon:
             checkpoint = part.plan.checkpoint
             assert checkpoint is not None
             found = self.world.found.get(checkpoint.key)
-            if found is not None and found.checkpoint.pin is not None:
+            unreadable = checkpoint.folder in self.world.sightings.unknown
+            if found is not None and found.checkpoint.pin is not None and not unreadable:
                 part.start(restore_path(found, found.folder), now)
             elif now >= part.opened_at + self.timing.visibility:
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
-                part.fail("storage" if self.world.sightings.missing else "vanished", waited, None, now)
+                if unreadable:
+                    waited = f"{waited}: {self.world.sightings.unknown[checkpoint.folder]}"
+                missing = self.world.sightings.missing or unreadable
+                part.fail("storage" if missing else "vanished", waited, None, now)
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
@@ -409,7 +416,7 @@ class Daemon:
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        written = self._told if doing is None else replace(self._told, doing=doing)
+        written = replace(self.world.with_sightings(self._told, now), doing=doing)
         return Visit(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:

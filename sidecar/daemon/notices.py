@@ -1,10 +1,13 @@
 """What people should be told once: a setting that does not fit, a path that shows nothing. It decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from sidecar.daemon.retention import TRIES
 from sidecar.records import Checkpoint, Key
+
+_TROUBLE_REMEMBERED: Final = 200
 
 
 @dataclass(slots=True)
@@ -15,6 +18,7 @@ class Notices:
     _unmeasured: str | None = None
     _watch_problem: str | None = None
     _step_missed: bool = False
+    _trouble: tuple[str, ...] = ()  # that was told, the newest last
 
     def missing(self) -> None:
         """The checkpoint directory is not there, or not any more."""
@@ -46,6 +50,18 @@ class Notices:
             (name, _), reason = next(iter(no_room.items()))
             remedy = "it may vanish before it is evaluated; free space, or change pin_max_bytes or keep_free_bytes"
             self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
+
+    def trouble(self, sentences: Sequence[str]) -> None:
+        """Views or saves could not be read, written or removed: nothing rests on them, so all goes on."""
+        for sentence in sentences:
+            if sentence not in self._trouble:
+                self.log.warning("entry_failed", message=sentence)
+                self._trouble = (*self._trouble, sentence)[-_TROUBLE_REMEMBERED:]
+
+    def left(self, folder: str, why: str) -> None:
+        """What a plan left, or what is no longer kept, stays in part: tidying it failed again and again."""
+        remedy = "nobody tries again before a daemon starts; remove it by hand"
+        self.log.warning("saves_left", folder=folder, tries=TRIES, reason=why, remedy=remedy)
 
     def best(self, complaint: str | None) -> None:
         """`best_metric` names what nobody measures: nothing would be kept as the best, without a word."""

@@ -5,23 +5,26 @@ see. No I/O and no clock.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
 from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.wants import Wants
+from sidecar.eligibility import counts, disputed, largest_alike, left_out, may_release, members_for, seen_elsewhere
 from sidecar.group.member import group_id
-from sidecar.history import Entry, History
+from sidecar.history import Entry, History, incarnation_of
 from sidecar.policy import View, proposer
-from sidecar.records import Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 from sidecar.snapshot import RECENT
 from sidecar.status import Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
+_UNREADABLE_TOLD: Final = 32  # names of checkpoints in a heartbeat
+_TOLD: Final = 20  # sentences on a status page
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -48,6 +51,7 @@ class World:
     identity: Identity
     lease: float
     sightings: Sightings
+    min_workers: int = 1
     history: History = field(default_factory=lambda: History(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
@@ -69,6 +73,7 @@ class World:
     _looked_at: float = 0.0  # and the newest with a look
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
+    _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
 
     def __post_init__(self) -> None:
@@ -85,7 +90,7 @@ class World:
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
-        self.sightings.fold(record)
+        self.sightings.fold(record, now)
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
@@ -110,6 +115,7 @@ class World:
         self._met_at = now
         self._freshness.wrote(own, now)
         self._freshness.observe(others, now)
+        self._unknown_members = others.unknown
         if (waiting := self._all_waiting()) != self._waiting:
             self._waiting, self._waiting_since = waiting, now
 
@@ -145,7 +151,11 @@ class World:
         self._available = available
         seen = self.sightings
         choice, draws_line = seen.choice(self.history, self.task), self.looked and seen.only_new(self.history)
-        undone = bool(choice.evaluate or choice.settled or seen.given_up or draws_line)
+        tasks, returned = self._tasks(fresh), seen.returned(self.history, now)
+        unreadable = self._unreadable(fresh, members)
+        undone = draws_line or bool(returned or choice.settled)  # what only others can do is no work of this node
+        undone |= any(each.folder not in unreadable for each in choice.evaluate)
+        undone |= not all(disputed(each, self.identity.node, members) for each in seen.given_up.values())
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -158,10 +168,12 @@ class World:
             members=members,
             found=seen.relevant(self.history, self.task),
             given_up=list(seen.given_up.values()),
+            returned=returned,
+            unreadable=unreadable,
             unwanted=seen.unwanted or _NO_KEYS,
             draws_line=draws_line,
             no_room=frozenset(seen.no_room),
-            tasks=self._tasks(fresh),
+            tasks=tasks,
             done=seen.done,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
@@ -198,7 +210,10 @@ class World:
         if newest is None or self.history.open is not None:
             return None
         ready = _ready_workers(self._freshness.fresh_heartbeats(now))
-        alike = [each for each in ready if (each.version, each.task) == (self.identity.version, self.task)]
+        alike = largest_alike(ready, self.identity.node)
+        if self.identity.node not in (each.node for each in alike):
+            return None
+        alike = members_for(alike, self.history, self.min_workers, None, self.task)
         members = newest.plan.members or ()
         joined = {None, *(each.worker for each in members), *self.history.spent_workers}  # a heartbeat may be late
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
@@ -207,11 +222,12 @@ class World:
     def wanted(self, now: float) -> Wants:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
-        What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
-        others may have other settings. The answer is asked from another thread, which only looks things up.
+        The answer is asked from another thread, which only looks things up.
         """
         plan, fresh, seen = self.history.open, self._freshness.fresh_heartbeats(now), self.sightings
-        nodes = [each.node for each in _ready_workers(fresh)]
+        ready, me = _ready_workers(fresh), self.identity.node
+        nodes = [each.node for each in ready]
+        alike = largest_alike(ready, me)
         return Wants(
             self.history,
             seen.selection,
@@ -220,8 +236,8 @@ class World:
             seen.unwanted or set(),
             nothing_yet=seen.only_new(self.history) and not seen.looked,
             done=seen.done,
-            publishes=self._first_of(fresh),
-            before=nodes.index(self.identity.node) if self.identity.node in nodes else len(nodes),
+            releases=self._freshness.ready_to_propose(now) and may_release(alike, me),
+            before=nodes.index(me) if me in nodes else len(nodes),
             reopened=seen.reopened,
         )
 
@@ -244,6 +260,13 @@ class World:
             profile=self.profile,
         )
 
+    def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
+        """Add to a heartbeat what this node sees and what it cannot read; it makes no beat of its own."""
+        fresh, seen = self._freshness.fresh_heartbeats(now), self.sightings
+        unreadable = sorted(self._unreadable(fresh, _ready_workers(fresh)))[:_UNREADABLE_TOLD]
+        sees, more = seen.sees(self.history, self.task, self._tasks(fresh))
+        return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
+
     def status(self, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
         """What people see."""
         fresh = self._freshness.fresh_heartbeats(now)
@@ -252,6 +275,9 @@ class World:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
         waiting = self.sightings.choice(self.history, self.task).evaluate
+        without = left_out(_ready_workers(fresh), self.history, self.identity.node, self.min_workers)
+        unknown = self.sightings.unknown
+        sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
         return Status(
             run=self.identity.run,
             node=self.identity.node,
@@ -274,6 +300,10 @@ class World:
             workers=workers,
             pins_bytes=self.pins_bytes,
             saves_bytes=self.saves_bytes,
+            left_out={node: each.why for node, each in without.items()},
+            left_out_reasons=counts(without),
+            unknown=sentences[:_TOLD],
+            unknown_count=len(sentences),
         )
 
     def publishes(self, now: float) -> bool:
@@ -282,6 +312,14 @@ class World:
 
     def _first_of(self, fresh: list[Heartbeat]) -> bool:
         return proposer(_ready_workers(fresh)) == self.identity.node
+
+    def _unreadable(self, fresh: Sequence[Heartbeat], workers: Sequence[Heartbeat]) -> frozenset[str]:
+        """Names of checkpoints that this node cannot read, or gave up though another one finds them whole."""
+        found = self.sightings.unreadable(self.history, self._tasks(fresh))
+        given_up = [
+            each for each in self.sightings.given_up.values() if seen_elsewhere(each, self.identity.node, workers)
+        ]
+        return found | {Checkpoint(each.name, each.digest, each.step, "").folder for each in given_up}
 
     def _tasks(self, fresh: Sequence[Heartbeat]) -> frozenset[str | None]:
         """The tasks for which something may have to be evaluated."""
@@ -311,7 +349,7 @@ class World:
         return {each.node: why for each in others if (why := self._lost_by(each, now))}
 
     def _lost_by(self, member: Member, now: float) -> str | None:
-        incarnation = member.worker.removeprefix(f"{member.node}.").split(".")[0]
+        incarnation = incarnation_of(member.worker, member.node)
         if why := self._freshness.lost(member.node, incarnation):
             return why
         if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:

@@ -94,7 +94,7 @@ class Worker:
         if bound is None or seconds <= bound.seconds:
             return None
         message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
-        return Overrun(self.worker, bound.kind, message)
+        return Overrun(self.worker, bound.kind, message, self.phase)
 
 
 @dataclass(slots=True)

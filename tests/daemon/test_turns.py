@@ -195,7 +195,7 @@ def test_what_is_deleted_has_vanished_when_its_copy_gets_no_further(new_node):
     pass_time(5, *nodes)
     for path in nodes[0].checkpoint_dir.glob("ckpt-5.*"):
         path.unlink()
-    pass_time(60, nodes[1])
+    pass_time(130, nodes[1])
     assert outcomes(nodes[1].history) == [("vanished", "ckpt-5")]
 
 

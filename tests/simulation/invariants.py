@@ -201,19 +201,20 @@ class Referee:
     def _verdict(self, plan: Plan, settlement, life) -> None:
         key, settings = settlement.key, life.host.spec.settings
         failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
-        classes = Counter(KINDS[outcome.kind or ""] for outcome in failures)
+        classes = Counter("group" if outcome.odd else KINDS[outcome.kind or ""] for outcome in failures)
+        lost = classes["group"] + classes["corrupt"] + classes["vanished"]  # any of them may be one node's trouble
 
         def witnessed(kind: str) -> bool:
             nodes = {outcome.node for outcome in failures if outcome.kind == kind}
             return len(nodes) > 1 or classes[kind] >= settings.max_attempts
 
         if settlement.verdict == "failed":
-            earned = classes["checkpoint"] >= settings.max_attempts or classes["group"] >= settings.max_losses
+            earned = classes["checkpoint"] >= settings.max_attempts or lost >= settings.max_losses
         elif settlement.verdict == "corrupt":
             seen = self.corrupt.get(key, set())
             earned = "*" in seen or life.host.name in seen or witnessed("corrupt")
         elif settlement.verdict == "vanished":
-            earned = key in self.gone or witnessed("vanished")
+            earned = key in self.gone
         else:
             earned = True
         self.check(

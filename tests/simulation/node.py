@@ -148,7 +148,8 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        world = World(identity, settings.lease, Sightings(rules.selection, settings.start_new))
+        sightings = Sightings(rules.selection, settings.start_new, settings.visibility)
+        world = World(identity, settings.lease, sightings, rules.min_workers)
         return Daemon(
             world,
             rules,

@@ -151,7 +151,8 @@ class Simulation:
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
-        kinds = {(host.spec.version, host.spec.task, host.spec.settings.min_workers) for host in self.hosts}
+        specs = [host.spec for host in self.hosts]
+        kinds = {(each.version, each.task, each.profile, each.settings.min_workers) for each in specs}
         there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
         return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
 
@@ -185,7 +186,8 @@ class Simulation:
         alike: Counter = Counter()
         for life in self._running():
             if life.role == "worker":
-                alike[life.host.spec.version, life.host.spec.task] += life.host.spec.replicas
+                spec = life.host.spec
+                alike[spec.version, spec.task, spec.profile] += spec.replicas
         needed = max(host.spec.settings.min_workers for host in self.hosts)
         return bool(alike) and max(alike.values()) >= needed
 

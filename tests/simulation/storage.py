@@ -8,6 +8,7 @@ that was sent by a daemon that died since may still be carried out.
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.presence import Answer, Presence
+from sidecar.daemon.retention import Tidied
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import JOURNAL, Content, Disk
@@ -75,6 +76,7 @@ class NodeStorage:
         def effect() -> None:
             before = self._disk.files.get(path)
             self._disk.replace(path, data)
+            self._disk.written[path] = self._simulation.scheduler.now
             if is_journal(path) and before is None:
                 self._simulation.appeared(path, data, self._life)
             elif is_journal(path):
@@ -106,6 +108,19 @@ class NodeStorage:
             return found
 
         return list(self.call(effect))
+
+    def modified(self, folder: str) -> dict[str, float]:
+        """As `Storage.modified`."""
+        disk = self._disk
+        return self.call(lambda: {name: disk.written.get(f"{folder}/{name}", 0.0) for name in disk.names(folder)})
+
+    def remove(self, path: str) -> None:
+        """As `Storage.remove`."""
+        self._host.cache.pop(path, None)
+        self.call(lambda: self._disk.drop(path), writes=True)
+
+    def sweep(self, folder: str, before: float) -> None:
+        """As `Storage.sweep`: nothing is left unfinished here."""
 
     def is_done(self) -> bool:
         """As `files.is_there` of the trainer's marker, which nobody sees before what was saved before it."""
@@ -338,11 +353,15 @@ class NodeSaves:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
-    def tidy(self, tidying) -> dict[str, int]:
+    def tidy(self, tidying) -> Tidied:
         """As `Saves.tidy`."""
-        if tidying.drop:
-            self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
-        return dict.fromkeys(tidying.measure, 1)
+        sizes = dict.fromkeys(tidying.measure, 1)
+        try:
+            if tidying.drop:
+                self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        except StorageError as error:
+            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
+        return Tidied(sizes)
 
 
 def is_bad(content: Content, node: str) -> bool:
