@@ -158,6 +158,10 @@ class AllAlike:
         keys = frozenset(found) if self.version else frozenset()
         return Wanted(keys, keys)
 
+    def of_the_journal(self):
+        """As `Wants`."""
+        return self
+
     def known_as(self, _):
         """As `Wants`."""
         return []

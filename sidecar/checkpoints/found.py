@@ -72,7 +72,8 @@ class Look:
             object.__setattr__(self, "by_key", {each.checkpoint.key: each for each in self.found})
             pinned = {key: each for key, each in self.by_key.items() if each.checkpoint.pin is not None}
             object.__setattr__(self, "pinned", pinned)
-            object.__setattr__(self, "order", {key: (place, 0.0) for place, key in enumerate(self.by_key)})
+            order = self.order or {key: (place, 0.0) for place, key in enumerate(self.by_key)}
+            object.__setattr__(self, "order", order)
 
     def news_since(self, before: Mapping[Key, Found]) -> AbstractSet[Key]:
         """Keys of what came, went or changed since `by_key` was that."""
@@ -101,10 +102,12 @@ class Look:
                 pinned.pop(key, None)
             else:
                 pinned[key] = found
+        order = self.order
         if come:
-            by_key = {key: by_key[key] for key in sorted(by_key, key=self.order.__getitem__)}
+            order = {**dict.fromkeys(come, (float("inf"), 0.0)), **order}  # who made the look may not know its past
+            by_key = {key: by_key[key] for key in sorted(by_key, key=order.__getitem__)}
         there, news = tuple(by_key.values()), frozenset(changes)
-        return replace(self, found=there, by_key=by_key, pinned=pinned, before=self.by_key, news=news)
+        return replace(self, found=there, by_key=by_key, pinned=pinned, before=self.by_key, news=news, order=order)
 
 
 def written_at(files: Iterable[File]) -> float:

@@ -176,6 +176,7 @@ def make_daemon(
     evaluates = decision.role == "worker"
     room = Room(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
+    make_pin = partial(pin, check=settings.verify == "full", room=room)
     keeper = Keeper(
         settings.run_dir,
         make_catalog(settings, clock, calls=entries),

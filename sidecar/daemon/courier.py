@@ -241,7 +241,7 @@ class Courier:
         """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
         if self._read_on() == 0 and visit.look:
             with contextlib.suppress(HangingError):  # the scan that is going on comes first
-                self.scans("let go", partial(self.keeper.let_go, visit.wants))
+                self.scans("let go", partial(self.keeper.let_go, visit.wants.of_the_journal()))
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""

@@ -5,7 +5,7 @@ The world makes it, the keeper asks it from the courier's thread: it only looks 
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar.checkpoints.found import Found
 from sidecar.history import History
@@ -71,6 +71,10 @@ class Wants:
             waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
             hold |= self.selection.choose(waiting, self.history, over=self.done).hold
         return Wanted(hold, keep, undecided) if self.releases else Wanted(hold, found.keys(), None)
+
+    def of_the_journal(self) -> "Wants":
+        """Return the wants of a node that others may not hear of: it lets go what is settled for all tasks, only."""
+        return replace(self, releases=True, tasks=self.tasks | {None})
 
     def known_as(self, folder: str) -> list[Key]:
         """Return the checkpoints that the journal settled and whose pins are named so."""

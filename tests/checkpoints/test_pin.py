@@ -15,6 +15,7 @@ from sidecar.checkpoints.pin import pin, unpin
 from sidecar.checkpoints.pin_names import PIN_RECORD
 from sidecar.checkpoints.pins_usage import bytes_copied, pins_bytes
 from sidecar.checkpoints.single import restore_path, verify
+from sidecar.confined import Folder
 from sidecar.errors import IncompleteError, MustCopyError, StorageError, UnreadableError, VanishedError
 
 pytestmark = pytest.mark.tensorflow
@@ -228,7 +229,7 @@ def test_unpin(found, pins):
 def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatch):
     """The name goes before the files do, so a crash between leaves only what `clean` removes."""
     pinned = pin(found, pins)
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(Folder, "remove", lambda *_: None)
     unpin(pinned.checkpoint, pins)
     assert all(one.checkpoint.pin is None for one in new_catalog().look().found)
     (left,) = listed(pins)

@@ -7,6 +7,7 @@ import pytest
 from fakes import failed, outcomes, pass_time, save
 
 from sidecar.agreement.members import member_path
+from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.group.messages import Evaluate, Failed, Join, Joined
 from sidecar.records import Heartbeat, loads
 from sidecar.snapshot import restore, take
@@ -35,11 +36,15 @@ def blind(node, *names, known=True):
         return replace(seen, unknown={each.checkpoint.folder: "Input/output error" for each in at.values()})
 
     catalog.look = look_without
+    if not known:
+        catalog.ask = lambda _: Answer(Presence.GONE)
 
 
 def heal(node):
     """It reads as the others do."""
-    del node.courier.keeper.catalog.look
+    catalog = node.courier.keeper.catalog
+    del catalog.look
+    catalog.__dict__.pop("ask", None)
 
 
 def two_with_pins(new_node, *steps, **settings):

@@ -30,6 +30,10 @@ class Names:
         keys = frozenset(key for key in found if key[0] in self.version)
         return Wanted(keys, keys)
 
+    def of_the_journal(self):
+        """As `Wants`."""
+        return self
+
     def known_as(self, folder):
         """As `Wants`."""
         return [key for key in self._settled if Checkpoint(*key, None, "").folder == folder]
@@ -357,6 +361,42 @@ def test_a_full_disk_empties_itself(tmp_path):
             assert looks.pinned() == []
             answer = looks()
             assert (answer.error, named(key[0] for key in answer.look.by_key)) == (None, [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeypatch):
+    """No heartbeat could be written for several leases: such a node may not decide, but the journal has decided."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with Disk(tmp_path / "disk") as disk:
+        node = Node(tmp_path / "node", FakeClock(), state_dir=disk.path / "state")
+        node.silent = {"Evaluate"}
+        save(node.checkpoint_dir, 5)
+        pass_time(5, node)
+        pins = node.run_dir / "pins"
+        ((folder,), rename) = pins.glob("ckpt-5@*"), os.rename
+
+        def refuse(name, *arguments, **settings):
+            if name == folder.name:
+                raise OSError(errno.EIO, "Input/output error")
+            return rename(name, *arguments, **settings)
+
+        monkeypatch.setattr(os, "rename", refuse)  # so that its pin stands when the disk fills up
+        node.silent = set()
+        while not node.history.succeeded:
+            pass_time(1, node)
+        node.silent = {"Evaluate"}
+        save(node.checkpoint_dir, 6, keep=[5])
+        pass_time(5, node)
+        with disk.full(names=True):
+            pass_time(60, node)
+            assert "No space left" in node.status.unready
+            assert sorted(path.name.split("@")[0] for path in pins.iterdir()) == ["ckpt-5", "ckpt-6"]
+            monkeypatch.setattr(os, "rename", rename)
+            pass_time(120, node)
+            assert sorted(path.name.split("@")[0] for path in pins.iterdir()) == ["ckpt-6"]
+        node.silent = set()
+        pass_time(30, node)
+        assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -225,7 +225,15 @@ class NodeCatalog:
         ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
         making = frozenset(digest for digest, _ in self._disk.copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
-        return Look(tuple(ordered), tuple(corrupt), tuple(waiting), missing=False, broken=tuple(broken), making=making)
+        return Look(
+            tuple(ordered),
+            tuple(corrupt),
+            tuple(waiting),
+            missing=False,
+            broken=tuple(broken),
+            order=self._discovery.order,
+            making=making,
+        )
 
     def ask(self, found: Found) -> Answer:
         """As `Catalog.ask`."""
