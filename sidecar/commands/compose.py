@@ -181,12 +181,7 @@ def make_daemon(
         settings.run_dir,
         make_catalog(settings, clock, calls=entries),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(
-            settings.run_dir / "pins",
-            node,
-            make=partial(pin, check=settings.verify == "full", room=room),
-            calls=entries,
-        ),
+        Pinner(settings.run_dir / "pins", node, make=make_pin, calls=entries),
         Saves(settings.run_dir, views),
         clock,
         room,
