@@ -48,7 +48,8 @@ class Join:
 class Evaluate:
     """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
 
-    `evaluated` is the plan's: it decides which eval sets take part, all of them at 0.
+    `evaluated` is the plan's: it decides which eval sets take part, all of them at 0. `attempt` is the plan's, too: the
+    first one restores while data are read, later ones after that, so that it is known which of the two crashes.
     """
 
     plan: int
@@ -58,6 +59,7 @@ class Evaluate:
     save_weights: SaveWeights  # of which ranks
     progress_seconds: float  # at most one Progress report per so many seconds
     evaluated: int = 0
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
