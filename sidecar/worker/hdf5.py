@@ -215,12 +215,14 @@ def _names(iterate: Callable[[Callable[[bytes], bool | None]], Any], budget: Ite
     found: list[bytes] = []
 
     def take(name: bytes) -> bool | None:
-        if next(budget, None) is None:
-            return True  # look no further
+        nonlocal is_over
+        is_over = next(budget, None) is None
         found.append(name)
-        return None
+        return True if is_over else None  # anything but None ends it
 
-    if iterate(take):
+    is_over = False
+    iterate(take)
+    if is_over:
         raise EvaluationError("corrupt", f"{where} has more than {MAX_OBJECTS} objects and attributes")
     return found
 
