@@ -213,6 +213,7 @@ def _read_attributes(item: Any, where: str, budget: Iterator[int]) -> None:
 
 def _names(iterate: Callable[[Callable[[bytes], bool | None]], Any], budget: Iterator[int], where: str) -> list[bytes]:
     found: list[bytes] = []
+    is_over = False
 
     def take(name: bytes) -> bool | None:
         nonlocal is_over
@@ -220,7 +221,6 @@ def _names(iterate: Callable[[Callable[[bytes], bool | None]], Any], budget: Ite
         found.append(name)
         return True if is_over else None  # anything but None ends it
 
-    is_over = False
     iterate(take)
     if is_over:
         raise EvaluationError("corrupt", f"{where} has more than {MAX_OBJECTS} objects and attributes")
