@@ -23,9 +23,13 @@ import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o
 
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.isolation import check_isolated
 
 MAX_OBJECTS: Final = 250_000
 """Links and attributes in one file; models have fewer variables."""
+
+_CPU_SECONDS: Final = 30
+"""For looking at one file's metadata or values; 250,000 objects take a third of that."""
 
 MAX_DEPTH: Final = 256
 """Groups within groups."""
@@ -54,12 +58,12 @@ def require_self_contained(path: str) -> None:
         EvaluationError: `corrupt` for what points out of the file or is damaged, `vanished` if a file is gone,
             `storage` if it cannot be read.
     """
-    _check(path, lambda _: None)
+    check_isolated(path, lambda: _check(path, lambda _: None), cpu_seconds=_CPU_SECONDS)
 
 
 def require_readable(path: str) -> None:
     """Read all values as well, for a file with which Keras failed; raises as `require_self_contained`."""
-    _check(path, lambda data: h5py.Dataset(data)[()])
+    check_isolated(path, lambda: _check(path, lambda data: h5py.Dataset(data)[()]), cpu_seconds=_CPU_SECONDS)
 
 
 def damaged(path: str, error: Exception) -> EvaluationError:
