@@ -124,6 +124,10 @@ class Stop:
 Action = Propose | Fail | Wait | Stop
 
 
+_INTERRUPTIONS: Final = frozenset({"restarted", "drained", "chief_listed"})
+"""Failures that say nothing of the checkpoint, which keeps its place in the queue."""
+
+
 def decide(view: View, rules: Rules, now: float) -> Action:
     """The one action that this daemon should take now."""
     if not view.looked:
@@ -273,17 +277,24 @@ def _plan(
 
 
 def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
-    """The first of these that may be tried now, with a group; or what it waits for."""
+    """The first of these that may be tried now, those that have not failed first; or what it waits for."""
     if not queue:
         return Wait(why="what is there is not pinned yet")
     ready = {each.key: _ready_at(each, view, rules) for each in queue}
-    checkpoint = next((each for each in queue if ready[each.key] <= now), None)
+    retries_last = sorted(queue, key=lambda each: _has_failed(each, view))
+    checkpoint = next((each for each in retries_last if ready[each.key] <= now), None)
     if checkpoint is None:
         return Wait(min(ready.values()), "waiting before the next attempt")
     members = _members(view, rules, now, checkpoint)
     if isinstance(members, Wait):
         return members
     return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, (), view.history.successes_of(view.task))
+
+
+def _has_failed(checkpoint: Checkpoint, view: View) -> bool:
+    """Whether an attempt at it failed by itself: a worker that dies takes longer to replace than the next one waits."""
+    past = view.history.failures.get(checkpoint.key, {})
+    return any(outcome.kind not in _INTERRUPTIONS for outcomes in past.values() for outcome in outcomes)
 
 
 def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose | Wait:

@@ -51,6 +51,7 @@ KINDS: Final[Mapping[str, Blame]] = {
     "chief_listed": "group",
     # The files.
     "corrupt": "corrupt",
+    "crashed": "corrupt",  # the worker process crashed while it read the checkpoint
     "vanished": "vanished",
 }
 """Why a plan can fail, and who is to blame: the closed list behind the `kind` label."""

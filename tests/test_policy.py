@@ -345,6 +345,13 @@ def test_each_attempt_waits_longer_than_the_one_before(kinds, pause):
     assert decided(found=[A, B], **failed).checkpoint == B
 
 
+@pytest.mark.parametrize("kind", ["restarted", "drained", "chief_listed"])
+def test_a_checkpoint_whose_evaluation_was_interrupted_keeps_its_place(kind):
+    """The end of a daemon says nothing of it."""
+    assert decided(history=failures(kind), found=[A, B], now=NOW + 1000).checkpoint == A
+    assert decided(history=failures(kind, "crashed"), found=[A, B], now=NOW + 1000).checkpoint == B
+
+
 def test_no_attempt_waits_longer_than_five_minutes():
     """However often it failed."""
     rules = Rules(max_losses=10**6)
@@ -374,6 +381,9 @@ def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
         (["stalled", *["vanished"] * 9], "failed"),
         (["corrupt"] * 2, None),
         (["corrupt"] * 3, "corrupt"),
+        (["crashed"] * 2, None),
+        (["crashed"] * 3, "corrupt"),
+        (["worker_died", "crashed", "corrupt", "crashed"], "corrupt"),
     ],
 )
 def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdict):
@@ -386,12 +396,6 @@ def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdi
         assert (action.checkpoint, settlement.key, settlement.verdict) == (None, A.key, verdict)
         assert settlement.reason.startswith(f"{kinds[-1]}: because")
         assert settlement.task == ("t" if verdict == "failed" else None)
-
-
-def test_two_nodes_that_find_a_checkpoint_corrupt_are_believed():
-    """One may have a bad cable; the second makes it certain."""
-    action = decided(history=failures("corrupt", "corrupt", nodes=("n1", "n2")))
-    assert action.settles[0].verdict == "corrupt"
 
 
 def test_one_node_that_finds_a_checkpoint_corrupt_is_not_believed_while_others_are_there():
@@ -415,6 +419,25 @@ def test_what_this_node_finds_whole_never_ends_as_vanished():
     assert settlement.reason.endswith("(10 attempts, failed on n2, n3)")
 
 
+@pytest.mark.parametrize("kind", ["corrupt", "crashed"])
+def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
+    """One may have a bad cable; the second makes it certain."""
+    action = decided(history=failures(kind, kind, nodes=("n1", "n2")))
+    assert action.settles[0].verdict == KINDS[kind]
+
+
+@pytest.mark.parametrize("kind", ["crashed", "worker_died", "task_error"])
+def test_a_checkpoint_that_failed_holds_up_no_other(kind):
+    """Neither while it waits, nor after that: a worker that died takes longer to replace than the first pauses last."""
+    history, evaluated = failures(kind), []
+    for number in (2, 3, 4):
+        action = decided(history=history, found=[A, B, C], now=NOW + 1000)
+        evaluated.append(action.checkpoint)
+        history.apply(plan(number, action.checkpoint, (f"n1.i.9{number}",)))
+        history.apply(outcome(number))
+    assert evaluated == [B, C, A]
+
+
 def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
     """It has evaluated another since; nobody could take its place, so all would wait for ever."""
     history = failures("member_lost", nodes=("n2",))
@@ -425,7 +448,7 @@ def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_chec
     assert (action.checkpoint, [member.worker for member in action.members]) == (A, ["n1.i.1", "n2.i.1"])
 
 
-@pytest.mark.parametrize("kind", ["corrupt", "vanished"])
+@pytest.mark.parametrize("kind", ["corrupt", "crashed", "vanished"])
 def test_one_node_that_cannot_read_a_checkpoint_is_left_out(kind):
     """The proposer holds it: whoever does not see it must not end it for all, nor fail the next plan as well."""
     action = decided(

@@ -21,6 +21,7 @@ from sidecar.status import WorkerStatus
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
+_RESTORING: Final = ("restore", "read")  # the checkpoint is read while data are
 _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
 
 Inbox = queue.SimpleQueue[tuple[str, Event]]
@@ -137,6 +138,8 @@ def _wait(
             worker, report = inbox.get(timeout=_GLANCE_SECONDS)
         except queue.Empty:
             continue
+        known = workers.find(worker)
+        phase = known.phase if known else ""
         workers.observe(worker, report, clock.now())
         if isinstance(report, kind):
             found.append(report)
@@ -146,7 +149,8 @@ def _wait(
                 raise error
             suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, error)
         elif isinstance(report, Exited):
-            raise EvaluationFailedError(f"worker_died: {report}")
+            cause = "crashed" if report.crashed and phase in _RESTORING else "worker_died"
+            raise EvaluationFailedError(f"{cause}: {report}")
     return found
 
 

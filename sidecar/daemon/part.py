@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.group.member import Workers, group_id
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined
+from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase
 from sidecar.group.process import Event, Exited
 from sidecar.policy import Fail
 from sidecar.records import SECONDARY, Doing, Member, Plan, Result
@@ -42,6 +42,7 @@ class Part:
     done_at: float | None = None
     ending: Ending | None = None
     own: tuple[Member, ...] = field(init=False)
+    _phases: dict[str, str] = field(default_factory=dict)  # of each own worker, in this plan
 
     def __post_init__(self) -> None:
         self.own = tuple(member for member in self.plan.members or () if member.node == self.node)
@@ -99,8 +100,12 @@ class Part:
         elif isinstance(report, Failed):
             lost = self._last if (report.kind, report.phase) == ("join", "join") else report.lost
             self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd_nodes(self.plan, report.sides))
+        elif isinstance(report, Exited) and report.crashed and self._is_restoring(worker):
+            self.fail("crashed", f"while it read the checkpoint {report}", rank, now)
         elif isinstance(report, Exited):
             self.fail("worker_died", str(report), rank, now)
+        elif isinstance(report, Phase) and report.plan == self.plan.plan:
+            self._phases[worker] = report.phase
         elif isinstance(report, Joined):
             self.joined_at = now
             if self.plan.task is not None and report.task != self.plan.task:
@@ -154,6 +159,11 @@ class Part:
         publish = now - self.done_at if self.done_at is not None else 0.0
         measured = {**extra, "join": join, **self.ending.result.phases, "publish": publish}
         return {name: round(seconds, 6) for name, seconds in measured.items()}
+
+    def _is_restoring(self, worker: str) -> bool:
+        """Whether it reads the checkpoint: the first attempt reads data meanwhile, see `Evaluate`."""
+        phase = self._phases.get(worker)
+        return phase == "restore" or (phase == "read" and self.plan.attempt == 1)
 
     def _succeed(self, done: Done, now: float) -> None:
         """Note the result; who only suspected that a peer was lost was wrong, any other failure stands."""

@@ -49,7 +49,8 @@ class Evaluate:
     """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
 
     `save_root` is the part of `save_to` in which links are followed; empty: all but its last name. `evaluated` is the
-    plan's: it decides which eval sets take part, all of them at 0.
+    plan's: it decides which eval sets take part, all of them at 0. `attempt` is the plan's, too: the first one restores
+    while data are read, later ones after that, so that it is known which of the two crashes.
     """
 
     plan: int
@@ -60,6 +61,7 @@ class Evaluate:
     progress_seconds: float  # at most one Progress report per so many seconds
     evaluated: int = 0
     save_root: str = ""
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
 _MARK: Final = "_SIDECAR_WORKER_PROCESS"  # a variable by which a worker's descendants are known; it is not a setting
 _LOG_SECONDS: Final = (1.0, 0.1)  # between two looks at a log's length: usually, and after it was too long
 _HALTS: Final = os.WSTOPPED | os.WCONTINUED
+_CRASHES: Final = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
 _DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
 
 
@@ -33,6 +36,11 @@ class Exited:
 
     status: int
     tail: str
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its own code ended it, as `abort` does; SIGKILL comes from somebody else, or for want of memory."""
+        return -self.status in _CRASHES
 
     def __str__(self) -> str:
         how = f"was killed by {signal.Signals(-self.status).name}" if self.status < 0 else f"exited with {self.status}"

@@ -74,13 +74,13 @@ def evaluate(
         seconds[counted_as] += now() - start
 
     progress = _Progress(command, report, now)
-    restored = evaluator.restore(command.path)
+    restored = evaluator.restore(command.path) if command.attempt == 1 else None
     with phase("read", "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
     is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read beforehand
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase("restore", "restore"):
-        restored()
+        (restored or evaluator.restore(command.path))()
         hashed = evaluator.digest()
     with phase("hello", "reduce"):
         _say_hello(

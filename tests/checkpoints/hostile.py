@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpoints.tables import Table, block, bundle_entry, bundle_header, entry, index_of, table_of, varint
+from checkpoints.tables import Table, block, bundle_entry, bundle_header, dimension, entry, index_of, table_of, varint
 
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
@@ -23,6 +23,7 @@ from sidecar.checkpoints.formats.tf_object import MAX_INDEX_BYTES, MAX_SHARDS, M
 
 Asked = tuple[str | None, str, str]
 MIB = 1 << 20
+EMPTY = bundle_entry(dtype=4, shape=dimension(0))
 HOSTILE: dict[str, Callable[[Path], Asked]] = {}
 
 
@@ -70,7 +71,7 @@ def a_block_that_says_it_expands_to_4_gib(folder: Path) -> Asked:
 
 @hostile
 def a_million_tensors(folder: Path) -> Asked:
-    entries = [(b"", bundle_header()), *((struct.pack(">I", number), b"") for number in range(10**6))]
+    entries = [(b"", bundle_header()), *((struct.pack(">I", number), b"\x08\x04\x28\x01") for number in range(300_000))]
     return bundle(folder, index_of(entries), f"more than {MAX_TENSORS} tensors")
 
 
@@ -79,7 +80,7 @@ def as_many_tensors_as_may_be(folder: Path) -> Asked:
     crc = masked_crc32c(b"x")
     entries = [(b"", bundle_header())]
     for number in range(MAX_TENSORS):
-        entries.append((struct.pack(">I", number), bundle_entry(size=1, offset=number, crc=crc)))
+        entries.append((struct.pack(">I", number), bundle_entry(dtype=4, size=1, offset=number, crc=crc)))
         if 31 * number > MAX_INDEX_BYTES:
             break
     return bundle(folder, index_of(entries), "whole", b"x" * len(entries))
@@ -105,7 +106,7 @@ def more_shards_than_any(folder: Path) -> Asked:
 
 @hostile
 def a_shard_for_each_tensor(folder: Path) -> Asked:
-    entries = [(struct.pack(">I", number), bundle_entry(shard=number, size=1)) for number in range(MAX_SHARDS)]
+    entries = [(struct.pack(">I", number), bundle_entry(dtype=4, shard=number, size=1)) for number in range(MAX_SHARDS)]
     return bundle(folder, index_of([(b"", bundle_header(MAX_SHARDS)), *entries]), "m.data-00000-of-100000 is missing")
 
 
@@ -115,36 +116,48 @@ def half_a_gigabyte_of_keys(folder: Path) -> Asked:
     scalar = bundle_entry(dtype=9, size=8)
     repeated = b"".join(entry(60_000, struct.pack(">H", number) + path, scalar) for number in range(8_000))
     large = entry(0, b"", bundle_header() + b"\x1a" + varint(7 * MIB) + bytes(7 * MIB))
-    return bundle(folder, table_of(block(large + entry(0, key, b"") + repeated)), "has 0 bytes")
+    return bundle(folder, table_of(block(large + entry(0, key, EMPTY) + repeated)), "has 0 bytes")
 
 
 @hostile
 def millions_of_fields_in_an_entry(folder: Path) -> Asked:
-    return bundle(folder, index_of([(b"", bundle_header()), (b"a", b"\x08\0" * (MAX_INDEX_BYTES // 4))]), "whole")
+    return bundle(
+        folder, index_of([(b"", bundle_header()), (b"a", b"\x08\0" * (MAX_INDEX_BYTES // 4) + EMPTY)]), "whole"
+    )
 
 
 @hostile
 def a_tensor_read_again_and_again(folder: Path) -> Asked:
     data = bytes(MIB)
-    one = bundle_entry(size=MIB, crc=masked_crc32c(data))
+    one = bundle_entry(dtype=4, shape=dimension(MIB), size=MIB, crc=masked_crc32c(data))
     entries = [(b"", bundle_header()), *((struct.pack(">I", number), one) for number in range(100_000))]
     return bundle(folder, index_of(entries), "lies over others", data)
 
 
 @hostile
 def strings_of_a_million_dimensions(folder: Path) -> Asked:
-    size = varint((1 << 63) - 1)
-    dimension = b"\x12" + varint(len(size) + 1) + b"\x08" + size
-    shape = dimension * (7 * MIB // len(dimension))
-    one = bundle_entry(dtype=7, size=MIB, shape=shape)
+    one = bundle_entry(dtype=7, size=MIB, shape=dimension((1 << 63) - 1) * (6 * MIB // 12))
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "more than 254 dimensions", bytes(MIB))
+
+
+@hostile
+def a_dimension_with_a_name_of_megabytes(folder: Path) -> Asked:
+    text = b"\x08\x01\x12" + varint(7 * MIB) + b"x" * (7 * MIB)
+    one = bundle_entry(dtype=4, size=1, shape=b"\x12" + varint(len(text)) + text)
     return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "the index says", bytes(MIB))
 
 
 @hostile
+def a_million_slices(folder: Path) -> Asked:
+    slices = b"".join(b"\x3a\x09\x0a\x07\x08" + varint((1 << 21) + number) + b"\x10\x01" for number in range(700_000))
+    one = bundle_entry(dtype=4, shape=dimension(1 << 22)) + slices
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "more than 10000 slices")
+
+
+@hostile
 def a_million_strings_of_odd_lengths(folder: Path) -> Asked:
-    shape = b"\x12\x04\x08" + varint(10**6)
     data = b"\x80\x01\x05" * MIB
-    one = bundle_entry(dtype=7, size=len(data), shape=shape)
+    one = bundle_entry(dtype=7, size=len(data), shape=dimension(10**6))
     return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "the index says", data)
 
 

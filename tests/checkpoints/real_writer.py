@@ -13,8 +13,10 @@ import keras
 import keras_writers
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 
 KERAS_STEPS = (2, 4, 7)
+FIRST_REFERENCE = 100  # from there on types are references to the others
 WIDE_TENSORS = 8000  # more than one block of 256 KB
 
 
@@ -28,6 +30,7 @@ def main(root: Path) -> None:
         "odd_name": write_odd_name(root / "odd_name"),
         "keras2": write_keras2(root / "keras2"),
         "overwritten": write_overwritten(root / "overwritten"),
+        "types": write_types(root / "types"),
     }
     say(wrote)
     for line in sys.stdin:
@@ -149,6 +152,34 @@ def write_overwritten(folder: Path) -> dict[str, Any]:
         step.assign(value)
         checkpoint.write(str(folder / part / "best"))
     return {"best": [1, 2]}
+
+
+def write_types(folder: Path) -> dict[str, Any]:
+    """A tensor of each type but DT_RESOURCE, on which TensorFlow aborts; empty ones, scalars, and one in two slices."""
+    folder.mkdir()
+    tensors: dict[str, Any] = {
+        "text": tf.constant(["a", "", "x" * 200]),
+        "no_text": tf.constant([], tf.string),
+        "one_text": tf.constant("a"),
+        "nothing": tf.zeros((0, 3)),
+        "one": tf.constant(1.0),
+        "variant": tf.raw_ops.TensorListReserve(element_shape=[2], num_elements=3, element_dtype=tf.float32),
+    }
+    for name, number in types_pb2.DataType.items():
+        kind = tf.dtypes.as_dtype(number) if 0 < number < FIRST_REFERENCE else tf.string
+        if kind.is_quantized:
+            tensors[name] = tf.bitcast(tf.constant([1, 2, 3], kind.name.removeprefix("q").replace("qu", "u")), kind)
+        elif kind not in (tf.string, tf.resource, tf.variant):
+            tensors[name] = tf.constant(np.array([1, 0, 1]).astype(kind.as_numpy_dtype), kind)
+    slices = dict.fromkeys(tensors, "") | {"part": "4 2 0,2:-"}
+    tensors["part"] = tf.ones((2, 2))
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "types-1"),
+        tensor_names=list(tensors),
+        shape_and_slices=list(slices.values()),
+        tensors=list(tensors.values()),
+    )
+    return {"types-1": 1}
 
 
 if __name__ == "__main__":

@@ -63,6 +63,12 @@ def bundle_entry(
     return numbers + b"\x12" + varint(len(shape)) + shape + b"\x35" + crc.to_bytes(4, "little")
 
 
+def dimension(size: int) -> bytes:
+    """One of a TensorShapeProto."""
+    number = varint(size)
+    return b"\x12" + varint(len(number) + 1) + b"\x08" + number
+
+
 def bundle_header(shards: int = 1) -> bytes:
     """A BundleHeaderProto."""
     return b"\x08" + varint(shards)

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.tensorflow
 tf_object = TfObject()
 
 
-@pytest.mark.parametrize("kind", ["keras", "sharded", "step", "wide", "odd_name", "keras2"])
+@pytest.mark.parametrize("kind", ["keras", "sharded", "step", "wide", "odd_name", "keras2", "types"])
 def test_real_checkpoints_are_whole(real_writer, kind):
     """Whatever TensorFlow wrote is accepted, with the step it was given; those without get it from the name."""
     for name, expected in real_writer.wrote[kind].items():
         inspection = tf_object.inspect(real_writer.folder / kind, name)
         step = expected[0] if isinstance(expected, list) else expected
-        assert inspection.step == (None if name in ("wide-3", "none-1") else step)
+        assert inspection.step == (None if name in ("wide-3", "none-1", "types-1") else step)
         assert len(inspection.digest) == 64
 
 
@@ -154,7 +154,7 @@ def read_bundle(*entries):
         ([(b"a", b"")], "header"),
         ([(b"", b"")], "there are 0 shards"),
         ([(b"", b"\x08" + b"\xff" * 9 + b"\x01")], "negative"),
-        ([(b"", HEADER), (b"a", b"\x18\x01")], "shard 1 of 1"),
+        ([(b"", HEADER), (b"a", b"\x08\x04\x28\x01\x18\x01")], "shard 1 of 1"),
         ([(b"", HEADER), (b"a", b"\x28" + b"\xff" * 9 + b"\x01")], "negative"),
     ],
 )

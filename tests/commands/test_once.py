@@ -160,6 +160,18 @@ def test_worker_that_ends(evaluate):
         evaluate(lambda _, command: [Exited(-11, "boom")] if isinstance(command, Evaluate) else [])
 
 
+def test_worker_that_crashes_while_it_reads_the_checkpoint(evaluate):
+    """It is named so."""
+
+    def answer(_, command):
+        return [Phase("restore", 1), Exited(-6, "Type not set")] if isinstance(command, Evaluate) else []
+
+    with pytest.raises(
+        EvaluationFailedError, match=r"crashed: the worker process was killed by SIGABRT; .* Type not set"
+    ):
+        evaluate(answer)
+
+
 def test_the_cap_ends_every_wait(evaluate):
     """Nobody answers: the plan's cap."""
     with pytest.raises(EvaluationFailedError, match="deadline: the evaluation took longer than plan_cap_seconds"):

@@ -1,4 +1,5 @@
-from dataclasses import dataclass, field
+import signal
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from fakes import done, failed
 
 from sidecar.daemon.part import Part, odd_nodes
 from sidecar.group.member import group_id
-from sidecar.group.messages import Evaluate, Failed, Join, Joined, Ready
+from sidecar.group.messages import Evaluate, Failed, Join, Joined, Phase, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Member, Plan
 
@@ -123,6 +124,31 @@ def test_what_a_worker_reports_ends_the_plan(report, kind):
     assert (part.ending.at, part.ending.fail.kind, part.ending.fail.rank) == (5.0, kind, 1)
     part.observe("n2.i.2", result(2), 5.0)
     assert part.ending.fail.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "attempt", "phases", "kind"),
+    [
+        (-signal.SIGABRT, 1, ["read", "restore"], "crashed"),
+        (-signal.SIGSEGV, 2, ["read", "restore"], "crashed"),
+        (-signal.SIGABRT, 1, ["read"], "crashed"),
+        (-signal.SIGABRT, 2, ["read"], "worker_died"),
+        (-signal.SIGABRT, 1, ["read", "restore", "hello"], "worker_died"),
+        (-signal.SIGABRT, 1, [], "worker_died"),
+        (-signal.SIGKILL, 1, ["read", "restore"], "worker_died"),
+        (1, 1, ["read", "restore"], "worker_died"),
+    ],
+)
+def test_a_crash_while_the_checkpoint_is_read_is_the_checkpoints(status, attempt, phases, kind):
+    """The first attempt reads data and checkpoint at once; SIGKILL is somebody else's, and any other phase is later."""
+    part = new_part()
+    part.plan = replace(part.plan, attempt=attempt)
+    for phase in phases:
+        part.observe("n2.i.1", Phase(phase, 7), 4.0)
+    part.observe("n2.i.2", Phase("restore", 6), 4.0)
+    part.observe("n2.i.1", Exited(status, "Type not set"), 5.0)
+    assert (part.ending.fail.kind, part.ending.fail.node) == (kind, "n2")
+    assert "Type not set" in part.ending.fail.message
 
 
 @pytest.mark.parametrize(

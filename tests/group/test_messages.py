@@ -42,6 +42,7 @@ MESSAGES = [
         save_weights="all",
         progress_seconds=1,
         evaluated=3,
+        attempt=2,
     ),
     Ready("tensorflow", "2.21"),
     Checked("digest", ("test", "other")),

@@ -134,6 +134,7 @@ def run(tmp_path, evaluators, **differing):
             save_weights=told.get("save_weights", "all"),
             progress_seconds=told.get("progress_seconds", 0.0),
             evaluated=told.get("evaluated", 0),
+            attempt=told.get("attempt", 1),
         )
         phases, reports = [], []
         try:
@@ -190,6 +191,28 @@ def test_the_plan_says_which_sets_take_part(tmp_path):
     evaluators = ranks()
     assert all(isinstance(end, Done) for end, _, _ in run(tmp_path, evaluators, evaluated=[3, 3, 3]))
     assert [each.evaluated for each in evaluators] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("attempt", "order"), [(1, ["restore", "read"]), (2, ["read", "restore"])])
+def test_a_second_attempt_reads_the_checkpoint_when_the_data_are_read(tmp_path, attempt, order):
+    """The first one does both at once; so a crash tells what it comes from, should it happen again."""
+    began = []
+
+    class Noting(FakeEvaluator):
+        """Notes what is begun first."""
+
+        def read(self, tick, evaluated):
+            """Note it."""
+            began.append("read")
+            return super().read(tick, evaluated)
+
+        def restore(self, path):
+            """Note it."""
+            began.append("restore")
+            return super().restore(path)
+
+    ((end, _, _),) = run(tmp_path, [Noting((STREAM,), [each for part in PARTS for each in part])], attempt=[attempt])
+    assert (isinstance(end, Done), began) == (True, order), end
 
 
 def test_progress_is_not_told_too_often(tmp_path):

@@ -215,7 +215,9 @@ def test_hostile_object_graphs(digits, refusal, tmp_path, children):
 
 
 def test_own_restore_that_fails(copied, digits, tmp_path):
-    """What the user's own restore raises is theirs, unless the checkpoint is gone."""
+    """What the user's own restore raises is theirs, unless the checkpoint is gone or damaged."""
+    import h5py
+
     from sidecar.worker.failures import EvaluationError, as_failed
     from sidecar.worker.shard import Shard
     from sidecar.worker.tensorflow.evaluator import KerasEvaluator
@@ -230,6 +232,9 @@ def test_own_restore_that_fails(copied, digits, tmp_path):
     assert as_failed(caught.value, phase="restore", plan=1, rank=0).kind == "task_error"
     odd = tmp_path / "m[1]-5.weights.h5"  # no pattern, though it looks like one
     odd.touch()
+    with pytest.raises(EvaluationError, match="is damaged"):
+        evaluator.restore(str(odd))()
+    h5py.File(odd, "w").close()
     with pytest.raises(ValueError, match="no averaged weights"):
         evaluator.restore(str(odd))()
     for path in copied[1:]:

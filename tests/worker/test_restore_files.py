@@ -1,6 +1,9 @@
 """What Keras 3, tf_keras and TensorFlow save beside object checkpoints is restored to the bit, weights only."""
 
+import os
+import random
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -115,3 +118,112 @@ def test_tf_keras(digits, tmp_path, refusal):
     assert refusal(digits.conv(tf_keras, width=5), tmp_path / "export")[0] == "mismatch"
     assert refusal(digits.conv(), tmp_path / "folder")[0] == "mismatch"
     assert refusal(digits.conv(tf_keras, width=5), tmp_path / "m.keras")[0] == "mismatch"
+
+
+def stolen(path, secret):
+    """The first values of an HDF5 file are now those of another file, by external storage."""
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        found = []
+        file.visititems(lambda name, each: found.append(name) if getattr(each, "shape", ()) else None)
+        shape, dtype = file[found[0]].shape, file[found[0]].dtype
+        secret.write_bytes(np.full(shape, 7.25, dtype).tobytes())
+        del file[found[0]]
+        file.create_dataset(found[0], shape, dtype, external=[(str(secret), 0, secret.stat().st_size)])
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.weights.h5"])
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_values_of_other_files_reach_no_model(package, name, digits, tmp_path, refusal):
+    """tf_keras reads them; refused before that, whatever the Keras, and in the task's own `restore` as well."""
+    import importlib
+
+    keras = importlib.import_module(package)
+    model = train(digits.conv(keras))
+    path = tmp_path / name
+    model.save_weights(str(path)) if "weights" in name else model.save(str(path))
+    stolen(path, tmp_path / "secret")
+    if package == "tf_keras":  # else this test proves nothing
+        trusting = digits.conv(keras)
+        trusting.load_weights(str(path))
+        assert any((np.asarray(each) == 7.25).all() for each in trusting.weights)
+    loaded = []
+    model.load_weights = loaded.append
+    kind, message = refusal(model, path)
+    assert (kind, loaded) == ("corrupt", [])
+    assert str(tmp_path / "secret") in message
+
+
+def damaged(content, seed):
+    """One to eight bytes are others, more of them where metadata lie."""
+    choose, changed = random.Random(seed), bytearray(content)
+    for _ in range(choose.choice((1, 2, 8))):
+        at = choose.randrange(choose.choice((len(changed), min(4096, len(changed)))))
+        new = choose.choice((choose.randbytes(1), bytes(8), b"\xff" * 8))
+        changed[at : at + len(new)] = new[: len(changed) - at]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.weights.h5", "m.keras"])
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_damage_is_never_the_tasks_fault(package, name, digits, tmp_path, monkeypatch):
+    """It changes values, as nothing can tell; or it is the file's, or does not fit; in one sentence of no traceback."""
+    import importlib
+
+    from sidecar.worker import hdf5
+    from sidecar.worker.failures import EvaluationError
+    from sidecar.worker.tensorflow.restore import restore
+
+    monkeypatch.setattr(hdf5, "_CPU_SECONDS", 2)
+    model = train(digits.conv(importlib.import_module(package)))
+    path = tmp_path / name
+    model.save_weights(str(path)) if "weights" in name else model.save(str(path))
+    content, ends, said = path.read_bytes(), [], []
+    for seed in range(25):
+        path.write_bytes(damaged(content, seed))
+        try:
+            restore(model, str(path), None)
+        except EvaluationError as error:
+            ends.append(error.kind)
+            said.append(str(error))
+    assert not any("\n" in each for each in said)
+    assert set(ends) <= {"corrupt", "mismatch"}
+    assert ends.count("corrupt") >= 3
+    path.write_bytes(content)
+    restore(model, str(path), None)
+
+
+def test_damaged_values_are_told_from_a_model_that_does_not_fit(digits, tmp_path, refusal):
+    """Keras says of both that layers could not be loaded; a read of all values tells them apart."""
+    import h5py
+
+    model = train(digits.conv())
+    model.save_weights(tmp_path / "m.weights.h5")
+    with h5py.File(tmp_path / "m.weights.h5", "r+") as file:
+        found = []
+        file.visititems(lambda name, each: found.append(name) if getattr(each, "shape", ()) else None)
+        values = file[found[0]][()]
+        del file[found[0]]
+        data = file.create_dataset(found[0], data=values, chunks=values.shape, compression="gzip")
+        at = data.id.get_chunk_info(0)
+    content = bytearray((tmp_path / "m.weights.h5").read_bytes())
+    content[at.byte_offset : at.byte_offset + at.size] = b"\xff" * at.size
+    (tmp_path / "m.weights.h5").write_bytes(content)
+    assert refusal(model, tmp_path / "m.weights.h5")[0] == "corrupt"
+
+
+def test_a_child_that_is_killed_is_not_the_files_fault():
+    """By somebody, or for want of memory; what it does to itself is."""
+    from sidecar.worker import isolation
+    from sidecar.worker.failures import EvaluationError
+
+    ends = {signal.SIGKILL: "out_of_memory", signal.SIGSEGV: "corrupt", signal.SIGABRT: "corrupt"}
+    for number, kind in ends.items():
+        with pytest.raises(EvaluationError) as caught:
+            isolation.check_isolated("m.h5", lambda number=number: os.kill(os.getpid(), number), cpu_seconds=5)
+        assert caught.value.kind == kind
+    with pytest.raises(EvaluationError, match="CPU time limit") as caught:
+        isolation.check_isolated("m.h5", lambda: sum(iter(int, 1)), cpu_seconds=1)
+    assert caught.value.kind == "corrupt"
+    isolation.check_isolated("m.h5", lambda: None, cpu_seconds=1)

@@ -15,6 +15,9 @@ BYTES: Final = 2
 FIXED32: Final = 5
 
 _LONGEST_VARINT: Final = 10
+_LONGEST_TAG: Final = 5  # of tags and lengths, which have 32 bits
+_LEAST_TAG: Final = 1 << 3  # numbers of fields count from 1
+_LARGEST_TAG: Final = (1 << 32) - 1
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -32,16 +35,25 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield (field number, wire type, value) in order; numbers are unsigned, sub-messages are bytes."""
+    """Yield (field number, wire type, value) in order; numbers are unsigned, sub-messages are bytes.
+
+    As strict as the parsers of protobuf, since TensorFlow aborts on some messages that these refuse.
+    """
     position = 0
     while position < len(message):
+        start = position
         tag, position = read_varint(message, position)
+        if not _LEAST_TAG <= tag <= _LARGEST_TAG or position - start > _LONGEST_TAG:
+            raise CorruptError(f"a field has the number {tag >> 3}, or one that is written too long")
         number, wire = tag >> 3, tag & 7
         value: int | bytes
         if wire == VARINT:
             value, position = read_varint(message, position)
         elif wire == BYTES:
+            start = position
             length, position = read_varint(message, position)
+            if position - start > _LONGEST_TAG:
+                raise CorruptError("the length of a field is written too long")
             value, position = _take(message, position, length)
         elif wire in (FIXED32, FIXED64):
             raw, position = _take(message, position, 4 if wire == FIXED32 else 8)

@@ -22,9 +22,10 @@ from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about, shown
-from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
+from sidecar.checkpoints.formats.protobuf import VARINT, fields, read_varint
 from sidecar.checkpoints.formats.sstable import read_table
-from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
+from sidecar.checkpoints.formats.tf_entry import natural, read_entry
+from sidecar.checkpoints.formats.tf_tensors import STRING, Entry, check_tensors
 from sidecar.errors import CorruptError, IncompleteError
 
 MAX_INDEX_BYTES: Final = 8 * 1024 * 1024
@@ -40,7 +41,9 @@ _ENDINGS: Final = r"\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})"
 _FILE: Final = re.compile(rf"(?P<prefix>.+){_ENDINGS}", re.DOTALL)
 _VALUE: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.proto) and their sizes in bytes
-_INT64: Final = 1 << 63
+_GRAPH: Final = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+_LENGTH_BYTES: Final = 10  # the longest varint
+_CRC_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class _Bundle:
     byteorder: Literal["little", "big"]
     ends: Mapping[int, int]
     step: Entry | None
+    graph: Entry | None
 
 
 class TfObject:
@@ -104,6 +108,8 @@ class TfObject:
                 raise IncompleteError(f"{shard} has {size} bytes, its tensors need {bundle.ends[number]}")
             digest.update(f"{size}\0".encode())
             shards.append(shard)
+        if bundle.graph is not None:
+            _require_length(folder, shards[bundle.graph.shard], bundle.graph)
         step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
 
@@ -126,24 +132,32 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
     shards, byteorder = _read_header(header)
     ends: dict[int, int] = {}
     best: tuple[tuple[int, bool, int, str], Entry] | None = None
+    graph: Entry | None = None
     for number, (key, value) in enumerate(entries):
         if number >= MAX_TENSORS:
             raise CorruptError(f"it holds more than {MAX_TENSORS} tensors")
-        entry = _read_entry(value)
+        try:
+            entry = read_entry(value)
+        except CorruptError as error:
+            raise CorruptError(f"{shown(key)}: {error}") from error
         if entry.shard >= shards:
             raise CorruptError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
         ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
+        if key == _GRAPH:
+            graph = entry
+            if entry.dtype != STRING or not entry.scalar:
+                raise CorruptError("the object graph is no text")
         if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
             rank = _step_rank(key.decode("utf-8", "replace"), step_key)
             if rank is not None and (best is None or rank < best[0]):
                 best = rank, entry
-    return _Bundle(shards, byteorder, ends, best and best[1])
+    return _Bundle(shards, byteorder, ends, best and best[1], graph)
 
 
 def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
     """Every tensor by its key, in order of keys; those of slices have no data of their own."""
     for key, value in read_table(index):
-        entry = _read_entry(value) if key else None
+        entry = read_entry(value) if key else None
         if entry is not None and entry.size:
             if entry.shard >= shards:  # another index than the one that was inspected
                 raise IncompleteError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
@@ -168,6 +182,16 @@ def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | N
     return None
 
 
+def _require_length(folder: Path, shard: str, graph: Entry) -> None:
+    """The object graph is as long as its length says: TensorFlow believes that before it compares a checksum."""
+    with open_file(folder, shard) as file:
+        head = os.pread(file.fileno(), min(_LENGTH_BYTES, graph.size), graph.offset)
+    with about(shard):
+        length, used = read_varint(head, 0)
+        if used + _CRC_BYTES + length != graph.size:
+            raise CorruptError(f"the object graph has {graph.size} bytes, but says that it has {length}")
+
+
 def _read_integer(folder: Path, shard: str, bundle: _Bundle) -> int | None:
     entry = bundle.step
     assert entry is not None
@@ -187,31 +211,9 @@ def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
     shards, endianness = 0, 0
     for number, wire, value in fields(message):
         if (number, wire) == (1, VARINT):
-            shards = _natural(value)
+            shards = natural(value)
         elif (number, wire) == (2, VARINT):
-            endianness = _natural(value)
+            endianness = natural(value)
     if not 1 <= shards <= MAX_SHARDS:
         raise CorruptError(f"it says that there are {shards} shards, of 1 to {MAX_SHARDS}")
     return shards, "big" if endianness else "little"
-
-
-def _read_entry(message: bytes) -> Entry:
-    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7."""
-    numbers = dict.fromkeys((1, 3, 4, 5), 0)
-    crc, scalar, shape = 0, True, b""
-    for number, wire, value in fields(message):
-        if wire == VARINT and number in numbers:
-            numbers[number] = _natural(value)
-        elif (number, wire) == (6, FIXED32):
-            crc = _natural(value)
-        elif wire == BYTES and number in (2, 7):
-            # A TensorShapeProto is empty for a scalar; a tensor of slices keeps its data under other keys.
-            scalar = scalar and value == b""
-            shape = value if number == 2 and isinstance(value, bytes) else shape  # noqa: PLR2004 - see above
-    return Entry(numbers[1], scalar, numbers[3], numbers[4], numbers[5], crc, shape)
-
-
-def _natural(value: int | bytes) -> int:
-    if isinstance(value, bytes) or value >= _INT64:
-        raise CorruptError("it holds a negative number where none can be")
-    return value

@@ -10,6 +10,7 @@ There a length takes part as a number of 32 bits (64 where they do not hold it, 
 """
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -20,11 +21,11 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.files import open_file
 from sidecar.checkpoints.formats.crc32c import extend, masked
 from sidecar.checkpoints.formats.format import shown
-from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
+from sidecar.checkpoints.formats.protobuf import read_varint
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
-_STRING: Final = 7  # DT_STRING and DT_VARIANT (core/framework/types.proto)
-_VARIANT: Final = 21
+STRING: Final = 7  # DT_STRING and DT_VARIANT (core/framework/types.proto)
+VARIANT: Final = 21
 _CHUNK_BYTES: Final = 1 << 20
 _LENGTHS_BYTES: Final = 1 << 16
 _VARINT_BYTES: Final = 10
@@ -40,12 +41,17 @@ class Entry:
     """The part of a BundleEntryProto that is needed to find a tensor and to check it."""
 
     dtype: int
-    scalar: bool
+    shape: tuple[int, ...]
+    sliced: bool  # its values are kept under other keys
     shard: int
     offset: int
     size: int
     crc: int
-    shape: bytes  # a TensorShapeProto
+
+    @property
+    def scalar(self) -> bool:
+        """Whether it is one value, kept under its own key."""
+        return not self.shape and not self.sliced
 
 
 def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]]) -> None:
@@ -94,10 +100,10 @@ def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
     """None if the lengths of strings or variants cannot be read."""
     end = entry.offset + entry.size
     try:
-        if entry.dtype == _STRING:
+        if entry.dtype == STRING:
             crc, position = _crc_of_lengths(file, entry)
             return _crc_of_bytes(file, crc, position, end)  # the checksum of the lengths takes part as it is written
-        if entry.dtype == _VARIANT:
+        if entry.dtype == VARIANT:
             return _crc_of_variants(file, entry)
     except CorruptError:
         return None
@@ -106,7 +112,7 @@ def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
 
 def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
     """Of the lengths of all strings, and the position behind them."""
-    position, end, crc, left = entry.offset, entry.offset + entry.size, 0, _elements(entry)
+    position, end, crc, left = entry.offset, entry.offset + entry.size, 0, math.prod(entry.shape)
     while left:
         part, at = os.pread(file.fileno(), min(_LENGTHS_BYTES, end - position), position), 0
         while left and at < max(1, len(part) - _VARINT_BYTES):  # one that is cut stands whole in the next part
@@ -125,7 +131,7 @@ def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
 
 def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
     position, end, crc = entry.offset, entry.offset + entry.size, 0
-    for _ in range(_elements(entry)):
+    for _ in range(math.prod(entry.shape)):
         length, used = read_varint(os.pread(file.fileno(), min(_VARINT_BYTES, end - position), position), 0)
         start, position = position + used, position + used + length + _CRC_BYTES
         if position > end:
@@ -142,14 +148,3 @@ def _crc_of_bytes(file: BinaryIO, crc: int, position: int, end: int) -> int:
         crc = extend(crc, part)
         position += len(part)
     return crc
-
-
-def _elements(entry: Entry) -> int:
-    """How many elements the shape asks for; each takes at least a byte, so more than bytes cannot be."""
-    count = 1
-    for number, wire, value in fields(entry.shape):  # TensorShapeProto: dim = 2 {size = 1}
-        if (number, wire) == (2, BYTES) and isinstance(value, bytes):
-            sizes = [inner for at, kind, inner in fields(value) if (at, kind) == (1, VARINT)]
-            size = sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
-            count = min(count * size, entry.size)
-    return count

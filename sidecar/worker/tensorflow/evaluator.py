@@ -16,6 +16,7 @@ from sidecar.worker import nonfinite
 from sidecar.worker.backend import Keep, Rows, States, Stream, Tick, forget
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.flow import EXAMPLES
+from sidecar.worker.hdf5 import require_readable, require_self_contained
 from sidecar.worker.metrics.metric import Extent, Numbers
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
@@ -24,6 +25,7 @@ from sidecar.worker.tensorflow.cache import Batch, CacheBudget
 from sidecar.worker.tensorflow.data import Batches, array_of, examples_in, feed
 from sidecar.worker.tensorflow.finite import finite_rows
 from sidecar.worker.tensorflow.kept import Kept
+from sidecar.worker.tensorflow.keras_file import is_keras_file
 from sidecar.worker.tensorflow.measure import Measurement, chosen, measurement
 from sidecar.worker.tensorflow.outputs import by_output
 from sidecar.worker.tensorflow.pending import Pending
@@ -88,12 +90,17 @@ class KerasEvaluator:
         return lambda: self._take_up(loading.result())
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
+        is_file = is_keras_file(path)
+        if is_file:
+            require_self_contained(path)
         try:
             with readable(path) as plain:
                 function(self.model, plain)
         except Exception as error:
             if _is_gone(path):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+            if is_file:
+                require_readable(path)
             raise
 
     def _load(self, path: str) -> SavedGraph | None:

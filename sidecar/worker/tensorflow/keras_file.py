@@ -4,8 +4,8 @@
 Lambda layers, is never looked at. Since Keras says nothing of a variable that it left alone, that is found out here.
 """
 
-import errno
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.hdf5 import LONGEST, damaged, require_readable, require_self_contained
 
 _SUFFIXES: Final = (".keras", ".weights.h5", ".weights.json", ".h5", ".hdf5")
-_LONGEST: Final = 500  # characters of what Keras says; it may list every layer
-_OF_STORAGE: Final = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EPERM)
+_OF_DAMAGE: Final = (OSError, zipfile.BadZipFile, zlib.error, EOFError)
+_OF_MODEL: Final = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
 
 
 def is_keras_file(path: str) -> bool:
@@ -60,18 +61,17 @@ def load(model: Any, variables: list[Any], path: str) -> None:
 
 
 def _load(model: Any, path: str) -> None:
+    """Let Keras load what is known to be data; where it fails, all values are read to see whose fault that is."""
+    require_self_contained(path)
     try:
         model.load_weights(path)
-    except (ValueError, KeyError, TypeError, NotImplementedError, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise EvaluationError("mismatch", f"{path} does not fit the model: {said[:_LONGEST]}") from error
-    except zipfile.BadZipFile as error:
-        raise EvaluationError("corrupt", f"{path} is damaged: {error}") from error
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) or not Path(path).exists():
-            raise EvaluationError("vanished", f"{path} is gone, or a file of it: {error}") from error
-        kind = "storage" if error.errno in _OF_STORAGE else "corrupt"  # h5py says what is damaged by OSErrors, too
-        raise EvaluationError(kind, f"{path} cannot be read: {error}") from error
+    except _OF_DAMAGE as error:
+        require_readable(path)
+        raise damaged(path, error) from error
+    except _OF_MODEL as error:
+        require_readable(path)
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise EvaluationError("mismatch", f"{path} does not fit the model: {said[:LONGEST]}") from error
 
 
 def _filling(variable: Any, attempt: int) -> NDArray[Any]:

@@ -90,7 +90,10 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
 
 
 def _restore(model: Any, variables: list[Any], path: str, root: Any) -> None:
-    reader = tf.train.load_checkpoint(path)
+    try:
+        reader = tf.train.load_checkpoint(path)
+    except ValueError as error:  # a later version of TensorFlow wrote it, and says that this one cannot read it
+        raise EvaluationError("mismatch", f"{path}: {error}") from error
     if not reader.has_tensor(GRAPH_KEY):
         raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
     graph = _object_graph(reader)

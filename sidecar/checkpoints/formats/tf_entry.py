@@ -1,0 +1,157 @@
+"""One entry of a TensorFlow checkpoint's index, a BundleEntryProto, as strictly as TensorFlow takes it.
+
+TensorFlow aborts its process for an entry that is no such message, has an unknown type or an impossible shape, or names
+a slice twice (`c/checkpoint_reader.cc`, `framework/tensor_shape.cc`, `framework/tensor.cc`). So entries that it would
+not write are refused here, behind right checksums too.
+
+Sources: tensorflow `core/protobuf/tensor_bundle.proto`, `core/framework/{types,tensor_shape,tensor_slice}.proto`,
+`core/util/tensor_bundle/tensor_bundle.cc`.
+"""
+
+import functools
+import math
+from typing import Final
+
+from sidecar.checkpoints.formats.protobuf import BYTES, FIXED32, VARINT, fields
+from sidecar.checkpoints.formats.tf_tensors import STRING, VARIANT, Entry
+from sidecar.errors import CorruptError
+
+_SIZES: Final = {
+    **dict.fromkeys((4, 6, 10, 11, 12), 1),  # uint8, int8, bool, qint8, quint8
+    **dict.fromkeys((5, 14, 15, 16, 17, 19), 2),  # int16, bfloat16, qint16, quint16, uint16, half
+    **dict.fromkeys((1, 3, 13, 22), 4),  # float, int32, qint32, uint32
+    **dict.fromkeys((2, 8, 9, 23), 8),  # double, complex64, int64, uint64
+    18: 16,  # complex128
+    **dict.fromkeys(range(24, 34), 1),  # float8 of five kinds; (u)int4, (u)int2 and float4, one value in each byte
+}
+"""Bytes of a value, by DataType; DT_RESOURCE (20) cannot be saved, and is none of them."""
+
+_LEAST: Final = {STRING: (1, 4), VARIANT: (5, 0)}
+"""Bytes that each value takes at least, and all of them together: lengths and checksums."""
+
+_MOST_DIMENSIONS: Final = 254
+_MOST_SLICES: Final = 10_000  # a variable has one for each machine that keeps a part of it
+_USUAL_BYTES: Final = 64  # of a shape
+_INT64: Final = 1 << 63
+
+_Extent = tuple[int, int | None]
+
+
+def read_entry(message: bytes) -> Entry:
+    """Read a BundleEntryProto; raises `CorruptError` for one that TensorFlow would not write."""
+    numbers = dict.fromkeys((1, 3, 4, 5), 0)  # dtype, shard_id, offset, size
+    crc, shape, slices = 0, b"", list[bytes]()
+    for number, wire, value in fields(message):
+        if isinstance(value, bytes):
+            if number == 2:  # noqa: PLR2004 - a field that is repeated is merged, and this one is never
+                shape += value
+            elif number == 7:  # noqa: PLR2004 - slices
+                slices.append(value)
+                if len(slices) > _MOST_SLICES:
+                    raise CorruptError(f"a tensor has more than {_MOST_SLICES} slices")
+            elif number in (*numbers, 6):
+                raise CorruptError(f"field {number} of an entry is no number")
+        elif wire == VARINT and number in numbers:
+            numbers[number] = natural(value)
+        elif (number, wire) == (6, FIXED32):
+            crc = value
+        elif number in (*numbers, 2, 6, 7):
+            raise CorruptError(f"field {number} of an entry has the wire type {wire}")
+    dimensions = (_read_usual_shape if len(shape) <= _USUAL_BYTES else _read_shape)(shape)
+    _check_slices(slices, dimensions)
+    entry = Entry(numbers[1], dimensions, bool(slices), numbers[3], numbers[4], numbers[5], crc)
+    _check_size(entry)
+    return entry
+
+
+def natural(value: int | bytes) -> int:
+    """A number that cannot be negative."""
+    if isinstance(value, bytes) or value >= _INT64:
+        raise CorruptError("it holds a negative number where none can be")
+    return value
+
+
+def _check_size(entry: Entry) -> None:
+    count = math.prod(entry.shape)
+    if entry.dtype in _SIZES:
+        expected = count * _SIZES[entry.dtype]
+        fits = entry.size == (0 if entry.sliced else expected)
+    elif entry.dtype in _LEAST:
+        each, together = _LEAST[entry.dtype]
+        expected = each * count + together
+        fits = entry.size == 0 if entry.sliced else entry.size >= expected
+    else:
+        raise CorruptError(f"a tensor has the dtype {entry.dtype}, which no TensorFlow writes")
+    if not fits:
+        raise CorruptError(
+            f"a tensor of dtype {entry.dtype} and shape {list(entry.shape)} has {entry.size} bytes, not {expected}"
+        )
+
+
+def _read_shape(message: bytes) -> tuple[int, ...]:
+    """A TensorShapeProto: dim = 2 {size = 1, name = 2}, unknown_rank = 3, which no tensor has."""
+    found: list[int] = []
+    for number, _, value in fields(message):
+        if number == 2 and isinstance(value, bytes):  # noqa: PLR2004 - see above
+            found.append(_read_dimension(value))
+            if len(found) > _MOST_DIMENSIONS:
+                raise CorruptError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
+        elif number in (2, 3):
+            raise CorruptError("a tensor has an unknown shape")
+    count = 1
+    for size in found:
+        count *= size
+        if count >= _INT64:  # even if a later one is 0, as in TensorFlow
+            raise CorruptError("a tensor has more values than can be counted")
+    return tuple(found)
+
+
+_read_usual_shape = functools.lru_cache(1024)(_read_shape)  # models have few shapes, and many tensors
+
+
+def _read_dimension(message: bytes) -> int:
+    size = 0
+    for number, wire, value in fields(message):
+        if (number, wire) == (1, VARINT):
+            size = natural(value)
+        elif (number, wire) == (2, BYTES) and isinstance(value, bytes):
+            _require_text(value)
+        elif number in (1, 2):
+            raise CorruptError("a dimension of a tensor is no number")
+    return size
+
+
+def _require_text(value: bytes) -> None:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        raise CorruptError("a dimension of a tensor has a name that is no text") from None
+
+
+def _check_slices(messages: list[bytes], shape: tuple[int, ...]) -> None:
+    """Each is another part of the tensor."""
+    seen = set[tuple[_Extent, ...]]()
+    for message in messages:
+        extents: list[_Extent] = []
+        for number, wire, value in fields(message):  # TensorSliceProto: extent = 1
+            if (number, wire) == (1, BYTES) and isinstance(value, bytes) and len(extents) < len(shape):
+                extents.append(_read_extent(value))
+            elif number == 1:
+                raise CorruptError("a slice of a tensor has other dimensions than the tensor")
+        inside = all(start + (length or 0) <= size for (start, length), size in zip(extents, shape, strict=False))
+        if len(extents) != len(shape) or not inside or tuple(extents) in seen:
+            raise CorruptError("a slice of a tensor lies outside it, or is there twice")
+        seen.add(tuple(extents))
+
+
+def _read_extent(message: bytes) -> _Extent:
+    """A TensorSliceProto.Extent: start = 1, length = 2; all of the dimension if there is no length."""
+    start, length = 0, None
+    for number, wire, value in fields(message):
+        if number in (1, 2) and wire != VARINT:
+            raise CorruptError("a slice of a tensor has a place that is no number")
+        if number == 1:
+            start = natural(value)
+        elif number == 2:  # noqa: PLR2004 - see above
+            length = natural(value)
+    return start, length

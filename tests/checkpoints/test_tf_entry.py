@@ -1,0 +1,90 @@
+"""Entries on which TensorFlow would abort its process are refused, behind right checksums too."""
+
+import pytest
+from checkpoints.tables import bundle_entry, bundle_header, dimension, index_of, varint
+
+from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.tf_entry import read_entry
+from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.errors import CorruptError
+
+GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+UNKNOWN_RANK = b"\x18\x01"
+NEGATIVE = b"\x12\x0b\x08" + b"\xff" * 9 + b"\x01"
+HALF = b"\x3a\x06\x0a\x04\x08\x00\x10\x01"  # a slice: 1 of the first dimension, from 0 on
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (bundle_entry(dtype=0, size=4), "dtype 0"),
+        (bundle_entry(dtype=20, size=4), "dtype 20"),
+        (bundle_entry(dtype=34, size=1), "dtype 34"),
+        (bundle_entry(dtype=101, size=4), "dtype 101"),
+        (bundle_entry(dtype=1, size=3), "has 3 bytes, not 4"),
+        (bundle_entry(dtype=18, shape=dimension(2) * 2, size=63), "has 63 bytes, not 64"),
+        (bundle_entry(dtype=7, shape=dimension(9), size=12), "has 12 bytes, not 13"),
+        (bundle_entry(dtype=1, shape=UNKNOWN_RANK, size=4), "unknown shape"),
+        (bundle_entry(dtype=1, shape=NEGATIVE, size=4), "negative"),
+        (bundle_entry(dtype=4, shape=dimension(1 << 32) * 2 + dimension(0)), "more values than can be counted"),
+        (bundle_entry(dtype=4, shape=dimension(1) * 255, size=1), "more than 254 dimensions"),
+        (bundle_entry(dtype=4, shape=b"\x12\x02\x08", size=1), "ends behind its message"),
+        (bundle_entry(dtype=4, shape=b"\x12\x03\x12\x01\xff", size=0), "no text"),
+        (bundle_entry(dtype=4, shape=dimension(2)) + HALF * 2, "there twice"),
+        (bundle_entry(dtype=4, shape=dimension(0)) + HALF, "lies outside"),
+        (bundle_entry(dtype=4, size=1) + HALF, "other dimensions"),
+        (bundle_entry(dtype=4, shape=dimension(2)) + b"\x3a\x00", "lies outside"),
+        (bundle_entry(dtype=4, shape=dimension(2), size=2) + HALF, "has 2 bytes"),
+        (bundle_entry(dtype=4, size=1) + b"\x00\x01", "number 0"),
+        (bundle_entry(dtype=4, size=1) + b"\x88\x80\x80\x80\x80\x00\x04", "too long"),
+        (bundle_entry(dtype=4, size=1) + b"\x4a\x80\x80\x80\x80\x80\x00", "too long"),
+        (bundle_entry(dtype=4, size=1) + b"\x0d\x04\x00\x00\x00", "wire type 5"),
+        (bundle_entry(dtype=4, size=1) + b"\x0a\x00", "is no number"),
+        (bundle_entry(dtype=4, size=1) + b"\x0b\x0c", "unknown wire type"),
+    ],
+)
+def test_what_tensorflow_would_not_write_is_refused(entry, said):
+    """With the reason."""
+    with pytest.raises(CorruptError, match=said):
+        read_entry(entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        bundle_entry(dtype=1, size=4),
+        bundle_entry(dtype=14, shape=dimension(3) * 2, size=18),
+        bundle_entry(dtype=9, shape=dimension(0)),
+        bundle_entry(dtype=7, shape=dimension(0), size=4),
+        bundle_entry(dtype=1, shape=dimension(2)) + HALF + b"\x3a\x06\x0a\x04\x08\x01\x10\x01",
+        bundle_entry(dtype=1, shape=dimension(2)) + b"\x3a\x02\x0a\x00",
+        bundle_entry(dtype=4, size=1) + b"\x78\x01",
+    ],
+    ids=["scalar", "matrix", "empty", "no text", "slices", "a slice that is all", "a field of later versions"],
+)
+def test_what_tensorflow_writes_is_read(entry):
+    """Also what a later version may add."""
+    read_entry(entry)
+
+
+def put(root, entry, data):
+    (root / "m.index").write_bytes(index_of([(b"", bundle_header()), (GRAPH, entry)]))
+    (root / "m.data-00000-of-00001").write_bytes(data)
+
+
+def test_the_object_graph_is_a_text(root):
+    """Of one value: every reader asks for it first."""
+    for entry in (bundle_entry(dtype=1, size=4), bundle_entry(dtype=7, shape=dimension(1), size=5)):
+        put(root, entry, bytes(5))
+        with pytest.raises(CorruptError, match="no text"):
+            TfObject().inspect(root, "m")
+
+
+@pytest.mark.parametrize("length", [4, 6, 1 << 62])
+def test_the_object_graph_is_as_long_as_it_says(root, length):
+    """TensorFlow makes room for what it says."""
+    head = varint(length)
+    data = head + masked_crc32c(b"").to_bytes(4, "little") + b"graph"
+    put(root, bundle_entry(dtype=7, size=len(data)), data)
+    with pytest.raises(CorruptError, match=f"says that it has {length}"):
+        TfObject().inspect(root, "m")
