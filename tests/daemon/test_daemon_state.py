@@ -151,7 +151,7 @@ def test_a_folder_in_place_of_a_record_makes_the_node_unready_and_no_more(node):
     (node.run_dir / plan_path(2)).mkdir()
     pass_time(300, node, step=5)
     assert node.exited is None
-    assert f"{plan_path(2)}: Is a directory" in node.status.unready
+    assert f"{plan_path(2)}: it is a folder" in node.status.unready
     (node.run_dir / plan_path(2)).rmdir()
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(20, node)
