@@ -74,7 +74,7 @@ def test_a_pin_cannot_be_read_on_one_node(cluster, mounts, until, node, error):
     until(lambda: not (cluster.run_dir / "pins" / name).exists(), "the pin to be let go")
 
 
-@pytest.mark.parametrize("path", ["/members/worker-1.json", "/snapshot.json", "/evaluations/"])
+@pytest.mark.parametrize("path", ["/members/worker-1.json", "/snapshot.json", "/result.json"])
 @pytest.mark.parametrize("error", ["EIO", "EACCES", "hang"])
 def test_a_file_that_nothing_rests_on_cannot_be_read(cluster, mounts, path, error):
     """Whoever can still be seen goes on evaluating."""
@@ -82,6 +82,16 @@ def test_a_file_that_nothing_rests_on_cannot_be_read(cluster, mounts, path, erro
     with mounts["worker-0"].failing(path, error):
         cluster.evaluated(cluster.save())
         assert cluster.daemons["worker-0"].get("/healthz") == (200, "ok\n")
+    cluster.is_whole()
+
+
+@pytest.mark.parametrize("error", ["EIO", "EACCES"])
+def test_a_node_cannot_save(cluster, mounts, error):
+    """It fails once and is left out; a save that hangs is bounded like every phase, and much later."""
+    cluster.is_whole()
+    with mounts["worker-0"].failing("/evaluations/", error, "getattr", "open", "mkdir", "create"):
+        rows = cluster.evaluated(cluster.save())
+        assert [row["status"] for row in rows[:-1]] in ([], ["failed"])
     cluster.is_whole()
 
 
