@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from simulation import many
-from simulation.scenario import make
+from simulation.generations import make
 from simulation.shrink import Parts, shrink
 from simulation.simulation import Report, simulate
 

@@ -21,6 +21,7 @@ class Content:
     written_at: float
     corrupt_on: frozenset = frozenset()
     wrong_on: frozenset = frozenset()
+    schema: int = 1  # releases before that one do not know its format
 
     @property
     def key(self) -> tuple[str, str]:

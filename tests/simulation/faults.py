@@ -199,6 +199,7 @@ def _checkpoint_deleted(simulation, _, fault) -> None:
     simulation.referee.gone.add(content.key)
     if fault.value < 0.3:  # and somebody deletes the pin, too
         for folder in [folder for folder, pin in simulation.disk.pins.items() if pin.key == content.key]:
+            simulation.referee.promises.excused.add(content.key)
             del simulation.disk.pins[folder]
     simulation.note(lambda: f"{name} is deleted")
 
@@ -257,7 +258,33 @@ def _requeue(simulation, host, fault) -> None:
     simulation.appeared(path, data, host.life)
 
 
+def _upgrade(simulation, host, fault) -> None:
+    """Somebody stops the daemon, installs another release, and starts it."""
+    if host.gone or host not in simulation.hosts[: len(simulation.scenario.upgraded)]:
+        return
+    spec = simulation.scenario.upgraded[simulation.hosts.index(host)]
+    if host.runs:
+        host.life.terminate()
+
+    def start() -> None:
+        if host.runs:
+            host.life.end()
+        host.spec = replace(spec, key=host.spec.key)
+        host.start()
+
+    _later(simulation, fault, start)
+
+
+def _links_broken(simulation, host, _) -> None:
+    """For good: nobody heals a firewall."""
+    other = next((each for each in simulation.hosts if each is not host), None)
+    if other is not None:
+        simulation.broken_links.add(frozenset((host.name, other.name)))
+
+
 STRIKE = {
+    "upgrade": _upgrade,
+    "links_broken": _links_broken,
     "daemon_crash": _daemon_crash,
     "machine_crash": _machine_crash,
     "machine_gone": _machine_gone,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
 from sidecar.group.member import group_id
 from sidecar.records import KINDS, Outcome, Plan, loads
+from simulation.promises import PROMISES, Promises
+from simulation.storage import plain
 
 INVARIANTS = {
     "journal never changes": "what stands under a name of the journal stays, byte for byte: one plan, one outcome",
@@ -27,8 +29,7 @@ INVARIANTS = {
     "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
     "or the proposer's own node finds it so, or two nodes or as many attempts",
     "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
-    "pins stay": "a pin goes only when its checkpoint is settled, or when the settings of who lets it go pass it over "
-    "for a newer one that is there",
+    "pins stay": "a pin goes only when its checkpoint is settled for the tasks of all nodes that are there",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
     "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns "
     "and may close it",
@@ -41,6 +42,8 @@ INVARIANTS = {
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
     "all end": "when what ends the run has come and all is settled, every daemon that evaluates ends",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
+    "outcomes name their plan": "an outcome has the nonce of its plan, if it has one, and its result that plan's group",
+    **PROMISES,
 }
 
 
@@ -107,6 +110,7 @@ class Referee:
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
         self.wiped_at = float("-inf")  # when the state directory was deleted
+        self.promises = Promises(simulation, self)
 
     def check(self, invariant: str, holds: bool, message="") -> None:
         """Count it, and stop everything if it does not hold; `message` may be a function."""
@@ -122,9 +126,9 @@ class Referee:
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
         elif path.startswith("plans/"):
-            self._planned(loads(Plan, data), life)
+            self._planned(loads(Plan, plain(data)), life)
         elif path.startswith("outcomes/"):
-            self._closed(loads(Outcome, data), life)
+            self._closed(loads(Outcome, plain(data)), life)
 
     def replaced(self, path: str, before: bytes | None, data: bytes, life) -> None:
         """Another write than a creation."""
@@ -137,7 +141,8 @@ class Referee:
         for number in sorted(before.plans):
             for path, kind in ((f"plans/{number:012d}.json", Plan), (f"outcomes/{number:012d}.json", Outcome)):
                 if path in files:
-                    self.book.add(loads(kind, files[path]))
+                    self.book.add(loads(kind, plain(files[path])))
+        self.promises.rewound(self.book)
 
     def wiped(self) -> None:
         """The state directory was deleted."""
@@ -145,6 +150,7 @@ class Referee:
         self._stood.clear()
         self.pinned_since.clear()
         self.wiped_at = self._simulation.scheduler.now
+        self.promises.wiped()
 
     def _foreign(self, record: Plan | Outcome, life) -> bool:
         foreign = record.run != self.run
@@ -169,7 +175,14 @@ class Referee:
             self._listed(plan, life)
         for each in plan.settles:
             self._verdict(plan, each, life)
+        self.promises.planned(plan, life)
         book.add(plan)
+
+    @property
+    def line_open(self) -> bool:
+        """Whether the journal does not say yet what was there before the start."""
+        newest = self.book.plans.get(len(self.book.plans))
+        return newest is None or newest.line_open
 
     def _listed(self, plan: Plan, life) -> None:
         assert plan.checkpoint is not None
@@ -201,6 +214,7 @@ class Referee:
     def _verdict(self, plan: Plan, settlement, life) -> None:
         key, settings = settlement.key, life.host.spec.settings
         failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
+        self.promises.settled(plan, settlement, failures, life)
         classes = Counter(KINDS[outcome.kind or ""] for outcome in failures)
 
         def witnessed(kind: str) -> bool:
@@ -231,6 +245,14 @@ class Referee:
         if not linear:
             return
         assert plan is not None
+        nonce = getattr(outcome, "plan_nonce", None)  # releases before that wrote none
+        group = plan.members and group_id(plan.members)
+        self.check(
+            "outcomes name their plan",
+            nonce in (None, plan.nonce) and (outcome.result is None or outcome.result.group == group),
+            lambda: f"outcome {outcome} of {plan}",
+        )
+        self.promises.closed(plan, outcome)
         if outcome.status == "succeeded":
             self._succeeded(plan, outcome, life)
         book.add(outcome)
@@ -312,17 +334,15 @@ class Referee:
     def unpinned(self, content, life) -> None:
         """A daemon let a pin go."""
         self.pinned_since.pop(content.key, None)
-        settled = content.key in self.book.succeeded or content.key in self.book.settled
-        settings, disk = life.host.spec.settings, self._simulation.disk
-        read = self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
-        settled |= content.key in read.succeeded or content.key in read.settled
-        there = disk.all()
-        newer = any(each.written_at > content.written_at or life.catalog.ordered(content, each) for each in there)
-        passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
+        book, read = self.book, self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
+        lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]
+        lives = [other for other in lives if other.daemon.world.state == "ready"]
+        tasks = {other.host.spec.task for other in lives}
+        settled = all(book.is_settled(content.key, task) for task in tasks) or all(read.is_settled(content.key, task) for task in tasks)
         self.check(
             "pins stay",
-            settled or passed_over or life.daemon.world.run != self.run,
-            lambda: f"{life.name} let go the pin of {content.name}, which is not settled",
+            settled or life.daemon.world.run != self.run,
+            lambda: f"{life.name} let go the pin of {content.name}, which is not settled for all of {sorted(tasks)}",
         )
 
     def tidied(self, folders, life) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from simulation.invariants import INVARIANTS
-from simulation.scenario import KINDS, make
+from simulation.generations import make
+from simulation.scenario import KINDS
 from simulation.simulation import Violation, simulate
 
 _CHUNK = 25

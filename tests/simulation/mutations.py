@@ -18,7 +18,8 @@ from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
 from simulation import workers
-from simulation.scenario import Fault, Scenario, make
+from simulation.generations import make
+from simulation.scenario import Fault, Scenario
 
 
 @dataclass(frozen=True, slots=True)

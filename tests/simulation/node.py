@@ -125,6 +125,7 @@ class Life:
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
         self.waiter: Waiter | None = None
         self.told_history = -1
+        self.first_look_at = float("inf")  # when the first look at checkpoints was asked for
         self.moved_at = self.began  # when it was told of anything new last
         self._found: set = set()
         self._inbox: list = []
@@ -202,6 +203,7 @@ class Life:
 
     def end(self, *, leaves_writes: bool = False) -> None:
         """The daemon is gone, and its worker processes with it."""
+        self.simulation.referee.promises.note()
         self.over, self.leaves_writes, self.ended = True, leaves_writes, self.simulation.scheduler.now
         for process in self.processes.values():
             process.end(-9)
@@ -266,6 +268,8 @@ class Life:
             answer: Answer = self.courier.answer(request)
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
+                if answer.look is not None:
+                    self.first_look_at = min(self.first_look_at, self.asked_at)
                 if answer.entries or found - self._found:
                     self.moved_at = self.simulation.scheduler.now
                 self._found = found

@@ -5,8 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from sidecar.agreement import journal, members, snapshots
+from sidecar.daemon import loop
 from sidecar.daemon.loop import Heard, Woke
 from sidecar.errors import NodeNameTakenError, StorageLostError
 from simulation import faults
@@ -15,6 +17,7 @@ from simulation.invariants import Referee
 from simulation.node import Host, Life
 from simulation.scenario import AFTER_PLAN, AIMS_FOR, LINGERS, Scenario
 from simulation.scheduler import Scheduler
+from simulation.storage import plain
 from simulation.workers import Cluster
 
 _LOOK_EVERY = 1.0
@@ -51,8 +54,8 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, *, history: bool = False) -> None:
         self.scenario = scenario
-        self.random = Random(f"{scenario.seed}/run")
-        self.scheduler = Scheduler(str(scenario.seed))
+        self.random = Random(f"{_draws(scenario)}/run")
+        self.scheduler = Scheduler(_draws(scenario))
         self.disk = Disk()
         self.referee = Referee(self)
         self.latency = scenario.latency
@@ -67,6 +70,7 @@ class Simulation:
         self.said: list = [()]  # what ranks said for each result
         self.clusters: dict = {}
         self.processes: dict = {}
+        self.broken_links: set[frozenset[str]] = set()  # pairs of nodes that do not reach each other's ports
         self.finished: set[int] = set()  # plans of which a rank has the result
         self.found: dict = {}
         self.lives: list[Life] = []
@@ -90,12 +94,14 @@ class Simulation:
         for fault in scenario.faults:
             at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
-        with _memory_of_records():
+        with _memory_of_records(), patch.object(loop, "_IDLE_TICK_SECONDS", scenario.idle_seconds):
             self.scheduler.run(scenario.quiet_after)
             if self.violation is None:
                 self._heal()
                 self._wait_for_all_to_be_settled()
                 self.referee.journal_stands()
+            if self.violation is None:
+                self.referee.promises.at_the_end()
         return Report(
             scenario,
             self.violation,
@@ -151,7 +157,7 @@ class Simulation:
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
-        kinds = {(host.spec.version, host.spec.task, host.spec.settings.min_workers) for host in self.hosts}
+        kinds = {(*host.spec.kind, host.spec.settings.min_workers) for host in self.hosts}
         there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
         return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
 
@@ -185,7 +191,7 @@ class Simulation:
         alike: Counter = Counter()
         for life in self._running():
             if life.role == "worker":
-                alike[life.host.spec.version, life.host.spec.task] += life.host.spec.replicas
+                alike[life.host.spec.kind] += life.host.spec.replicas
         needed = max(host.spec.settings.min_workers for host in self.hosts)
         return bool(alike) and max(alike.values()) >= needed
 
@@ -199,15 +205,20 @@ class Simulation:
     # -- the world ----------------------------------------------------------------------------------------------------
 
     def _save(self, save) -> None:
-        content = Content(save.name, digest_of(save.content), save.step, self.scheduler.now)
+        self.referee.promises.note()
+        content = Content(save.name, digest_of(save.content), save.step, self.scheduler.now, schema=save.schema)
         before = self.disk.checkpoints.get(save.name)
+        if save.begins:
+            self.note(lambda: f"a second training begins: {list(self.disk.checkpoints)} are deleted")
+            self.referee.gone |= {each.key for each in self.disk.checkpoints.values()}
+            self.disk.checkpoints.clear()
         known = dict(self.disk.checkpoints)
         gone = self.disk.write(content, self.scenario.keep)
         self.referee.gone |= {known[name].key for name in gone} | ({before.key} if before else set())
         self.note(
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
-
+        self.referee.promises.changed()
         self._tell(Woke)
 
     def _say_done(self) -> None:
@@ -235,11 +246,13 @@ class Simulation:
             self.aimed.remove(fault)
         self.counts[fault.kind] += 1
         self.note(lambda: str(fault))
+        self.referee.promises.struck(fault)
         host = self.hosts[fault.node]
         host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
         if fault.kind in faults.EVERYWHERE:
             self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
         faults.STRIKE[fault.kind](self, host, fault)
+        self.referee.promises.changed()
 
     def _sync(self) -> None:
         self.disk.sync()
@@ -293,7 +306,7 @@ class Simulation:
                 self.scheduler.at(when, lambda fault=fault: self._strike(fault))
             self.aimed.clear()
         if path.startswith("outcomes/"):
-            outcome = journal.loads(journal.Outcome, data)
+            outcome = journal.loads(journal.Outcome, plain(data))
             self.outcomes[outcome.kind or outcome.status] += 1
         self.referee.appeared(path, data, life)
         if path.startswith(("plans/", "outcomes/")):
@@ -308,11 +321,13 @@ class Simulation:
         """A pin stands."""
         self.note(lambda: f"{life.name} pins {folder}")
         self.referee.pinned(content)
+        self.referee.promises.changed()
 
     def unpinned(self, content: Content, folder: str, life: Life) -> None:
         """A pin went."""
         self.note(lambda: f"{life.name} lets go {folder}")
         self.referee.unpinned(content, life)
+        self.referee.promises.changed()
 
     def tidied(self, folders, life: Life) -> None:
         """A daemon removed saves."""
@@ -392,6 +407,13 @@ def _memory_of_records():
     finally:
         for module in (journal, members, snapshots):
             module.dumps, module.loads = dumps, loads
+
+
+def _draws(scenario: Scenario) -> str:
+    """Return what the delays and coincidences of a run are drawn from."""
+    if scenario.generation == 1 and scenario.variation == 0:
+        return str(scenario.seed)
+    return f"{scenario.generation}/{scenario.seed}/{scenario.variation}"
 
 
 def _number(data: bytes) -> int:

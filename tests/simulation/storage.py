@@ -25,7 +25,7 @@ class NodeStorage:
 
     def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`."""
-        host = self._host
+        host, data = self._host, self._written(data)
         if host.stop_before_create and path.startswith(("plans/", "outcomes/")):
             length, host.stop_before_create = host.stop_before_create, 0.0
             self._simulation.stop_daemon(host, length, f"before it creates {path}")
@@ -52,7 +52,7 @@ class NodeStorage:
         """As `Storage.read`; what the node has read before may be what it reads again."""
         host = self._host
         if not host.stale_for:
-            return self.call(lambda: self._disk.files.get(path))
+            return self._understood(self.call(lambda: self._disk.files.get(path)))
 
         def effect() -> bytes | None:
             now = self._simulation.scheduler.now
@@ -63,11 +63,11 @@ class NodeStorage:
             host.cache[path] = found, now
             return found
 
-        return self.call(effect)
+        return self._understood(self.call(effect))
 
     def replace(self, path: str, data: bytes) -> None:
         """As `Storage.replace`."""
-        host = self._host
+        host, data = self._host, self._written(data)
         host.cache.pop(path, None)
         host.replaced.add(path)
 
@@ -115,6 +115,15 @@ class NodeStorage:
 
         return bool(self.call(effect))
 
+    def _written(self, data: bytes) -> bytes:
+        """Return a record as a release with newer records writes it."""
+        schema = self._host.spec.schema
+        return data if schema == 1 else data.replace(b'"schema":1', b'"schema":%d' % schema)
+
+    def _understood(self, data: bytes | None) -> bytes | None:
+        """Return a record as this node's release reads it: a newer one stays what it is."""
+        return plain(data) if data is not None and self._host.spec.schema > 1 else data
+
     # -- how anything of it is done ---------------------------------------------------------------------------------
 
     def call(self, effect, *, writes: bool = False):
@@ -156,6 +165,11 @@ class NodeStorage:
             self._simulation.appeared(path, data, self._life)
 
 
+def plain(data: bytes) -> bytes:
+    """Return a record of any release as one of the first."""
+    return data.replace(b'"schema":2', b'"schema":1')
+
+
 def is_journal(path: str) -> bool:
     """Whether a name may never change once it stands."""
     return path.startswith(JOURNAL)
@@ -185,6 +199,8 @@ class NodeCatalog:
         for content in self._disk.checkpoints.values():
             if now - content.written_at < self._life.host.stale_for and content.key not in self._discovery.order:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
+            if content.schema > self._life.host.spec.schema:
+                continue  # its name says nothing to this release
             if is_bad(content, node) and (content.key, None) not in self._accepted:
                 since = self._bad_since.setdefault(content.key, now)
                 if now - since < self._corrupt_after:

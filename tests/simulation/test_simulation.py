@@ -8,7 +8,8 @@ import pytest
 from simulation import many
 from simulation.invariants import INVARIANTS
 from simulation.mutations import MUTATIONS, broken, scenarios
-from simulation.scenario import KINDS, make
+from simulation.generations import make
+from simulation.scenario import KINDS
 from simulation.shrink import shrink
 from simulation.simulation import simulate
 
@@ -44,7 +45,7 @@ def test_after_nearly_all_schedules_all_had_to_be_settled(total):
 
 def digests(seeds, hash_seed):
     code = (
-        "from simulation.scenario import make; from simulation.simulation import simulate; "
+        "from simulation.generations import make; from simulation.simulation import simulate; "
         f"print([simulate(make(seed)).digest for seed in {list(seeds)}])"
     )
     environ = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}

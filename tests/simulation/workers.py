@@ -5,8 +5,9 @@ that are told different plans meet in the hello, as real ones would, and find it
 others wait; some time later they notice, or never do.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.process import Exited
@@ -16,6 +17,7 @@ from simulation.faults import befall
 from simulation.storage import is_bad
 
 SIGKILL = -9
+_FAILED_FIELDS = {each.name for each in fields(Failed)}
 WAITING = frozenset({"standby", "idle", "hello", "reduce"})
 """Phases in which a process does nothing that could be judged: it waits for a command, or for its peers."""
 
@@ -59,6 +61,7 @@ class FakeProcess:
         self.task = ""
         self.joined = False
         self.saving: str | None = None
+        self.plan = 0  # the one that it evaluates, or did last
         self._commands: list = []
         self._busy = True
         self._entered = 0
@@ -178,6 +181,7 @@ class FakeProcess:
     # -- an evaluation: restore, hello, evaluate, save, reduce ---------------------------------------------------------
 
     def _evaluate(self, command: Evaluate) -> None:
+        self.plan = command.plan
         self._report(Phase("restore", command.plan))
         self._after(0.05, 0.4, lambda: self._restore(command))
 
@@ -198,7 +202,8 @@ class FakeProcess:
     def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         told = {(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said}
         if len(told) > 1:
-            self._failed("mismatch", "ranks are not about to do the same", command.plan)
+            odd = odd_ranks([(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said])
+            self._failed("mismatch", "ranks are not about to do the same", command.plan, odd)
             return
         self._report(Phase("evaluate", command.plan))
         self._batch(command, said, self.simulation.random.randint(1, 3))
@@ -229,7 +234,8 @@ class FakeProcess:
 
     def _compare(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         if len({each.restored if each else None for each in all_said}) > 1:
-            self._failed("mismatch", "ranks restored different values", command.plan)
+            odd = odd_ranks([each.restored if each else None for each in all_said])
+            self._failed("mismatch", "ranks restored different values", command.plan, odd)
             return
         self._meet(said, lambda _: self._done(command, all_said))
 
@@ -255,8 +261,11 @@ class FakeProcess:
         self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
         self._next()
 
-    def _failed(self, kind: str, message: str, plan: int | None = None) -> None:
-        self._report(Failed(kind, message, plan, self.join.rank if self.join else None))
+    def _failed(self, kind: str, message: str, plan: int | None = None, odd: tuple[int, ...] | None = None) -> None:
+        cause = "seed" if odd is None else "odd" if odd else "even"
+        self.simulation.referee.promises.failed_for(self.plan, kind, cause)
+        named = {"odd": odd} if odd and "odd" in _FAILED_FIELDS else {}
+        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, **named))
         self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 
@@ -273,6 +282,9 @@ class FakeProcess:
             cluster.collectives.append({})
         there = cluster.collectives[number]
         there[self.join.rank] = said
+        nodes = {member.node for member in self.join.members}
+        if number == 0 and any(pair <= nodes for pair in self.simulation.broken_links):
+            return
         if len(there) == cluster.size and not any(each.over for each in cluster.ranks.values()):
             all_said = [there[rank] for rank in range(cluster.size)]
             for rank in range(cluster.size):
@@ -301,3 +313,9 @@ class FakeProcess:
                     self._failed("member_lost", "a peer went away")
 
             self._after(0.2, 4.0, notice)
+
+
+def odd_ranks(said: list) -> tuple[int, ...]:
+    """Return the ranks that did not say what most of them said; empty if there is no most."""
+    value, count = Counter(said).most_common(1)[0]
+    return tuple(rank for rank, each in enumerate(said) if each != value) if 2 * count > len(said) else ()
