@@ -47,12 +47,14 @@ def make(seed: int) -> Scenario:
     settings = _settings(random, count, shape)
     nodes = _nodes(random, count, settings, shape)
     saves = tuple(_saves(random, shape))
-    if shape != "calm":
-        end = _end(random, saves, settings)
-        nodes = [_with(each, **end) for each in nodes]
-    ends = settings.every_steps is not None or (shape != "calm" and random.random() < 0.15)
-    done_at = saves[-1].at + random.choice((0.01, random.uniform(0.0, 20.0))) if ends else None
     upgraded = _upgraded(random, nodes) if shape == "upgrade" else ()
+    # With every_steps the last one is not settled before the run ends.
+    steps = any(each.settings.every_steps is not None for each in (*nodes, *upgraded))
+    ends = steps or (shape != "calm" and random.random() < 0.15)
+    done_at = saves[-1].at + random.choice((0.01, random.uniform(0.0, 20.0))) if ends else None
+    if shape != "calm" and not ends:
+        end = _end(random, saves)
+        nodes, upgraded = ([_with(each, **end) for each in some] for some in (nodes, upgraded))
     if shape == "upgrade":
         saves = tuple(replace(each, schema=random.choice((1, 1, upgraded[0].schema))) for each in saves)
     return Scenario(
@@ -68,7 +70,7 @@ def make(seed: int) -> Scenario:
         links=random.random() < 0.7,
         generation=2,
         shape=shape,
-        upgraded=upgraded,
+        upgraded=tuple(upgraded),
         idle_seconds=settings.beat if shape == "weeks" else 1.0,
     )
 
@@ -229,10 +231,8 @@ def _saves(random: Random, shape: str) -> Iterator[Save]:
             at += random.uniform(0.0, 30.0) if second is not None and place + 1 == second else 0.0
 
 
-def _end(random: Random, saves: tuple[Save, ...], settings: NodeSettings) -> dict:
-    """How the run ends, if it does, without a marker of the trainer's."""
-    if settings.every_steps is not None:
-        return {}
+def _end(random: Random, saves: tuple[Save, ...]) -> dict:
+    """Return how the run ends, if it does, without a marker of the trainer's."""
     if random.random() < 0.08:
         gap = max((after.at - before.at for before, after in zip(saves, saves[1:], strict=False)), default=0.0)
         return {"stop_idle": gap + random.uniform(15.0, 30.0)}

@@ -207,7 +207,9 @@ class Promises:
             newer += [each for each in others if life.catalog.ordered(content, each)]
             reasons = [
                 settings.queue == "latest" and bool(newer),
-                settings.every_steps is not None and bool(newer) and _reached(content, others, settings.every_steps),
+                settings.every_steps is not None
+                and (bool(newer) or content.key not in self.there)
+                and _reached(content, others, settings.every_steps),
                 settings.pin_max is not None and bool(newer),
                 settings.start_new and self.referee.line_open and content.written_at <= life.first_look_at,
             ]
