@@ -51,6 +51,7 @@ class Disk:
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
     # Pins in the making, by digest and life: how far they are, what was opened to be copied, and the pin's folder.
     copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
+    leftovers: dict[str, float] = field(default_factory=dict)  # of copiers that died: since when they do not grow
     saves: dict[str, Saved] = field(default_factory=dict)
 
     def all(self) -> list[Content]:

@@ -32,6 +32,11 @@ _WEIGHTS: Final = {
     "names_lost": 0.3,
     "state_restored": 0.3,
     "state_away": 0.5,
+    "pin_unreadable": 1.5,
+    "checkpoint_unreadable": 0.7,
+    "saves_unreadable": 0.5,
+    "snapshot_unreadable": 0.5,
+    "leftover": 0.5,
     "links_broken": 0.0,  # only where a run is about it
     "upgrade": 0.0,  # likewise
 }
@@ -115,7 +120,7 @@ def _settings(random: Random, count: int, shape: str) -> NodeSettings:
     if shape in ("lonely", "backlog"):
         settings = replace(settings, pin_max=None, start_new=False)
     if shape == "lonely":
-        settings = replace(settings, join=4.0, max_losses=8)
+        settings = replace(settings, join=4.0, max_losses=8, every_steps=None)
     if shape == "weeks":
         rare = {"beat": 300.0, "lease": 1200.0, "sweep": 900.0, "visibility": 600.0, "storage": 300.0}
         bounds = {"join": 900.0, "restore": 900.0, "plan_cap": 7200.0, "patience": 10.0}
@@ -209,7 +214,7 @@ def _upgraded(random: Random, nodes: list[NodeSpec]) -> tuple[NodeSpec, ...]:
 
 def _saves(random: Random, shape: str) -> Iterator[Save]:
     at, step, names = random.uniform(0.0, 8.0), 0, []
-    number = {"backlog": random.randint(15, 50), "weeks": random.randint(8, 16), "lonely": random.randint(4, 12)}
+    number = {"backlog": random.randint(15, 50), "weeks": random.randint(8, 16), "lonely": random.randint(6, 20)}
     second = random.choice((1, 2, 3)) if shape == "again" else None
     for place in range(number.get(shape, random.choice((1, 2, 2, 3, 3, 4)) + (second or 0))):
         step += 100
@@ -258,7 +263,7 @@ def _faults(random: Random, count: int, last_save: float, shape: str) -> Iterato
         for node in random.choice((order, order[::-1])):
             yield Fault(0, "upgrade", at, node, random.uniform(0.5, 4.0), random.random(), aimed=False)
             at += random.uniform(2.0, 15.0)
-    weights = [_WEIGHTS.get(kind, 1.0) * (kind in KINDS[:31]) for kind in KINDS]
+    weights = [_WEIGHTS.get(kind, 1.0) for kind in KINDS]
     hours = _HOUR if shape == "weeks" else 1.0
     for _ in range(random.choice((0, 1, 2, 3) if shape in ("upgrade", "backlog") else (0, 2, 3, 4, 5, 6, 8, 10))):
         (kind,) = random.choices(KINDS, weights)

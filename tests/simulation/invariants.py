@@ -144,6 +144,10 @@ class Referee:
                     self.book.add(loads(kind, plain(files[path])))
         self.promises.rewound(self.book)
 
+    def forget(self, path: str) -> None:
+        """A name that had been durable was lost."""
+        self._stood.pop(path, None)
+
     def wiped(self) -> None:
         """The state directory was deleted."""
         self.book, self.run = Book(), None
@@ -411,6 +415,8 @@ class Referee:
                 other is not life and other.host.name == life.host.name and other.ended >= life.began
                 for other in simulation.lives
             )
+        elif simulation.purged and isinstance(exit_, SidecarError) and not exit_.retryable:
+            reason = True  # it refuses to go on in a journal with holes
         elif isinstance(exit_, StorageLostError):
             reason = life.daemon.world.run != self.run
         elif isinstance(exit_, StorageError):

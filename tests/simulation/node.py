@@ -17,8 +17,9 @@ from sidecar.group.messages import Evaluate, Join
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint
 from sidecar.roles import RoleDecision
+from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
-from simulation.storage import NodeCatalog, NodePins, NodeSaves, NodeStorage
+from simulation.storage import NodeStorage
 from simulation.workers import FakeProcess
 
 
@@ -48,6 +49,22 @@ class Host:
         self.cache: dict = {}
         self.listings: dict = {}
         self.replaced: set[str] = set()
+        self.wrong: dict[str, float] = {}  # errors about one entry, or one kind of operation, and until when
+        self.full_with = 0  # errno
+        self.pins_late = 0.0
+
+    def is_wrong(self, what: str) -> bool:
+        """Return whether that is wrong with this machine now."""
+        return bool(self.wrong) and self.wrong.get(what, 0.0) > self.simulation.scheduler.now
+
+    def trouble_with(self, entry: str) -> str | None:
+        """Return why this node cannot read an entry now: `pin:FOLDER` or `checkpoint:NAME`; None if it can."""
+        if not self.wrong:
+            return None
+        name = entry.partition(":")[2].partition("@")[0]
+        if self.is_wrong(entry) or self.is_wrong(f"hangs:{name}"):
+            return f"{name}: Input/output error"
+        return None
 
     # -- sidecar.clock.Clock ------------------------------------------------------------------------------------------
 

@@ -106,6 +106,10 @@ class Promises:
             if outcome is not None and outcome.status == "succeeded":
                 self._succeeded(plan)
 
+    def restored(self) -> None:
+        """A former journal was restored: what it does not know any more, and lies nowhere, is lost."""
+        self.excused |= self.known.keys() - self.there.keys()
+
     def planned(self, plan: Plan, life) -> None:
         """A plan was created; the book does not hold it yet."""
         for each in plan.settles:
@@ -272,7 +276,7 @@ class Promises:
         self.note()
         self._check_attempts()
         simulation, book = self.simulation, self.referee.book
-        if self.referee.run is None or not simulation._could_go_on():
+        if self.referee.run is None or simulation.purged or not simulation._could_go_on():
             return
         tasks = {life.host.spec.task for life, _ in self._healthy(passing=True)}
         for key in sorted(self.owed - self.excused):
@@ -308,7 +312,7 @@ class Promises:
         )
         if any(fault.kind == "links_broken" for fault in self.strikes):
             plans = len(self.referee.book.plans)
-            bound = 2 * (6 + plans // 16)
+            bound = 8 + plans // 8
             total = sum(self.failures.values())
             self._check(
                 "losses are bounded",
@@ -360,6 +364,11 @@ class Promises:
         """Whether nothing keeps that node from reading it."""
         node = life.host.name
         bad = {"*", node} & (content.corrupt_on | content.wrong_on)
+        host = life.host
+        if any(host.wrong.get(f"{kind}:{content.name}") for kind in ("checkpoint", "hangs")):
+            return False
+        if any(entry.startswith(f"pin:{content.name}@{content.digest[:12]}") for entry in host.wrong):
+            return False
         return not bad and content.schema <= life.host.spec.schema
 
     def _long_enough(self, settings, count: int) -> float:

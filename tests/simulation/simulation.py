@@ -70,6 +70,8 @@ class Simulation:
         self.said: list = [()]  # what ranks said for each result
         self.clusters: dict = {}
         self.processes: dict = {}
+        self.away_until = 0.0  # the mount of the state directory
+        self.purged = False  # names of the journal were lost that had been durable
         self.broken_links: set[frozenset[str]] = set()  # pairs of nodes that do not reach each other's ports
         self.finished: set[int] = set()  # plans of which a rank has the result
         self.found: dict = {}
@@ -136,9 +138,9 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and self._ends() and book.run is not None and self._all_have_turns():
+        if self.violation is None and not self.purged and self._ends() and book.run is not None and self._all_have_turns():
             self._check_all_end(end)
-        elif self.violation is None and (self._could_go_on() or not book.unsettled()):
+        elif self.violation is None and not self.purged and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
             book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")

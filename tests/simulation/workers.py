@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Result, Value
+from simulation.checkpoints import is_bad
 from simulation.disk import Saved
 from simulation.faults import befall
-from simulation.storage import is_bad
 
 SIGKILL = -9
 _FAILED_FIELDS = {each.name for each in fields(Failed)}
@@ -187,6 +187,14 @@ class FakeProcess:
 
     def _restore(self, command: Evaluate) -> None:
         content = self.simulation.content_at(command.path)
+        if self.host.is_wrong(f"hangs:{command.checkpoint.name}"):
+            self.hangs, self.hung_since = True, self.simulation.scheduler.now
+            return
+        if self.host.trouble_with(f"pin:{command.checkpoint.folder}") is not None:
+            self._failed("storage", f"cannot read {command.path}: Input/output error", command.plan)
+            return
+        if self.simulation.away_until > self.simulation.scheduler.now:
+            content = None
         if content is None:
             self._failed("vanished", f"{command.path} is gone", command.plan)
             return

@@ -1,0 +1,249 @@
+"""What one daemon sees and holds of checkpoints, pins and saves: stands for the catalog, the pinner and the saves.
+
+Modelled, not real: reading real files in each look would take a hundred times as long. So what the product concludes
+from an error about one entry is repeated here, in `NodeCatalog._look`, as `sidecar.checkpoints.found.Look` states it:
+what was known stays known, and is in `unknown`. That the product's own folders do so is shown by their tests.
+"""
+
+import errno
+from dataclasses import fields
+
+from sidecar.checkpoints.discovery import Discovery
+from sidecar.checkpoints.found import BrokenPin, Found, Look
+from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Key, Settlement
+from simulation.disk import Content, Disk
+from simulation.storage import refused
+
+_TELLS_UNKNOWN = "unknown" in {each.name for each in fields(Look)}
+
+
+class NodeCatalog:
+    """Stands for `checkpoints.catalog.Catalog`: what one daemon sees of checkpoints and pins."""
+
+    def __init__(self, simulation, life, corrupt_after: float) -> None:
+        self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
+        self._disk: Disk = simulation.disk
+        self._discovery = Discovery()
+        self._before: dict = {}
+        self._bad_since: dict[tuple[str, str], float] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._accepted: set = set()  # files that do not change are not read again
+
+    def look(self) -> Look:
+        """As `Catalog.look`."""
+        return self._life.storage.call(self._look)
+
+    def _look(self) -> Look:
+        host, away = self._life.host, self._simulation.away_until > self._simulation.scheduler.now
+        if host.is_wrong("reads_fail"):
+            raise refused("read", "the checkpoint directory", errno.EIO)
+        if not self._disk.exists:
+            return Look((), (), (), missing=True)
+        node, now = host.name, self._simulation.scheduler.now
+        corrupt, waiting, broken = [], [], []
+        found: dict[Key, Found] = {}
+        unknown: dict[str, str] = {}
+        for content in self._disk.checkpoints.values():
+            if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
+                continue  # not visible here yet; a cache does not go back behind what it has shown
+            if content.schema > host.spec.schema or self._is_missed():
+                continue  # its name says nothing to this release, or the listing leaves it out
+            if (why := host.trouble_with(f"checkpoint:{content.name}")) is not None:
+                self._doubt(content, why, found, unknown, waiting)
+                continue
+            if is_bad(content, node) and (content.key, None) not in self._accepted:
+                since = self._bad_since.setdefault(content.key, now)
+                if now - since < self._corrupt_after:
+                    waiting.append((content.name, "bad checksum"))
+                elif content.key not in self._told:
+                    self._told.add(content.key)
+                    corrupt.append(Settlement(content.name, content.digest, content.step, "corrupt", "bad checksum"))
+                continue
+            self._accepted.add((content.key, None))
+            found[content.key] = self._found(content, None)
+        lying = set(found)
+        for folder, content in () if away else self._disk.pins.items():
+            if now - self._simulation.referee.pinned_since.get(content.key, -1e9) < host.pins_late or self._is_missed():
+                continue
+            why = host.trouble_with(f"pin:{folder}")
+            if why is None and content.schema > host.spec.schema:
+                why = "unusable pin: it needs a newer release"
+                if not _TELLS_UNKNOWN:  # a release that does not know what it does not know
+                    self._judge_pin(content, folder, broken, waiting)
+                    continue
+            if why is not None:
+                self._doubt(content, why, found, unknown, waiting)
+            elif is_bad(content, node) and (content.key, folder) not in self._accepted:
+                self._judge_pin(content, folder, broken, waiting)
+            else:
+                self._accepted.add((content.key, folder))
+                found[content.key] = self._found(content, folder)
+        self._discovery.add(found.values(), self._before, lying, now)
+        self._before = found
+        ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
+        copies = () if away else self._disk.copies
+        making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
+        waiting += [(digest, "is being pinned") for digest in sorted(making)]
+        told = {"unknown": unknown} if _TELLS_UNKNOWN else {}
+        there = tuple(ordered), tuple(corrupt), tuple(waiting)
+        return Look(*there, missing=False, broken=tuple(broken), making=making, **told)
+
+    def _doubt(self, content: Content, why: str, found: dict, unknown: dict, waiting: list) -> None:
+        """Note what this node cannot tell now: what it knew of it stays."""
+        if not _TELLS_UNKNOWN:
+            waiting.append((content.name, why))
+            return
+        known = self._before.get(content.key)
+        if known is not None:
+            found[content.key] = known
+        unknown[self._found(content, None).checkpoint.folder] = why
+
+    def _judge_pin(self, content: Content, folder: str, broken: list, waiting: list) -> None:
+        now = self._simulation.scheduler.now
+        waiting.append((folder, "unusable pin"))
+        since = self._bad_since.setdefault((folder, ""), now)
+        broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
+
+    def _is_missed(self) -> bool:
+        return self._life.host.is_wrong("listing_misses") and self._simulation.random.random() < 0.3
+
+    def ordered(self, content: Content, other: Content) -> bool:
+        """Whether one look found both and put the other behind it, as its step is higher."""
+        (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
+        return first == second >= 0 and content.step < other.step
+
+    def _found(self, content: Content, folder: str | None) -> Found:
+        key = content.key, folder
+        known = self._simulation.found.get(key)
+        if known is None:
+            pin = None if folder is None else f"pins/{folder}"
+            checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
+            place = self._simulation.run_dir / (pin or "..")
+            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0)
+        return known
+
+
+class NodePins:
+    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some looks."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+        self._disk: Disk = simulation.disk
+
+    def pin(self, found: Found, *, copies: bool) -> Found | None:
+        """As `Pinner.pin`."""
+        checkpoint = found.checkpoint
+        folder, copy = checkpoint.folder, self._copy(checkpoint.key)
+
+        def effect() -> Content | None:
+            if folder in self._disk.pins:
+                return self._disk.pins[folder]
+            host = self._life.host
+            if host.trouble_with(f"checkpoint:{checkpoint.name}") is not None:
+                if host.is_wrong(f"hangs:{checkpoint.name}"):
+                    return None  # nobody knows when
+                raise refused("pin", checkpoint.name, errno.EIO)
+            if host.is_wrong("disk_full"):
+                raise refused("pin", checkpoint.name, host.full_with)
+            if self._simulation.away_until > self._simulation.scheduler.now:
+                raise refused("pin", checkpoint.name, errno.EROFS)
+            done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
+            if content is None:
+                raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
+            if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
+                raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
+            if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
+                raise MustCopyError(checkpoint.name)
+            if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
+                self._disk.copies[copy] = done + 1, content, folder
+                return None  # it is not finished yet
+            self._publish(content, folder)
+            return content
+
+        try:
+            content = self._life.storage.call(effect, writes=True)
+        except CheckpointError:
+            self._disk.copies.pop(copy, None)
+            raise
+        if content is None:
+            return None
+        self._disk.copies.pop(copy, None)
+        return self._life.catalog._found(content, folder)
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """As `Pinner.unpin`."""
+
+        def effect() -> None:
+            if self._life.host.trouble_with(f"pin:{checkpoint.folder}") is not None:
+                raise refused("remove", checkpoint.folder, errno.EIO)
+            if self._simulation.away_until > self._simulation.scheduler.now:
+                return
+            if (content := self._disk.pins.pop(checkpoint.folder, None)) is not None:
+                self._simulation.unpinned(content, checkpoint.folder, self._life)
+
+        self._life.storage.call(effect, writes=True)
+
+    def bytes(self) -> int:
+        """As `Pinner.bytes`: what a copier that died left counts until it did not grow for the patience of others."""
+        now, patience = self._simulation.scheduler.now, 2 * self._life.host.spec.settings.patience
+        return len(self._disk.pins) + sum(now - at < patience for at in self._disk.leftovers.values())
+
+    def bytes_alone(self) -> int:
+        """As `Pinner.bytes_alone`."""
+        return self.bytes()
+
+    def works_on(self, key: Key) -> bool:
+        """As `Pinner.works_on`."""
+        return self._copy(key) in self._disk.copies
+
+    def bytes_copied(self) -> dict[str, int]:
+        """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
+        copied: dict[str, int] = {}
+        self._life.storage.call(self._copy_on, writes=True)
+        for (digest, _), (size, _, _) in self._life.storage.call(lambda: list(self._disk.copies.items())):
+            copied[digest] = max(copied.get(digest, 0), size)
+        return copied
+
+    def _copy_on(self) -> None:
+        """What this life copies though it was deleted meanwhile: no look asks for it."""
+        for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
+            if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
+                continue
+            if self._simulation.random.random() < 0.5:
+                self._disk.copies[digest, incarnation] = done + 1, content, folder
+                continue
+            del self._disk.copies[digest, incarnation]
+            if folder not in self._disk.pins and self._simulation.random.random() < 0.8:
+                self._publish(content, folder)
+
+    def _publish(self, content: Content, folder: str) -> None:
+        self._disk.pins[folder] = content
+        self._simulation.pinned(content, folder, self._life)
+
+    def _copy(self, key: Key) -> tuple[str, str]:
+        _, digest = key
+        return digest[:12], self._life.incarnation
+
+    def clean(self) -> None:
+        """As `Pinner.clean`."""
+
+
+class NodeSaves:
+    """Stands for `daemon.saves.Saves`."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+
+    def tidy(self, tidying) -> dict[str, int]:
+        """As `Saves.tidy`."""
+        if self._life.host.is_wrong("saves_unreadable") and (tidying.drop or tidying.measure):
+            raise self._life.storage.call(lambda: refused("measure", "evaluations", errno.EIO))
+        if tidying.drop:
+            self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        return dict.fromkeys(tidying.measure, 1)
+
+
+def is_bad(content: Content, node: str) -> bool:
+    """Whether it cannot be read on that node."""
+    return "*" in content.corrupt_on or node in content.corrupt_on
