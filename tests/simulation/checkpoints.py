@@ -15,7 +15,17 @@ from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import Content, Disk
 from simulation.storage import refused
 
-_TELLS_UNKNOWN = "unknown" in {each.name for each in fields(Look)}
+try:
+    from sidecar.checkpoints.presence import Answer, Presence
+except ImportError:  # releases before it asked for nothing by name
+    Answer = Presence = None  # type: ignore[assignment,misc]
+try:
+    from sidecar.daemon.retention import Tidied
+except ImportError:
+    Tidied = None  # type: ignore[assignment,misc]
+
+_LOOK = {each.name for each in fields(Look)}
+_TELLS_UNKNOWN = "unknown" in _LOOK
 
 
 class NodeCatalog:
@@ -35,7 +45,7 @@ class NodeCatalog:
         return self._life.storage.call(self._look)
 
     def _look(self) -> Look:
-        host, away = self._life.host, self._simulation.away_until > self._simulation.scheduler.now
+        host, away = self._life.host, self._is_away()
         if host.is_wrong("reads_fail"):
             raise refused("read", "the checkpoint directory", errno.EIO)
         if not self._disk.exists:
@@ -47,7 +57,7 @@ class NodeCatalog:
         for content in self._disk.checkpoints.values():
             if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
-            if content.schema > host.spec.schema or self._is_missed():
+            if content.schema > host.spec.schema or self._is_missed(content):
                 continue  # its name says nothing to this release, or the listing leaves it out
             if (why := host.trouble_with(f"checkpoint:{content.name}")) is not None:
                 self._doubt(content, why, found, unknown, waiting)
@@ -64,7 +74,7 @@ class NodeCatalog:
             found[content.key] = self._found(content, None)
         lying = set(found)
         for folder, content in () if away else self._disk.pins.items():
-            if now - self._simulation.referee.pinned_since.get(content.key, -1e9) < host.pins_late or self._is_missed():
+            if now - self._simulation.referee.pinned_since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
                 continue
             why = host.trouble_with(f"pin:{folder}")
             if why is None and content.schema > host.spec.schema:
@@ -86,8 +96,30 @@ class NodeCatalog:
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
         told = {"unknown": unknown} if _TELLS_UNKNOWN else {}
+        if "unclaimed" in _LOOK:
+            told["unclaimed"] = frozenset(unknown.keys() & self._disk.pins) - {
+                each.checkpoint.folder for each in found.values()
+            }
         there = tuple(ordered), tuple(corrupt), tuple(waiting)
         return Look(*there, missing=False, broken=tuple(broken), making=making, **told)
+
+    def ask(self, found: Found):
+        """As `Catalog.ask`: by name, not by a listing."""
+        checkpoint, host = found.checkpoint, self._life.host
+
+        def effect():
+            entries = f"checkpoint:{checkpoint.name}", f"pin:{checkpoint.folder}"
+            why = next((why for entry in entries if (why := host.trouble_with(entry)) is not None), None)
+            if why is not None:
+                return Answer(Presence.UNKNOWN, why)
+            pins = () if self._is_away() else self._disk.pins.values()
+            there = any(content.key == checkpoint.key for content in (*self._disk.checkpoints.values(), *pins))
+            return Answer(Presence.THERE if there else Presence.GONE)
+
+        return self._life.storage.call(effect)
+
+    def _is_away(self) -> bool:
+        return self._simulation.away_until > self._simulation.scheduler.now
 
     def _doubt(self, content: Content, why: str, found: dict, unknown: dict, waiting: list) -> None:
         """Note what this node cannot tell now: what it knew of it stays."""
@@ -105,8 +137,10 @@ class NodeCatalog:
         since = self._bad_since.setdefault((folder, ""), now)
         broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
 
-    def _is_missed(self) -> bool:
-        return self._life.host.is_wrong("listing_misses") and self._simulation.random.random() < 0.3
+    def _is_missed(self, content: Content) -> bool:
+        """Return whether a listing leaves out what an earlier one had."""
+        missing = content.key in self._discovery.order and self._life.host.is_wrong("listing_misses")
+        return missing and self._simulation.random.random() < 0.3
 
     def ordered(self, content: Content, other: Content) -> bool:
         """Whether one look found both and put the other behind it, as its step is higher."""
@@ -225,8 +259,12 @@ class NodePins:
         _, digest = key
         return digest[:12], self._life.incarnation
 
-    def clean(self) -> None:
+    def clean(self, *_) -> None:
         """As `Pinner.clean`."""
+
+    def hanging(self) -> dict[str, str]:
+        """As `Pinner.hanging`."""
+        return {}
 
 
 class NodeSaves:
@@ -235,13 +273,22 @@ class NodeSaves:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
-    def tidy(self, tidying) -> dict[str, int]:
+    def tidy(self, tidying):
         """As `Saves.tidy`."""
-        if self._life.host.is_wrong("saves_unreadable") and (tidying.drop or tidying.measure):
-            raise self._life.storage.call(lambda: refused("measure", "evaluations", errno.EIO))
-        if tidying.drop:
-            self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
-        return dict.fromkeys(tidying.measure, 1)
+        sizes, storage = dict.fromkeys(tidying.measure, 1), self._life.storage
+        try:
+            if self._life.host.is_wrong("saves_unreadable") and (tidying.drop or tidying.measure):
+                storage.call(self._refuse)
+            if tidying.drop:
+                storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        except StorageError as error:
+            if Tidied is None:
+                raise
+            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
+        return sizes if Tidied is None else Tidied(sizes)
+
+    def _refuse(self) -> None:
+        raise refused("measure", "evaluations", errno.EIO)
 
 
 def is_bad(content: Content, node: str) -> bool:

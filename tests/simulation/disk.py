@@ -45,6 +45,8 @@ class Disk:
     folders: dict[str, set[str]] = field(default_factory=dict)
     unsynced: dict[str, bytes | None] = field(default_factory=dict)  # replaced without fsync: what stood there before
     unreturned: set[str] = field(default_factory=set)  # created, but no creator knows yet
+    written: dict[str, float] = field(default_factory=dict)  # when files were replaced, by the storage's clock
+    former: dict[str, bytes] = field(default_factory=dict)  # heartbeats before the newest
     exists: bool = False  # the checkpoint directory
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)

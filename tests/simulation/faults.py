@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from sidecar.agreement import journal
 from sidecar.agreement.journal import plan_path
+from sidecar.daemon.loop import Woke
 from sidecar.records import Plan, Settlement
 from simulation.scenario import FAILURES, LINGERS
 
 EVERYWHERE = frozenset(
     {"all_replaced", "all_storage_hangs", "rewind", "state_deleted", "state_away", "names_lost", "state_restored"}
 )
+BORNE = frozenset({"reads_go_back", "moved_away", "leftover", "requeue", "wall_step"})  # they excuse no daemon
 FOR_GOOD = float("inf")
 
 
@@ -282,11 +284,11 @@ def _upgrade(simulation, host, fault) -> None:
     _later(simulation, fault, start)
 
 
-def _links_broken(simulation, host, _) -> None:
-    """For good: nobody heals a firewall."""
+def _links_broken(simulation, host, fault) -> None:
+    """For good: nobody heals a firewall. Groups do not form, or get stuck in the middle."""
     other = next((each for each in simulation.hosts if each is not host), None)
     if other is not None:
-        simulation.broken_links.add(frozenset((host.name, other.name)))
+        simulation.broken_links[frozenset((host.name, other.name))] = 0 if fault.value < 0.6 else 1
 
 
 # -- errors about one entry, or one kind of operation --------------------------------------------------------------------
@@ -407,7 +409,34 @@ def _state_restored(simulation, _, fault) -> None:
     simulation.referee.promises.restored()
 
 
+def _reads_go_back(simulation, host, fault) -> None:
+    """Two servers answer in turn, and one of them is behind: the rules must bear it, so nothing is excused by it."""
+    host.wrong["reads_go_back"] = simulation.scheduler.now + 4 * fault.length
+
+
+def _moved_away(simulation, _, fault) -> None:
+    """Somebody moves a checkpoint away, and back."""
+    name = _some_checkpoint(simulation, fault)
+    if name is None:
+        return
+    disk, content = simulation.disk, simulation.disk.checkpoints.pop(name)
+    simulation.referee.gone.add(content.key)
+    simulation.note(lambda: f"{name} is moved away")
+
+    def back() -> None:
+        if name not in disk.checkpoints:
+            disk.checkpoints[name] = content
+            disk.checkpoints = dict(sorted(disk.checkpoints.items(), key=lambda item: item[1].written_at))
+            simulation.note(lambda: f"{name} is moved back")
+            simulation.referee.promises.changed()
+            simulation._tell(Woke)
+
+    _later(simulation, fault, back)
+
+
 STRIKE = {
+    "reads_go_back": _reads_go_back,
+    "moved_away": _moved_away,
     "pin_unreadable": _pin_unreadable,
     "checkpoint_unreadable": _checkpoint_unreadable,
     "heartbeat_unreadable": _heartbeat_unreadable,

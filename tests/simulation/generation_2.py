@@ -18,7 +18,7 @@ _SHAPES: Final = {
     "lonely": 4.0,  # two nodes do not reach each other's ports, for ever
     "backlog": 2.5,  # up to 50 checkpoints lie there
     "crowd": 1.0,  # 8 to 20 nodes
-    "weeks": 0.4,  # a checkpoint every few hours
+    "weeks": 0.25,  # a checkpoint every few hours
 }
 
 _WEIGHTS: Final = {
@@ -214,7 +214,7 @@ def _upgraded(random: Random, nodes: list[NodeSpec]) -> tuple[NodeSpec, ...]:
 
 def _saves(random: Random, shape: str) -> Iterator[Save]:
     at, step, names = random.uniform(0.0, 8.0), 0, []
-    number = {"backlog": random.randint(15, 50), "weeks": random.randint(8, 16), "lonely": random.randint(6, 20)}
+    number = {"backlog": random.randint(15, 50), "weeks": random.randint(5, 10), "lonely": random.randint(6, 20)}
     second = random.choice((1, 2, 3)) if shape == "again" else None
     for place in range(number.get(shape, random.choice((1, 2, 2, 3, 3, 4)) + (second or 0))):
         step += 100

@@ -392,6 +392,7 @@ class Referee:
             lambda: f"plan {plan.plan} is open at {life.name} since t={since:.1f}",
         )
         self._dead_are_noticed(life, plan, since, now)
+        self.promises.turned(life, plan)
 
     def _dead_are_noticed(self, life, plan: Plan, since: float, now: float) -> None:
         settings = life.host.spec.settings
@@ -434,7 +435,7 @@ class Referee:
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        return self._has_come(life) and not self.unsettled(read, life.host.spec.schema) and code == (failed > 0)
+        return self._has_come(life) and not self.unsettled(read, life) and code == (failed > 0)
 
     def _has_come(self, life) -> bool:
         """Whether one of the things has come that end a run, as its settings say."""
@@ -464,10 +465,11 @@ class Referee:
         for path, data in self._stood.items():
             self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
-    def unsettled(self, book: Book | None = None, schema: int | None = None) -> list[str]:
-        """Return the checkpoints, in the directory or pinned, that are not settled; those that this release knows."""
+    def unsettled(self, book: Book | None = None, life=None) -> list[str]:
+        """Return the checkpoints, in the directory or pinned, that are not settled; or those that a daemon can read."""
         disk, book = self._simulation.disk, self.book if book is None else book
-        if schema is None:
-            schema = min((life.host.spec.schema for life in self._simulation._running()), default=2)
-        there = dict.fromkeys(each.key for each in disk.all() if each.schema <= schema)
+        known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
+        there = {each.key: each for each in disk.all() if each.schema <= known}
+        if life is not None:
+            there = {key: each for key, each in there.items() if self.promises.reads(life, each)}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]

@@ -1,5 +1,6 @@
 """One node: a host that stays, and the lives of daemons on it. A life is the real daemon on a machine of fakes."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 from sidecar.checkpoints.room import Room
@@ -21,6 +22,10 @@ from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodeStorage
 from simulation.workers import FakeProcess
+
+
+_SIGHTINGS = {each.name for each in fields(Sightings)}
+_WORLD = {each.name for each in fields(World)}
 
 
 class Host:
@@ -142,7 +147,7 @@ class Life:
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
         self.waiter: Waiter | None = None
         self.told_history = -1
-        self.first_look_at = float("inf")  # when the first look at checkpoints was asked for
+        self.first_look_at = float("inf")  # when the first look at checkpoints was over
         self.moved_at = self.began  # when it was told of anything new last
         self._found: set = set()
         self._inbox: list = []
@@ -166,7 +171,10 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        world = World(identity, settings.lease, Sightings(rules.selection, settings.start_new))
+        sightings = {"visibility": settings.visibility} if "visibility" in _SIGHTINGS else {}
+        knows = {"min_workers": settings.min_workers} if "min_workers" in _WORLD else {}
+        seen = Sightings(rules.selection, settings.start_new, **sightings)
+        world = World(identity, settings.lease, seen, **knows)
         return Daemon(
             world,
             rules,
@@ -286,7 +294,7 @@ class Life:
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
                 if answer.look is not None:
-                    self.first_look_at = min(self.first_look_at, self.asked_at)
+                    self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
                 if answer.entries or found - self._found:
                     self.moved_at = self.simulation.scheduler.now
                 self._found = found

@@ -23,6 +23,12 @@ PROMISES = {
     "one publisher": "after faults stopped exactly one daemon publishes",
     "attempts are bounded": "a checkpoint fails no more often than the faults that could concern it allow",
     "losses are bounded": "a broken link between two nodes for good costs ever fewer attempts, whatever is saved",
+    "passed over is not evaluated": "with every_steps, no plan is for a checkpoint of the multiple that was reached",
+    "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies there "
+    "unpinned for long",
+    "finished evaluations succeed": "what all ranks finished succeeds, if a daemon that has the result is well for as long "
+    "as those before it may take",
+    "stuck groups are noticed": "a group whose ranks all wait for each other for good is given up soon",
     "evaluations are counted": "a plan says how many evaluations of its task succeeded before it",
     "evaluation follows discovery": "with queue=every, of two that never failed, the one that was saved first is planned first",
     "attempts keep their pace": "no attempt comes sooner than the backoff after the failure before it",
@@ -55,6 +61,8 @@ class Promises:
     failures: Counter = field(default_factory=Counter)  # in all, by key
     failed_at: dict = field(default_factory=dict)  # key, task: when, and how often in a row
     strikes: list = field(default_factory=list)
+    planned_once: set = field(default_factory=set)
+    reached: int | None = None  # the step of the checkpoint that was planned for the first time last
     _count: _Count = field(default_factory=_Count)
 
     # -- told ---------------------------------------------------------------------------------------------------------
@@ -80,7 +88,7 @@ class Promises:
         for life, since in self._healthy():
             long_enough = self._long_enough(life.host.spec.settings, len(disk.checkpoints))
             for content in waiting:
-                if now - max(since, content.written_at) >= long_enough and self._reads(life, content):
+                if now - max(since, content.written_at) >= long_enough and self.reads(life, content):
                     self.owed.add(content.key)
 
     def struck(self, fault) -> None:
@@ -93,6 +101,8 @@ class Promises:
         lying = {each.key for each in self.simulation.disk.checkpoints.values()}
         self.excused |= self.there.keys() - lying
         self.owed.clear()
+        self.planned_once.clear()
+        self.reached = None
         self.failed_at.clear()
         self._count = _Count()
         self.changed()
@@ -101,10 +111,14 @@ class Promises:
         """Records are gone again that nobody had relied on."""
         self._count = _Count()
         self.failed_at.clear()
+        self.planned_once, self.reached = set(), None
         for number, plan in sorted(book.plans.items()):
             outcome = book.outcomes.get(number)
             if outcome is not None and outcome.status == "succeeded":
                 self._succeeded(plan)
+            if plan.checkpoint is not None and plan.members is not None and plan.checkpoint.key not in self.planned_once:
+                self.planned_once.add(plan.checkpoint.key)
+                self.reached = plan.checkpoint.step
 
     def restored(self) -> None:
         """A former journal was restored: what it does not know any more, and lies nowhere, is lost."""
@@ -126,6 +140,8 @@ class Promises:
         )
         self._check_pace(plan, life)
         self._check_order(plan, life)
+        self._check_steps(plan, life)
+        self._check_room(plan, life)
 
     def closed(self, plan: Plan, outcome: Outcome) -> None:
         """An outcome was created."""
@@ -133,6 +149,7 @@ class Promises:
         if outcome.status == "succeeded":
             self._succeeded(plan)
             return
+        self._check_finished(plan, outcome)
         self.failures[plan.checkpoint.key] += 1
         at = plan.checkpoint.key, plan.task
         _, count = self.failed_at.get(at, (0.0, 0))
@@ -181,7 +198,7 @@ class Promises:
         readers = [
             other.name
             for other, since in self._healthy(passing=True)
-            if other is not life and now - since >= 2 * other.host.spec.settings.lease and self._reads(other, content)
+            if other is not life and now - since >= 2 * other.host.spec.settings.lease and self.reads(other, content)
         ]
         alone = sum(outcome.kind == "corrupt" for outcome in failures) >= life.host.spec.settings.max_attempts
         self._check(
@@ -260,13 +277,94 @@ class Promises:
             and not self.failures[each.key]
             and not self.referee.book.is_settled(each.key, plan.task)
             and now - max(self.referee.pinned_since.get(each.key, now), life.first_look_at) >= sure
-            and self._reads(life, each)
+            and self.reads(life, each)
             and not (settings.start_new and each.written_at <= life.first_look_at)
         ]
         self._check(
             "evaluation follows discovery",
             not before,
             lambda: f"plan {plan.plan} by {life.name} is for {content.name}; {before} lay there before it",
+        )
+
+    def _check_steps(self, plan: Plan, life) -> None:
+        """A further attempt, and what a person asked for, say nothing of where evaluation stands."""
+        assert plan.checkpoint is not None
+        key, step, every = plan.checkpoint.key, plan.checkpoint.step, life.host.spec.settings.every_steps
+        if key in self.planned_once or key in self.excused or step is None:
+            return
+        self.planned_once.add(key)
+        reached, self.reached = self.reached, step
+        content = self.known.get(key)
+        if every is None or reached is None or content is None or self.simulation.disk.done_at is not None:
+            return
+        ascends = all(each.step < step for each in self.known.values() if each.written_at < content.written_at)
+        self._check(
+            "passed over is not evaluated",
+            not ascends or not reached < step or step // every > reached // every,
+            lambda: f"plan {plan.plan} by {life.name} is for step {step}; {reached} was reached, every {every}",
+        )
+
+    def _check_room(self, plan: Plan, life) -> None:
+        assert plan.checkpoint is not None
+        settings, disk, book = life.host.spec.settings, self.simulation.disk, self.referee.book
+        now = self.simulation.scheduler.now
+        since = max(life.host.troubled_until, self.simulation.troubled_until, life.first_look_at, self.referee.wiped_at)
+        if settings.pin_max is None or settings.queue != "every" or settings.every_steps is not None:
+            return
+        pinned = {each.key for each in disk.pins.values()}
+        told = {each.key for each in plan.settles}
+        needed = [key for key in pinned - told if not book.is_settled(key, plan.task) and key != plan.checkpoint.key]
+        full = len(pinned) >= settings.pin_max and len(needed) == len(pinned - {plan.checkpoint.key}) and bool(needed)
+        if not full:
+            return
+        long_enough = self._long_enough(settings, len(disk.checkpoints))
+        stood = all(now - self.referee.pinned_since.get(key, now) >= long_enough for key in pinned)
+        waiting = [
+            each.name
+            for each in disk.checkpoints.values()
+            if each.key not in pinned
+            and now - max(since, each.written_at) >= long_enough
+            and self.reads(life, each)
+            and not book.is_settled(each.key, plan.task)
+            and each.key not in told | self.excused
+        ]
+        self._check(
+            "the oldest gives way",
+            not (waiting and stood),
+            lambda: f"plan {plan.plan} by {life.name} lets {sorted(key[0] for key in pinned)} stay; {waiting} find no room",
+        )
+
+    def _check_finished(self, plan: Plan, outcome: Outcome) -> None:
+        simulation, members = self.simulation, plan.members or ()
+        done = simulation.done.get(plan.plan, {})
+        if len(done) < len(members) or not members:
+            return
+        nodes = list(dict.fromkeys(member.node for member in members))
+        finished, now = max(done.values()), simulation.scheduler.now
+        for life, since in self._healthy(passing=True):
+            settings = life.host.spec.settings
+            if life.host.name not in nodes or not any(worker in life.processes for worker in done):
+                continue
+            turn = finished + (nodes.index(life.host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
+            self._check(
+                "finished evaluations succeed",
+                not (since < finished and now > turn),
+                lambda: f"{outcome.closed_by} closes plan {plan.plan} as {outcome.kind}, {now - finished:.1f} s after "
+                f"all ranks were done; {life.name} had the result",  # noqa: B023
+            )
+
+    def turned(self, life, plan: Plan) -> None:
+        """A daemon's loop turned while a plan is open."""
+        since = self.simulation.stuck.get(plan.plan)
+        if since is None:
+            return
+        settings, now = life.host.spec.settings, self.simulation.scheduler.now
+        since = max(since, life.began, life.host.troubled_until, self.simulation.troubled_until)
+        longest = life.daemon.rules.collective + 4 * settings.beat + settings.lease + 5.0
+        self._check(
+            "stuck groups are noticed",
+            now - since <= longest,
+            lambda: f"plan {plan.plan} is open at {life.name}, {now - since:.1f} s after all its ranks got stuck",
         )
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -360,15 +458,12 @@ class Promises:
         )
         return self._kinds()[kind] >= max(healthy.values(), default=0)
 
-    def _reads(self, life, content) -> bool:
+    def reads(self, life, content) -> bool:
         """Whether nothing keeps that node from reading it."""
         node = life.host.name
         bad = {"*", node} & (content.corrupt_on | content.wrong_on)
-        host = life.host
-        if any(host.wrong.get(f"{kind}:{content.name}") for kind in ("checkpoint", "hangs")):
-            return False
-        if any(entry.startswith(f"pin:{content.name}@{content.digest[:12]}") for entry in host.wrong):
-            return False
+        entries = f"checkpoint:{content.name}", f"pin:{content.name}@{content.digest[:12]}"
+        bad |= {entry for entry in entries if life.host.trouble_with(entry) is not None}
         return not bad and content.schema <= life.host.spec.schema
 
     def _long_enough(self, settings, count: int) -> float:

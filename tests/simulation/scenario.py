@@ -52,6 +52,8 @@ KINDS = (
     "state_away",
     "names_lost",
     "state_restored",
+    "reads_go_back",
+    "moved_away",
     "links_broken",
     "upgrade",
 )

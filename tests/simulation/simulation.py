@@ -72,7 +72,10 @@ class Simulation:
         self.processes: dict = {}
         self.away_until = 0.0  # the mount of the state directory
         self.purged = False  # names of the journal were lost that had been durable
-        self.broken_links: set[frozenset[str]] = set()  # pairs of nodes that do not reach each other's ports
+        # Pairs of nodes that do not reach each other's ports, and from which collective on.
+        self.broken_links: dict[frozenset[str], int] = {}
+        self.stuck: dict[int, float] = {}  # plans whose ranks all wait for each other: since when
+        self.done: dict[int, dict[str, float]] = {}  # plans: workers that told their daemon the result, and when
         self.finished: set[int] = set()  # plans of which a rank has the result
         self.found: dict = {}
         self.lives: list[Life] = []
@@ -153,7 +156,9 @@ class Simulation:
         settings = self.hosts[0].spec.settings
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
-        last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
+        known = max((life.host.spec.schema for life in self._running()), default=1)
+        saves = [save for save in self.scenario.saves if save.schema <= known]
+        last = {save.name for save in saves if save.step == settings.stop_after_step}
         seen = {*self.referee.book.succeeded, *self.referee.book.settled, *(each.key for each in self.disk.all())}
         return any(name in last for name, _ in seen)
 
@@ -250,7 +255,8 @@ class Simulation:
         self.note(lambda: str(fault))
         self.referee.promises.struck(fault)
         host = self.hosts[fault.node]
-        host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+        if fault.kind not in faults.BORNE:
+            host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
         if fault.kind in faults.EVERYWHERE:
             self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
         faults.STRIKE[fault.kind](self, host, fault)

@@ -76,6 +76,9 @@ class NodeStorage:
             self._reject_writes(path)
             before = self._disk.files.get(path)
             self._disk.replace(path, data)
+            self._disk.written[path] = self._simulation.scheduler.now
+            if before is not None and path.startswith("members/"):
+                self._disk.former[path] = before
             if is_journal(path) and before is None:
                 self._simulation.appeared(path, data, self._life)
             elif is_journal(path):
@@ -114,6 +117,19 @@ class NodeStorage:
 
         return list(self.call(effect))
 
+    def modified(self, folder: str) -> dict[str, float]:
+        """As `Storage.modified`."""
+        written = self._disk.written
+        return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
+
+    def remove(self, path: str) -> None:
+        """As `Storage.remove`."""
+        self._host.cache.pop(path, None)
+        self.call(lambda: self._disk.drop(path), writes=True)
+
+    def sweep(self, folder: str, before: float) -> None:
+        """As `Storage.sweep`: nothing is left unfinished here."""
+
     def is_done(self) -> bool:
         """As `files.is_there` of the trainer's marker, which nobody sees before what was saved before it."""
 
@@ -139,6 +155,8 @@ class NodeStorage:
             raise refused("read", path, errno.EIO if self._random.random() < 0.5 else errno.EACCES)
         if self._simulation.away_until > self._simulation.scheduler.now:
             return None
+        if path in self._disk.former and host.is_wrong("reads_go_back") and self._random.random() < 0.5:
+            return self._disk.former[path]
         if path == "run.json" and host.is_wrong("run_missing"):
             return None
         if data is not None and path.startswith(JOURNAL) and host.is_wrong("short_reads"):

@@ -5,7 +5,6 @@ that are told different plans meet in the hello, as real ones would, and find it
 others wait; some time later they notice, or never do.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
@@ -210,8 +209,8 @@ class FakeProcess:
     def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         told = {(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said}
         if len(told) > 1:
-            odd = odd_ranks([(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said])
-            self._failed("mismatch", "ranks are not about to do the same", command.plan, odd)
+            said_all = [(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said]
+            self._failed("mismatch", "ranks are not about to do the same", command.plan, sides(said_all))
             return
         self._report(Phase("evaluate", command.plan))
         self._batch(command, said, self.simulation.random.randint(1, 3))
@@ -242,8 +241,8 @@ class FakeProcess:
 
     def _compare(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         if len({each.restored if each else None for each in all_said}) > 1:
-            odd = odd_ranks([each.restored if each else None for each in all_said])
-            self._failed("mismatch", "ranks restored different values", command.plan, odd)
+            restored = [each.restored if each else None for each in all_said]
+            self._failed("mismatch", "ranks restored different values", command.plan, sides(restored))
             return
         self._meet(said, lambda _: self._done(command, all_said))
 
@@ -266,14 +265,20 @@ class FakeProcess:
             saves=(),
         )
         self.phase = "idle"
+        self.simulation.done.setdefault(command.plan, {})[self.worker] = self.simulation.scheduler.now
         self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
         self._next()
 
-    def _failed(self, kind: str, message: str, plan: int | None = None, odd: tuple[int, ...] | None = None) -> None:
-        cause = "seed" if odd is None else "odd" if odd else "even"
+    def _failed(
+        self, kind: str, message: str, plan: int | None = None, differ: tuple[tuple[int, ...], ...] | None = None
+    ) -> None:
+        cause, told = "seed", {}
+        if differ is not None:
+            most = max(map(len, differ))
+            cause = "odd" if 2 * most > sum(map(len, differ)) else "even"
+            told = {"sides": differ} if "sides" in _FAILED_FIELDS else {}
         self.simulation.referee.promises.failed_for(self.plan, kind, cause)
-        named = {"odd": odd} if odd and "odd" in _FAILED_FIELDS else {}
-        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, **named))
+        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, **told))
         self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 
@@ -291,7 +296,9 @@ class FakeProcess:
         there = cluster.collectives[number]
         there[self.join.rank] = said
         nodes = {member.node for member in self.join.members}
-        if number == 0 and any(pair <= nodes for pair in self.simulation.broken_links):
+        if any(pair <= nodes and number >= least for pair, least in self.simulation.broken_links.items()):
+            if number and len(there) == cluster.size:
+                self.simulation.stuck.setdefault(self.plan, self.simulation.scheduler.now)
             return
         if len(there) == cluster.size and not any(each.over for each in cluster.ranks.values()):
             all_said = [there[rank] for rank in range(cluster.size)]
@@ -323,7 +330,9 @@ class FakeProcess:
             self._after(0.2, 4.0, notice)
 
 
-def odd_ranks(said: list) -> tuple[int, ...]:
-    """Return the ranks that did not say what most of them said; empty if there is no most."""
-    value, count = Counter(said).most_common(1)[0]
-    return tuple(rank for rank, each in enumerate(said) if each != value) if 2 * count > len(said) else ()
+def sides(said: list) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks that said the same, for each thing that was said."""
+    found: dict = {}
+    for rank, each in enumerate(said):
+        found.setdefault(each, []).append(rank)
+    return tuple(map(tuple, found.values()))
