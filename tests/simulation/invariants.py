@@ -226,7 +226,7 @@ class Referee:
             return len(nodes) > 1 or classes[kind] >= settings.max_attempts
 
         if settlement.verdict == "failed":
-            earned = classes["checkpoint"] >= settings.max_attempts or classes["group"] >= settings.max_losses
+            earned = classes["checkpoint"] >= settings.max_attempts or len(failures) >= settings.max_losses
         elif settlement.verdict == "corrupt":
             seen = self.corrupt.get(key, set())
             earned = "*" in seen or life.host.name in seen or witnessed("corrupt")

@@ -20,11 +20,12 @@ from sidecar.records import Checkpoint
 from sidecar.roles import RoleDecision
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
-from simulation.storage import NodeStorage
+from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import FakeProcess
 
 
 _SIGHTINGS = {each.name for each in fields(Sightings)}
+_COURIER = {each.name for each in fields(Courier)}
 _WORLD = {each.name for each in fields(World)}
 
 
@@ -163,7 +164,9 @@ class Life:
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, Turns(spec.settings.patience)
         keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
-        self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
+        gained = {"place": NodePlace(simulation), "visibility_seconds": patience}
+        gained = {name: value for name, value in gained.items() if name in _COURIER}
+        self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce, **gained)
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
 

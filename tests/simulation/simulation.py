@@ -367,6 +367,8 @@ class Simulation:
         self.counts[f"exit: {exit_ if isinstance(exit_, int) else type(exit_).__name__}"] += 1
         self.referee.exited(life, exit_)
         restarts = not isinstance(exit_, NodeNameTakenError | StorageLostError | int)
+        if type(exit_).__name__ == "RunReplacedError":  # the process builds its daemon anew
+            restarts = True
         if restarts or (isinstance(exit_, StorageLostError) and self.healed):  # by its supervisor, or by a person
             self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
 

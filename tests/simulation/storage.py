@@ -8,6 +8,7 @@ that was sent by a daemon that died since may still be carried out.
 import errno
 import os
 
+from sidecar import errors
 from sidecar.errors import CheckpointError, StorageError
 from simulation.disk import JOURNAL, Disk
 
@@ -208,6 +209,37 @@ class NodeStorage:
             self._disk.put(path, data)
             self._disk.unreturned.add(path)
             self._simulation.appeared(path, data, self._life)
+
+
+class NodePlace:
+    """Stands for `agreement.place.Place`: a marker in the checkpoint directory says that the state was there."""
+
+    def __init__(self, simulation) -> None:
+        self._simulation = simulation
+        self.checkpoint_dir = "/checkpoints"
+
+    def check_beginning(self) -> None:
+        """As `Place.check_beginning`."""
+        if self._is_away():
+            raise errors.StateUnavailableError("the state directory is away")  # type: ignore[attr-defined]
+
+    def join(self, run) -> None:
+        """As `Place.join`."""
+
+    def check(self, run) -> None:
+        """As `Place.check`."""
+
+    def stands(self) -> None:
+        """As `Place.stands`."""
+
+    def lost(self, run: str, found: str | None) -> StorageError:
+        """As `Place.lost`."""
+        if self._is_away():
+            return errors.StateUnavailableError("the state directory is away")  # type: ignore[attr-defined]
+        return errors.RunReplacedError(f"run {run} was replaced by {found}")  # type: ignore[attr-defined]
+
+    def _is_away(self) -> bool:
+        return self._simulation.away_until > self._simulation.scheduler.now
 
 
 def refused(verb: str, path: str, number: int) -> StorageError:

@@ -2,7 +2,8 @@ import gc
 
 import pytest
 
-from simulation.mutations import MUTATIONS, broken, scenarios
+from simulation.mutation import broken, scenarios
+from simulation.mutations import MUTATIONS
 from simulation.simulation import simulate
 
 WITHIN = 200

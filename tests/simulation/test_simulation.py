@@ -7,7 +7,8 @@ import pytest
 
 from simulation import many
 from simulation.invariants import INVARIANTS
-from simulation.mutations import MUTATIONS, broken, scenarios
+from simulation.mutation import broken, scenarios
+from simulation.mutations import MUTATIONS
 from simulation.generations import make
 from simulation.scenario import KINDS
 from simulation.shrink import shrink
