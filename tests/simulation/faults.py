@@ -268,10 +268,14 @@ def _requeue(simulation, host, fault) -> None:
 
 
 def _upgrade(simulation, host, fault) -> None:
-    """Somebody stops the daemon, installs another release, and starts it."""
-    if host.gone or host not in simulation.hosts[: len(simulation.scenario.upgraded)]:
+    """Somebody stops the daemon, installs another release, and starts it; or goes back to the former one."""
+    scenario = simulation.scenario
+    if host.gone or host not in simulation.hosts[: len(scenario.upgraded)]:
         return
-    spec = simulation.scenario.upgraded[simulation.hosts.index(host)]
+    number = simulation.hosts.index(host)
+    spec = scenario.upgraded[number]
+    if host.spec.kind == spec.kind:
+        spec = scenario.nodes[number]
     if host.runs:
         host.life.terminate()
 

@@ -13,9 +13,9 @@ from sidecar.daemon.wants import Wanted, Wants
 from sidecar.history import History
 from sidecar.records import KINDS
 from sidecar.selection import Selection
+from simulation import by_hand
 from simulation.generations import make
 from simulation.mutation import Mutation, with_fault, with_setting
-from simulation.scenario import Scenario
 
 
 def _module(name: str):
@@ -183,16 +183,8 @@ def _shape(*shapes: str):
     return lambda scenario: scenario.shape in shapes
 
 
-def _both(*needs):
-    return lambda scenario: all(each(scenario) for each in needs)
-
-
 def _differ(name: str):
     return lambda scenario: len({getattr(node, name) for node in scenario.nodes if node.role == "worker"}) > 1
-
-
-def _restarts(scenario: Scenario) -> bool:
-    return with_fault("daemon_crash", "machine_crash", "state_restored", "sigterm")(scenario)
 
 
 _EVERY_STEPS = with_setting(every_steps=lambda every: every is not None)
@@ -254,10 +246,17 @@ MUTATIONS = (
     Mutation(
         "every attempt reaches its step",
         ((History, "_reach", _always_reach),),
-        ("passed over is not evaluated", "skipped is passed over"),
+        ("passed over is not evaluated",),
         _EVERY_STEPS,
+        tuple(by_hand.varied(by_hand.older_attempt_comes_later(), 20)),
     ),
-    Mutation("nobody gives way", ((policy, "_crowded_out", _empty),), ("the oldest gives way",), _BUDGET),
+    Mutation(
+        "nobody gives way",
+        ((policy, "_crowded_out", _empty),),
+        ("the oldest gives way",),
+        _BUDGET,
+        tuple(by_hand.varied(by_hand.budget_is_used_up(), 20)),
+    ),
     Mutation(
         "pins go by the settings of who lets them go",
         ((Wants, "__call__", _by_own_settings),),
@@ -276,19 +275,22 @@ MUTATIONS = (
         "beats may go back",
         ((members.Freshness, "_observe", _any_change),),
         ("the dead are noticed", "all is settled"),
-        _both(with_fault("reads_go_back"), with_fault("machine_gone", "all_replaced", "machine_crash", "daemon_crash")),
+        with_fault("reads_go_back"),
+        tuple(by_hand.varied(by_hand.dead_machine_shows_old_beats(), 40)),
     ),
     Mutation(
         "only rank 0 writes a success",
         ((loop.Daemon, "_end", _only_rank_0),),
         ("finished evaluations succeed",),
-        _both(lambda scenario: len(scenario.nodes) > 1, with_fault("daemon_stop", "machine_stop", "cut_off", "storage_hangs")),
+        with_fault("daemon_stop", "machine_stop", "cut_off", "storage_hangs"),
+        tuple(by_hand.varied(by_hand.first_daemon_is_stopped(), 40)),
     ),
     Mutation(
         "a requeue keeps the failures of before",
         ((History, "_settle", _keep_the_past),),
         ("attempts are counted", "verdicts are earned", "failed is earned"),
         with_fault("requeue"),
+        tuple(by_hand.varied(by_hand.requeued_before_the_former_task_is_back(), 40)),
     ),
     Mutation(
         "a group that was replaced is not spent",

@@ -26,8 +26,8 @@ PROMISES = {
     "passed over is not evaluated": "with every_steps, no plan is for a checkpoint of the multiple that was reached",
     "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies there "
     "unpinned for long",
-    "finished evaluations succeed": "what all ranks finished succeeds, if a daemon that has the result is well for as long "
-    "as those before it may take",
+    "finished evaluations succeed": "what all ranks finished is written by any daemon that has the result and is well, once "
+    "those before it had their turns",
     "stuck groups are noticed": "a group whose ranks all wait for each other for good is given up soon",
     "evaluations are counted": "a plan says how many evaluations of its task succeeded before it",
     "evaluation follows discovery": "with queue=every, of two that never failed, the one that was saved first is planned first",
@@ -149,7 +149,6 @@ class Promises:
         if outcome.status == "succeeded":
             self._succeeded(plan)
             return
-        self._check_finished(plan, outcome)
         self.failures[plan.checkpoint.key] += 1
         at = plan.checkpoint.key, plan.task
         _, count = self.failed_at.get(at, (0.0, 0))
@@ -317,7 +316,7 @@ class Promises:
         full = len(pinned) >= settings.pin_max and len(needed) == len(pinned - {plan.checkpoint.key}) and bool(needed)
         if not full:
             return
-        long_enough = self._long_enough(settings, len(disk.checkpoints))
+        long_enough = 3 * settings.sweep + 2 * settings.beat + 2.0 + 8 * self.simulation.latency * len(disk.checkpoints)
         stood = all(now - self.referee.pinned_since.get(key, now) >= long_enough for key in pinned)
         waiting = [
             each.name
@@ -334,27 +333,24 @@ class Promises:
             lambda: f"plan {plan.plan} by {life.name} lets {sorted(key[0] for key in pinned)} stay; {waiting} find no room",
         )
 
-    def _check_finished(self, plan: Plan, outcome: Outcome) -> None:
+    def _check_finished(self, plan: Plan, life) -> None:
         simulation, members = self.simulation, plan.members or ()
-        done = simulation.done.get(plan.plan, {})
-        if len(done) < len(members) or not members:
+        done, host = simulation.done.get(plan.plan, {}), life.host
+        if len(done) < len(members) or not any(worker in life.processes for worker in done):
             return
         nodes = list(dict.fromkeys(member.node for member in members))
-        finished, now = max(done.values()), simulation.scheduler.now
-        for life, since in self._healthy(passing=True):
-            settings = life.host.spec.settings
-            if life.host.name not in nodes or not any(worker in life.processes for worker in done):
-                continue
-            turn = finished + (nodes.index(life.host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
-            self._check(
-                "finished evaluations succeed",
-                not (since < finished and now > turn),
-                lambda: f"{outcome.closed_by} closes plan {plan.plan} as {outcome.kind}, {now - finished:.1f} s after "
-                f"all ranks were done; {life.name} had the result",  # noqa: B023
-            )
+        finished, settings, now = max(done.values()), host.spec.settings, simulation.scheduler.now
+        calm = max(host.troubled_until, simulation.troubled_until) < finished
+        turn = finished + (nodes.index(host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
+        self._check(
+            "finished evaluations succeed",
+            not calm or now <= turn,
+            lambda: f"plan {plan.plan} is open at {life.name}, which has had the result for {now - finished:.1f} s",
+        )
 
     def turned(self, life, plan: Plan) -> None:
         """A daemon's loop turned while a plan is open."""
+        self._check_finished(plan, life)
         since = self.simulation.stuck.get(plan.plan)
         if since is None:
             return
