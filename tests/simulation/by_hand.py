@@ -57,8 +57,8 @@ def dead_machine_shows_old_beats() -> Scenario:
     """A machine is gone for good in the middle of a plan, and the others read its newest two heartbeats in turn."""
     settings = NodeSettings()
     faults = _faults(
-        ("reads_go_back", 3.0, 0, 16.0, 0.5, False),
-        ("reads_go_back", 3.0, 1, 16.0, 0.5, False),
+        ("reads_go_back", 3.0, 0, 60.0, 0.5, False),
+        ("reads_go_back", 3.0, 1, 60.0, 0.5, False),
         ("machine_gone", 4.0, 2, 1.0, 0.5, True),
     )
     return _scenario(_nodes(3, settings), _saves((100, 5.0), (200, 8.0)), faults)

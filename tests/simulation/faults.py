@@ -341,6 +341,7 @@ def _heartbeat_unreadable(simulation, host, fault) -> None:
             if name != f"{each.name}.json":
                 _goes_wrong(simulation, each, fault, f"members/{name}")
                 each.troubled_until = max(each.troubled_until, simulation.scheduler.now + fault.length + LINGERS)
+                each.daemon_troubled_until = each.troubled_until
 
 
 def _snapshot_unreadable(simulation, host, fault) -> None:
@@ -415,7 +416,7 @@ def _state_restored(simulation, _, fault) -> None:
 
 def _reads_go_back(simulation, host, fault) -> None:
     """Two servers answer in turn, and one of them is behind: the rules must bear it, so nothing is excused by it."""
-    host.wrong["reads_go_back"] = simulation.scheduler.now + 4 * fault.length
+    host.wrong["reads_go_back"] = simulation.scheduler.now + fault.length
 
 
 def _moved_away(simulation, _, fault) -> None:

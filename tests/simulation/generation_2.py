@@ -268,6 +268,8 @@ def _faults(random: Random, count: int, last_save: float, shape: str) -> Iterato
     for _ in range(random.choice((0, 1, 2, 3) if shape in ("upgrade", "backlog") else (0, 2, 3, 4, 5, 6, 8, 10))):
         (kind,) = random.choices(KINDS, weights)
         length = random.choice((random.uniform(0.2, 4.0), random.uniform(4.0, 16.0))) * hours
+        if kind == "reads_go_back":
+            length += 30.0
         at = random.uniform(2.0, max(last_save, 10.0) + 12.0)
         yield Fault(0, kind, at, random.randrange(count), length, random.random(), random.random() < 0.6)
 

@@ -124,7 +124,7 @@ def _believe_it(self, plan, plan_nonce, outcome_nonce):
     return True
 
 
-def _leave_the_replaced(self, plan):
+def leave_the_replaced(self, plan):
     """Only workers of failed plans are spent, as before seed 49144 of the first generation."""
     if self.open is None:
         _spend(self, plan)
@@ -294,7 +294,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a group that was replaced is not spent",
-        ((History, "_spend", _leave_the_replaced),),
+        ((History, "_spend", leave_the_replaced),),
         ("one group in a life", "nothing is mixed", "all is settled"),
         first=tuple(replace(make(49144, 1), variation=number) for number in range(120)),
     ),

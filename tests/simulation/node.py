@@ -49,6 +49,7 @@ class Host:
         self.imports_fail = False
         self.lies = False
         self.troubled_until = 0.0
+        self.daemon_troubled_until = 0.0  # by anything else than what befell its workers
         self.aimed_at_workers: list = []  # faults
         self.stop_before_create = 0.0
         self.stop_after_create = 0.0

@@ -263,7 +263,7 @@ class Promises:
             return
         if self.failures[content.key] or content.key in self.excused:
             return
-        now, calm = self.simulation.scheduler.now, max(life.host.troubled_until, self.simulation.troubled_until)
+        now, calm = self.simulation.scheduler.now, max(life.host.daemon_troubled_until, self.simulation.troubled_until)
         told = {each.key for each in plan.settles}
         sure = 3 * settings.sweep + 2 * settings.beat + 2.0 + 8 * self.simulation.latency * len(self.there)
         before = [
@@ -307,7 +307,7 @@ class Promises:
         assert plan.checkpoint is not None
         settings, disk, book = life.host.spec.settings, self.simulation.disk, self.referee.book
         now = self.simulation.scheduler.now
-        since = max(life.host.troubled_until, self.simulation.troubled_until, life.first_look_at, self.referee.wiped_at)
+        since = max(life.host.daemon_troubled_until, self.simulation.troubled_until, life.first_look_at, self.referee.wiped_at)
         if settings.pin_max is None or settings.queue != "every" or settings.every_steps is not None:
             return
         pinned = {each.key for each in disk.pins.values()}
@@ -316,7 +316,7 @@ class Promises:
         full = len(pinned) >= settings.pin_max and len(needed) == len(pinned - {plan.checkpoint.key}) and bool(needed)
         if not full:
             return
-        long_enough = 3 * settings.sweep + 2 * settings.beat + 2.0 + 8 * self.simulation.latency * len(disk.checkpoints)
+        long_enough = 2 * settings.sweep + 0.5 + 8 * self.simulation.latency * len(disk.checkpoints)
         stood = all(now - self.referee.pinned_since.get(key, now) >= long_enough for key in pinned)
         waiting = [
             each.name
@@ -434,7 +434,7 @@ class Promises:
             passes = settings.queue != "every" or settings.every_steps or settings.start_new or settings.pin_max
             if not passing and (passes or not self._is_largest(host.spec.kind)):
                 continue
-            yield life, max(life.first_look_at, host.troubled_until, simulation.troubled_until, self.referee.wiped_at)
+            yield life, max(life.first_look_at, host.daemon_troubled_until, simulation.troubled_until, self.referee.wiped_at)
 
     def _kinds(self) -> Counter:
         hosts = {host.name: host for host in self.simulation.hosts if not host.gone and host.role == "worker"}

@@ -127,6 +127,7 @@ class Simulation:
         for host in self.hosts:
             faults.heal(host)
             host.troubled_until = max(host.troubled_until, self.scheduler.now)
+            host.daemon_troubled_until = max(host.daemon_troubled_until, self.scheduler.now)
         self.troubled_until = self.scheduler.now
         for host in self.hosts:
             if not host.gone and not any(other.runs for other in self.hosts if other.name == host.name):
@@ -257,6 +258,8 @@ class Simulation:
         host = self.hosts[fault.node]
         if fault.kind not in faults.BORNE:
             host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+            if not fault.kind.startswith("worker"):
+                host.daemon_troubled_until = host.troubled_until
         if fault.kind in faults.EVERYWHERE:
             self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
         faults.STRIKE[fault.kind](self, host, fault)
@@ -277,6 +280,7 @@ class Simulation:
         """SIGSTOP, and SIGCONT so much later."""
         host.stopped_until = max(host.stopped_until, self.scheduler.now + seconds)
         host.troubled_until = max(host.troubled_until, host.stopped_until + LINGERS)
+        host.daemon_troubled_until = host.troubled_until
         self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
 
     def content_at(self, path: str) -> Content | None:
