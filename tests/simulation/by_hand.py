@@ -26,7 +26,18 @@ def _faults(*faults: tuple[str, float, int, float, float, bool]) -> tuple[Fault,
 
 def _scenario(nodes, saves, faults, done_at: float | None = None, **others) -> Scenario:
     return Scenario(
-        1, nodes, saves, None, faults, 0.02, events=True, done_at=done_at, sync_every=5.0, links=True, generation=2, **others
+        1,
+        nodes,
+        saves,
+        None,
+        faults,
+        0.02,
+        events=True,
+        done_at=done_at,
+        sync_every=5.0,
+        links=True,
+        generation=2,
+        **others,
     )
 
 

@@ -6,7 +6,7 @@ what was known stays known, and is in `unknown`. That the product's own folders 
 """
 
 import errno
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
@@ -28,6 +28,17 @@ _LOOK = {each.name for each in fields(Look)}
 _TELLS_UNKNOWN = "unknown" in _LOOK
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What one look has seen so far."""
+
+    found: dict[Key, Found] = field(default_factory=dict)
+    corrupt: list[Settlement] = field(default_factory=list)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    broken: list[BrokenPin] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
 class NodeCatalog:
     """Stands for `checkpoints.catalog.Catalog`: what one daemon sees of checkpoints and pins."""
 
@@ -45,63 +56,82 @@ class NodeCatalog:
         return self._life.storage.call(self._look)
 
     def _look(self) -> Look:
-        host, away = self._life.host, self._is_away()
-        if host.is_wrong("reads_fail"):
+        if self._life.host.is_wrong("reads_fail"):
             raise refused("read", "the checkpoint directory", errno.EIO)
         if not self._disk.exists:
             return Look((), (), (), missing=True)
-        node, now = host.name, self._simulation.scheduler.now
-        corrupt, waiting, broken = [], [], []
-        found: dict[Key, Found] = {}
-        unknown: dict[str, str] = {}
-        for content in self._disk.checkpoints.values():
-            if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
-                continue  # not visible here yet; a cache does not go back behind what it has shown
-            if content.schema > host.spec.schema or self._is_missed(content):
-                continue  # its name says nothing to this release, or the listing leaves it out
-            if (why := host.trouble_with(f"checkpoint:{content.name}")) is not None:
-                self._doubt(content, why, found, unknown, waiting)
-                continue
-            if is_bad(content, node) and (content.key, None) not in self._accepted:
-                since = self._bad_since.setdefault(content.key, now)
-                if now - since < self._corrupt_after:
-                    waiting.append((content.name, "bad checksum"))
-                elif content.key not in self._told:
-                    self._told.add(content.key)
-                    corrupt.append(Settlement(content.name, content.digest, content.step, "corrupt", "bad checksum"))
-                continue
-            self._accepted.add((content.key, None))
-            found[content.key] = self._found(content, None)
-        lying = set(found)
-        for folder, content in () if away else self._disk.pins.items():
-            if now - self._simulation.referee.pinned_since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
-                continue
-            why = host.trouble_with(f"pin:{folder}")
-            if why is None and content.schema > host.spec.schema:
-                why = "unusable pin: it needs a newer release"
-                if not _TELLS_UNKNOWN:  # a release that does not know what it does not know
-                    self._judge_pin(content, folder, broken, waiting)
-                    continue
-            if why is not None:
-                self._doubt(content, why, found, unknown, waiting)
-            elif is_bad(content, node) and (content.key, folder) not in self._accepted:
-                self._judge_pin(content, folder, broken, waiting)
-            else:
-                self._accepted.add((content.key, folder))
-                found[content.key] = self._found(content, folder)
+        now, away, seen = self._simulation.scheduler.now, self._is_away(), _Seen()
+        self._look_at_directory(seen, now)
+        lying = set(seen.found)
+        if not away:
+            self._look_at_pins(seen, now)
+        found, waiting = seen.found, seen.waiting
         self._discovery.add(found.values(), self._before, lying, now)
         self._before = found
         ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
         copies = () if away else self._disk.copies
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
-        told = {"unknown": unknown} if _TELLS_UNKNOWN else {}
+        told: dict = {"unknown": seen.unknown} if _TELLS_UNKNOWN else {}
         if "unclaimed" in _LOOK:
-            told["unclaimed"] = frozenset(unknown.keys() & self._disk.pins) - {
-                each.checkpoint.folder for each in found.values()
-            }
-        there = tuple(ordered), tuple(corrupt), tuple(waiting)
-        return Look(*there, missing=False, broken=tuple(broken), making=making, **told)
+            known = {each.checkpoint.folder for each in found.values()}
+            told["unclaimed"] = frozenset(seen.unknown.keys() & self._disk.pins) - known
+        there = tuple(ordered), tuple(seen.corrupt), tuple(waiting)
+        return Look(*there, missing=False, broken=tuple(seen.broken), making=making, **told)
+
+    def _look_at_directory(self, seen: "_Seen", now: float) -> None:
+        host = self._life.host
+        for content in self._disk.checkpoints.values():
+            if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
+                continue  # not visible here yet; a cache does not go back behind what it has shown
+            if content.schema > host.spec.schema or self._is_missed(content):
+                continue  # its name says nothing to this release, or the listing leaves it out
+            if (why := host.trouble_with(f"checkpoint:{content.name}")) is not None:
+                self._doubt(content, why, seen)
+            elif is_bad(content, host.name) and (content.key, None) not in self._accepted:
+                self._judge(content, seen, now)
+            else:
+                self._accepted.add((content.key, None))
+                seen.found[content.key] = self._found(content, None)
+
+    def _judge(self, content: Content, seen: "_Seen", now: float) -> None:
+        since = self._bad_since.setdefault(content.key, now)
+        if now - since < self._corrupt_after:
+            seen.waiting.append((content.name, "bad checksum"))
+        elif content.key not in self._told:
+            self._told.add(content.key)
+            seen.corrupt.append(Settlement(*content.key, content.step, "corrupt", "bad checksum"))
+
+    def _look_at_pins(self, seen: "_Seen", now: float) -> None:
+        host, since = self._life.host, self._simulation.referee.pinned_since
+        for folder, content in self._disk.pins.items():
+            if now - since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
+                continue
+            why, is_newer = host.trouble_with(f"pin:{folder}"), content.schema > host.spec.schema
+            if why is None and is_newer and _TELLS_UNKNOWN:
+                why = "unusable pin: it needs a newer release"
+            if why is not None:
+                self._doubt(content, why, seen)
+            elif is_newer or (is_bad(content, host.name) and (content.key, folder) not in self._accepted):
+                self._judge_pin(content, folder, seen, now)
+            else:
+                self._accepted.add((content.key, folder))
+                seen.found[content.key] = self._found(content, folder)
+
+    def _judge_pin(self, content: Content, folder: str, seen: "_Seen", now: float) -> None:
+        seen.waiting.append((folder, "unusable pin"))
+        since = self._bad_since.setdefault((folder, ""), now)
+        seen.broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
+
+    def _doubt(self, content: Content, why: str, seen: "_Seen") -> None:
+        """Note what this node cannot tell now: what it knew of it stays."""
+        if not _TELLS_UNKNOWN:
+            seen.waiting.append((content.name, why))
+            return
+        known = self._before.get(content.key)
+        if known is not None:
+            seen.found[content.key] = known
+        seen.unknown[self._found(content, None).checkpoint.folder] = why
 
     def ask(self, found: Found):
         """As `Catalog.ask`: by name, not by a listing."""
@@ -120,22 +150,6 @@ class NodeCatalog:
 
     def _is_away(self) -> bool:
         return self._simulation.away_until > self._simulation.scheduler.now
-
-    def _doubt(self, content: Content, why: str, found: dict, unknown: dict, waiting: list) -> None:
-        """Note what this node cannot tell now: what it knew of it stays."""
-        if not _TELLS_UNKNOWN:
-            waiting.append((content.name, why))
-            return
-        known = self._before.get(content.key)
-        if known is not None:
-            found[content.key] = known
-        unknown[self._found(content, None).checkpoint.folder] = why
-
-    def _judge_pin(self, content: Content, folder: str, broken: list, waiting: list) -> None:
-        now = self._simulation.scheduler.now
-        waiting.append((folder, "unusable pin"))
-        since = self._bad_since.setdefault((folder, ""), now)
-        broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
 
     def _is_missed(self, content: Content) -> bool:
         """Return whether a listing leaves out what an earlier one had."""
@@ -173,15 +187,8 @@ class NodePins:
         def effect() -> Content | None:
             if folder in self._disk.pins:
                 return self._disk.pins[folder]
-            host = self._life.host
-            if host.trouble_with(f"checkpoint:{checkpoint.name}") is not None:
-                if host.is_wrong(f"hangs:{checkpoint.name}"):
-                    return None  # nobody knows when
-                raise refused("pin", checkpoint.name, errno.EIO)
-            if host.is_wrong("disk_full"):
-                raise refused("pin", checkpoint.name, host.full_with)
-            if self._simulation.away_until > self._simulation.scheduler.now:
-                raise refused("pin", checkpoint.name, errno.EROFS)
+            if self._never_ends(checkpoint):
+                return None
             done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
             if content is None:
                 raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
@@ -204,6 +211,19 @@ class NodePins:
             return None
         self._disk.copies.pop(copy, None)
         return self._life.catalog._found(content, folder)
+
+    def _never_ends(self, checkpoint: Checkpoint) -> bool:
+        """Return whether reading it hangs; raises what writing a pin of it meets."""
+        host = self._life.host
+        if host.is_wrong(f"hangs:{checkpoint.name}"):
+            return True
+        if host.trouble_with(f"checkpoint:{checkpoint.name}") is not None:
+            raise refused("pin", checkpoint.name, errno.EIO)
+        if host.is_wrong("disk_full"):
+            raise refused("pin", checkpoint.name, host.full_with)
+        if self._simulation.away_until > self._simulation.scheduler.now:
+            raise refused("pin", checkpoint.name, errno.EROFS)
+        return False
 
     def unpin(self, checkpoint: Checkpoint) -> None:
         """As `Pinner.unpin`."""

@@ -295,7 +295,7 @@ def _links_broken(simulation, host, fault) -> None:
         simulation.broken_links[frozenset((host.name, other.name))] = 0 if fault.value < 0.6 else 1
 
 
-# -- errors about one entry, or one kind of operation --------------------------------------------------------------------
+# -- errors about one entry, or one kind of operation ------------------------------------------------------------------
 
 
 def _goes_wrong(simulation, host, fault, what: str, longest: float = FOR_GOOD) -> None:
@@ -377,7 +377,7 @@ def _state_away(simulation, _, fault) -> None:
     simulation.away_until = simulation.scheduler.now + fault.length
 
 
-# -- what was durable is lost --------------------------------------------------------------------------------------------
+# -- what was durable is lost ------------------------------------------------------------------------------------------
 
 
 def _names_lost(simulation, _, fault) -> None:

@@ -5,6 +5,7 @@ A third of the runs have one or two nodes, as most runs of users have. `_SHAPES`
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Final
 
@@ -205,7 +206,9 @@ def _with(node: NodeSpec, **settings) -> NodeSpec:
 def _upgraded(random: Random, nodes: list[NodeSpec]) -> tuple[NodeSpec, ...]:
     """Return what the nodes become: another release, which may also bring another task, settings or records."""
     schema, task = random.choice((1, 2)), random.choice(("task-1", "task-2"))
-    settings = random.choice(({}, {}, {"queue": "latest"}, {"every_steps": 200}, {"queue": "every", "every_steps": None}))
+    settings = random.choice(
+        ({}, {}, {"queue": "latest"}, {"every_steps": 200}, {"queue": "every", "every_steps": None})
+    )
     return tuple(_with(replace(each, version="1.1", schema=schema, task=task), **settings) for each in nodes)
 
 
@@ -239,7 +242,7 @@ def _saves(random: Random, shape: str) -> Iterator[Save]:
 def _end(random: Random, saves: tuple[Save, ...]) -> dict:
     """Return how the run ends, if it does, without a marker of the trainer's."""
     if random.random() < 0.08:
-        gap = max((after.at - before.at for before, after in zip(saves, saves[1:], strict=False)), default=0.0)
+        gap = max((after.at - before.at for before, after in pairwise(saves)), default=0.0)
         return {"stop_idle": gap + random.uniform(15.0, 30.0)}
     last = saves[-1]
     ascends = all(each.step < last.step for each in saves[:-1])

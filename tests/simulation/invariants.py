@@ -342,7 +342,9 @@ class Referee:
         lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]
         lives = [other for other in lives if other.daemon.world.state == "ready"]
         tasks = {other.host.spec.task for other in lives}
-        settled = all(book.is_settled(content.key, task) for task in tasks) or all(read.is_settled(content.key, task) for task in tasks)
+        settled = all(book.is_settled(content.key, task) for task in tasks) or all(
+            read.is_settled(content.key, task) for task in tasks
+        )
         self.check(
             "pins stay",
             settled or life.daemon.world.run != self.run,

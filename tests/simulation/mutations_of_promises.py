@@ -119,7 +119,7 @@ def _any_change(self, node, found, now):
     return _observe(self, node, found, now)
 
 
-def _believe_it(self, plan, plan_nonce, outcome_nonce):
+def _believe_it(self, plan, *_):
     self._begin_after(plan)
     return True
 
@@ -130,7 +130,7 @@ def leave_the_replaced(self, plan):
         _spend(self, plan)
 
 
-def _failed_for_all(self, key, task):
+def _failed_for_all(self, key, _):
     return key in self.succeeded or key in self.settled
 
 
@@ -369,13 +369,11 @@ AFTER = (
 """Rules that came later: those whose place is not there yet cannot be broken."""
 
 HARMLESS = {
-    "a result replaces a failure that is already to be written": "the result is all ranks', its saves are durable, and "
-    "whichever record is created first stands: both are true of the plan",
+    "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
+    "durable: whichever record is created first stands, and both are true",
     "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",
-    "run.json is not read before a create": "the courier has read it in the same request; the second look only makes the "
-    "moment shorter in which a person may delete everything",
-    "pins go in the look that finds them unwanted": "a grace: what a plan settled for all tasks that are there stays so",
+    "run.json is not read before a create": "the courier has read it in the same request; the second look only makes "
+    "the moment shorter in which a person may delete everything",
+    "pins go in the look that finds them unwanted": "a grace for nodes that just came: the plan that settled it stands",
 }
-"""Rules whose breach nothing shows, and why that is no promise broken."""
-
-
+"""Rules whose breach nothing shows, and why no promise is broken by it."""

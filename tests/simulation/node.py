@@ -23,7 +23,6 @@ from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import FakeProcess
 
-
 _SIGHTINGS = {each.name for each in fields(Sightings)}
 _COURIER = {each.name for each in fields(Courier)}
 _WORLD = {each.name for each in fields(World)}

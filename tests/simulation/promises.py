@@ -1,4 +1,4 @@
-"""What users were promised, checked by a book of its own: which checkpoint lay where, whole, since when, and who saw it.
+"""What users were promised, checked by a book of its own: which checkpoint lay where, since when, and who saw it.
 
 The rules of the journal are `invariants`' business. Here the question is what became of checkpoints: that silence, and
 every verdict, is earned. Nothing here is shared with the daemon but the records that it wrote.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from sidecar.records import KINDS, Outcome, Plan, Settlement
 
 PROMISES = {
-    "vanished is gone": "vanished is said of what is on no disk, neither as files nor as a pin; by one node's own finding "
-    "only after visibility_seconds of that",
+    "vanished is gone": "vanished is said of what is on no disk, neither as files nor as a pin; by one node's own "
+    "finding only after visibility_seconds of that",
     "skipped is passed over": "skipped is said by a node of the largest kind, whose settings pass it over, for a newer "
     "one, or one of the same multiple of steps, that is or was there",
     "corrupt is not readable": "corrupt is said by a node's own finding only if no other ready node reads it whole",
@@ -24,13 +24,14 @@ PROMISES = {
     "attempts are bounded": "a checkpoint fails no more often than the faults that could concern it allow",
     "losses are bounded": "a broken link between two nodes for good costs ever fewer attempts, whatever is saved",
     "passed over is not evaluated": "with every_steps, no plan is for a checkpoint of the multiple that was reached",
-    "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies there "
-    "unpinned for long",
-    "finished evaluations succeed": "what all ranks finished is written by any daemon that has the result and is well, once "
-    "those before it had their turns",
+    "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies "
+    "there unpinned",
+    "finished evaluations succeed": "what all ranks finished is written by any daemon that has the result and is well, "
+    "once those before it had their turns",
     "stuck groups are noticed": "a group whose ranks all wait for each other for good is given up soon",
     "evaluations are counted": "a plan says how many evaluations of its task succeeded before it",
-    "evaluation follows discovery": "with queue=every, of two that never failed, the one that was saved first is planned first",
+    "evaluation follows discovery": "with queue=every, of two that never failed, the one that was saved first is "
+    "planned first",
     "attempts keep their pace": "no attempt comes sooner than the backoff after the failure before it",
 }
 
@@ -116,7 +117,11 @@ class Promises:
             outcome = book.outcomes.get(number)
             if outcome is not None and outcome.status == "succeeded":
                 self._succeeded(plan)
-            if plan.checkpoint is not None and plan.members is not None and plan.checkpoint.key not in self.planned_once:
+            if (
+                plan.checkpoint is not None
+                and plan.members is not None
+                and plan.checkpoint.key not in self.planned_once
+            ):
                 self.planned_once.add(plan.checkpoint.key)
                 self.reached = plan.checkpoint.step
 
@@ -155,7 +160,7 @@ class Promises:
         self.failed_at[at] = self.simulation.scheduler.now, count + 1
 
     def failed_for(self, number: int, kind: str, cause: str) -> None:
-        """Note why a worker fails: `seed`, as it was told to; `odd`, a minority of ranks differed; `even`, without one."""
+        """Note why a worker fails: `seed`, as it was told to; `odd`, a minority of ranks differed; `even`, not so."""
         if KINDS.get(kind) == "checkpoint":
             self.causes[number] = "odd" if "odd" in (cause, self.causes.get(number)) else cause
 
@@ -214,8 +219,10 @@ class Promises:
         self._check(
             "failed is earned",
             of_checkpoint >= settings.max_attempts or lost >= settings.max_losses,
-            lambda: f"plan {plan.plan} by {life.name} says {settlement} after {[each.kind for each in failures]}; in "
-            f"{odd} of them a minority was odd",
+            lambda: (
+                f"plan {plan.plan} by {life.name} says {settlement} after {[each.kind for each in failures]}; in "
+                f"{odd} of them a minority was odd"
+            ),
         )
 
     def _check_skipped(self, plan: Plan, settlement: Settlement, _: list[Outcome], life) -> None:
@@ -236,8 +243,10 @@ class Promises:
         self._check(
             "skipped is passed over",
             any(reasons) and self._may_decide(life),
-            lambda: f"plan {plan.plan} by {life.name} says {settlement}: {settings}"
-            + ("" if self._may_decide(life) else ", which is not of the largest kind"),
+            lambda: (
+                f"plan {plan.plan} by {life.name} says {settlement}: {settings}"
+                + ("" if self._may_decide(life) else ", which is not of the largest kind")
+            ),
         )
 
     # -- attempts -----------------------------------------------------------------------------------------------------
@@ -307,7 +316,9 @@ class Promises:
         assert plan.checkpoint is not None
         settings, disk, book = life.host.spec.settings, self.simulation.disk, self.referee.book
         now = self.simulation.scheduler.now
-        since = max(life.host.daemon_troubled_until, self.simulation.troubled_until, life.first_look_at, self.referee.wiped_at)
+        since = max(
+            life.host.daemon_troubled_until, self.simulation.troubled_until, life.first_look_at, self.referee.wiped_at
+        )
         if settings.pin_max is None or settings.queue != "every" or settings.every_steps is not None:
             return
         pinned = {each.key for each in disk.pins.values()}
@@ -330,7 +341,9 @@ class Promises:
         self._check(
             "the oldest gives way",
             not (waiting and stood),
-            lambda: f"plan {plan.plan} by {life.name} lets {sorted(key[0] for key in pinned)} stay; {waiting} find no room",
+            lambda: (
+                f"plan {plan.plan} by {life.name} lets {sorted(key[0] for key in pinned)} stay; {waiting} find no room"
+            ),
         )
 
     def _check_finished(self, plan: Plan, life) -> None:
@@ -376,7 +389,9 @@ class Promises:
         for key in sorted(self.owed - self.excused):
             content = self.known[key]
             verdicts = [each.verdict for each in book.settled.get(key, ())]
-            holds = key in book.succeeded or ("vanished" not in verdicts and all(book.is_settled(key, task) for task in tasks))
+            holds = key in book.succeeded or (
+                "vanished" not in verdicts and all(book.is_settled(key, task) for task in tasks)
+            )
             self._check(
                 "whole checkpoints succeed",
                 holds or "*" in content.corrupt_on,
@@ -424,7 +439,7 @@ class Promises:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def _healthy(self, *, passing: bool = False):
-        """Daemons that nothing is wrong with, and since when; unless `passing`, those that pass nothing over and decide."""
+        """Yield daemons that are well, and since when; unless `passing`, those that pass nothing over and decide."""
         simulation = self.simulation
         for host in simulation.hosts:
             life = host.life
@@ -434,7 +449,10 @@ class Promises:
             passes = settings.queue != "every" or settings.every_steps or settings.start_new or settings.pin_max
             if not passing and (passes or not self._is_largest(host.spec.kind)):
                 continue
-            yield life, max(life.first_look_at, host.daemon_troubled_until, simulation.troubled_until, self.referee.wiped_at)
+            yield (
+                life,
+                max(life.first_look_at, host.daemon_troubled_until, simulation.troubled_until, self.referee.wiped_at),
+            )
 
     def _kinds(self) -> Counter:
         hosts = {host.name: host for host in self.simulation.hosts if not host.gone and host.role == "worker"}

@@ -8,7 +8,6 @@ undone: some of these delays must then find the bug again.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import Look
 from sidecar.daemon import sightings
 from sidecar.history import History
@@ -17,7 +16,7 @@ from simulation.mutation import Mutation
 from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
-_see, _add = sightings.Sightings.see, Discovery.add
+_see = sightings.Sightings.see
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,6 @@ class Regression:
         return (replace(scenario, variation=number) for number in range(count or self.delays))
 
 
-def _see_no_making(self, look: Look, *arguments):
-    """What other nodes copy, and this one never saw, holds up nothing."""
-    waiting = tuple(each for each in look.waiting if each[0] not in look.making)
-    copied = frozenset(key for key in look.copied if key[0])
-    return _see(self, replace(look, copied=copied, making=frozenset(), waiting=waiting), *arguments)
-
-
 def _see_no_growth(self, look: Look, *arguments):
     """That a copy grows says nothing: it is waited for no longer than what is broken."""
     known = self._incomplete_since
@@ -57,16 +49,7 @@ def _see_no_growth(self, look: Look, *arguments):
     return new
 
 
-def _come_last(self, new, found, lying, now):
-    return _add(self, new, found, {each.checkpoint.key for each in new}, now)
-
-
 _ENDS_TOO_SOON = ("daemons end for a reason", "all is settled", "all end", "whole checkpoints succeed")
-_NO_MAKING = Mutation(
-    "copies of what this node never saw are not waited for",
-    ((sightings.Sightings, "see", _see_no_making),),
-    _ENDS_TOO_SOON,
-)
 _NO_GROWTH = Mutation(
     "copies are not waited for as long as they grow", ((sightings.Sightings, "see", _see_no_growth),), _ENDS_TOO_SOON
 )
@@ -81,20 +64,12 @@ REGRESSIONS = (
             ("one group in a life",),
         ),
     ),
-    Regression(29208, "a run ended while another node made the pin of what this one had never seen", _NO_MAKING),
-    Regression(39384, "a run ended while another node made the pin of what this one had never seen", _NO_MAKING),
+    Regression(29208, "a run ended while another node made the pin of what this one had never seen"),
+    Regression(39384, "a run ended while another node made the pin of what this one had never seen"),
     Regression(21051, "such a pin took longer than what is broken is waited for", _NO_GROWTH),
-    Regression(28172, "such a pin took longer than what is broken is waited for", _NO_GROWTH),
+    Regression(28172, "such a pin took longer than what is broken is waited for"),
     Regression(27884, "a run ended while a checkpoint that training deleted was still being copied", _NO_GROWTH),
     Regression(26720, "a daemon whose state directory was deleted was not started again"),
     Regression(28096, "found while the simulator was extended; what it found is not on record"),
-    Regression(
-        6174,
-        "a pin of what training had deleted was taken for the newest checkpoint",
-        Mutation(
-            "what is met as a pin only comes last",
-            ((Discovery, "add", _come_last),),
-            ("evaluation follows discovery", "skipped is passed over"),
-        ),
-    ),
+    Regression(6174, "a pin of what training had deleted was taken for the newest checkpoint"),
 )

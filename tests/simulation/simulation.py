@@ -142,7 +142,13 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and not self.purged and self._ends() and book.run is not None and self._all_have_turns():
+        if (
+            self.violation is None
+            and not self.purged
+            and self._ends()
+            and book.run is not None
+            and self._all_have_turns()
+        ):
             self._check_all_end(end)
         elif self.violation is None and not self.purged and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
