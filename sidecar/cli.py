@@ -155,9 +155,15 @@ def evaluate(
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
     once = Once(
-        make_join(settings), found, str(path), save_to.absolute(), settings.plan_cap_seconds, settings.save_weights
+        make_join(settings),
+        found,
+        str(path),
+        save_to.absolute(),
+        settings.plan_cap_seconds,
+        settings.save_weights,
+        (save_dir or settings.run_dir).absolute(),
     )
-    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report))
+    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=_warn)
     with shown_progress() as show:
         done = evaluate_once(once, workers, inbox, show=show)
     print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
@@ -230,7 +236,7 @@ def check(flags: dict[str, Any]) -> None:
         os.environ,
         catalog=make_catalog(settings, once=True, looked=patience.heard),
         patience=patience,
-        make_workers=lambda post: make_workers(settings, os.environ, name, post),
+        make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
         search_path=str(Path.cwd()),
     )
     for found in trials:
@@ -322,8 +328,15 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         written_at=file_times(settings.run_dir),
         runs=runs_in(settings.state_dir),
         selection=make_rules(settings).selection,
+        min_workers=settings.min_workers,
     )
     return settings, patience, onlooker
+
+
+def _warn(sentence: str) -> None:
+    from sidecar.commands.show import printable
+
+    typer.echo(printable(f"sidecar: {sentence}"), err=True)
 
 
 def main() -> None:

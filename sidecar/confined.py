@@ -12,7 +12,6 @@ meanwhile leads nowhere: it is refused (`ELOOP`, `ENOTDIR`), or it is itself wha
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,10 @@ from typing import BinaryIO, Final
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF)
 """What fsync of a folder says where it is not needed: some network filesystems, and mounts that are read-only."""
+
+
+_DEEPEST: Final = 64
+"""Levels of folders that are removed: each holds a descriptor, and nothing that this program writes has so many."""
 
 
 class NotRegularError(OSError):
@@ -57,18 +60,30 @@ class Folder:
     @contextlib.contextmanager
     def _folder(self, name: str, *, make: bool) -> Iterator["Folder"]:
         with self._telling(name):
-            if make:
-                with contextlib.suppress(FileExistsError):
+            try:
+                descriptor = self._opened(name)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with contextlib.suppress(FileExistsError):  # whoever made it may not have made it durable yet
                     os.mkdir(_one(name), dir_fd=self.descriptor)
-                    self.sync()
-            descriptor = os.open(_one(name), _FOLDER, dir_fd=self.descriptor)
+                self.sync()
+                descriptor = self._opened(name)
         try:
             yield Folder(descriptor, self.path / name)
         finally:
             os.close(descriptor)
 
+    def _opened(self, name: str) -> int:
+        try:
+            return os.open(_one(name), _FOLDER, dir_fd=self.descriptor)
+        except NotADirectoryError as error:  # Linux says so of a link, too
+            if stat.S_ISLNK(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
+                raise OSError(errno.ELOOP, "it is a link, and links are not followed here") from error
+            raise
+
     def names(self) -> list[str]:
-        """Return the names in it, sorted."""
+        """Return the names in it, sorted; a listing may lag behind on network filesystems."""
         with self._telling(""), os.scandir(self.descriptor) as entries:
             return sorted(entry.name for entry in entries)
 
@@ -85,22 +100,23 @@ class Folder:
             try:
                 descriptor = os.open(_one(name), flags, dir_fd=self.descriptor)
             except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+                if error.errno == errno.ELOOP:
+                    raise NotRegularError(error.errno, "it is a link, not a regular file") from error
+                if error.errno in (errno.ENXIO, errno.ENODEV):
                     raise NotRegularError(error.errno, "it is not a regular file") from error
                 raise
+            try:
+                _reject_other(os.fstat(descriptor).st_mode)
+            except OSError:
+                os.close(descriptor)  # Python itself refuses to make a file object of a folder
+                raise
             with os.fdopen(descriptor, "rb", buffering=0) as file:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise NotRegularError(errno.EINVAL, "it is not a regular file")
                 yield file
 
     def read(self, name: str, limit: int) -> bytes:
         """Return all of a regular file, at most `limit` + 1 bytes: the caller refuses what is longer than `limit`."""
         with self.open_file(name) as file:
-            parts, left = [], limit + 1
-            while left > 0 and (part := file.read(min(left, 1 << 20))):
-                parts.append(part)
-                left -= len(part)
-            return b"".join(parts)
+            return read_from(file, limit)
 
     @contextlib.contextmanager
     def create_file(self, name: str, mode: int = 0o666) -> Iterator[BinaryIO]:
@@ -142,21 +158,15 @@ class Folder:
 
         What is gone already is no error. Goes on where something cannot be removed, and raises the first error then.
         """
-        errors: list[BaseException] = []
+        errors: list[OSError] = []
+        _remove(self, name, errors, _DEEPEST)
+        if errors:
+            raise errors[0]
 
-        def note(_: object, __: object, error: tuple[type, BaseException, object]) -> None:
-            if not isinstance(error[1], FileNotFoundError):
-                errors.append(error[1])
-
+    def remove_folder(self, name: str) -> None:
+        """Remove a sub-folder that is empty."""
         with self._telling(name):
-            try:
-                os.unlink(_one(name), dir_fd=self.descriptor)
-            except FileNotFoundError:
-                return
-            except (IsADirectoryError, PermissionError):  # which of the two is said for a folder depends on the system
-                shutil.rmtree(_one(name), onerror=note, dir_fd=self.descriptor)
-            if errors:
-                raise errors[0]
+            os.rmdir(_one(name), dir_fd=self.descriptor)
 
     def sync(self) -> None:
         """Make the names in it durable; a filesystem that cannot do that for folders does not need it."""
@@ -178,8 +188,49 @@ class Folder:
             raise
 
 
+def read_from(file: BinaryIO, limit: int) -> bytes:
+    """Return all of an open file, at most `limit` + 1 bytes."""
+    parts, left = [], limit + 1
+    while left > 0 and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _remove(folder: Folder, name: str, errors: list[OSError], deepest: int) -> None:
+    try:
+        try:
+            folder.unlink(name)
+        except (IsADirectoryError, PermissionError) as refused:  # which one a folder gets depends on the system
+            if not stat.S_ISDIR(folder.stat(name).st_mode):
+                raise
+            if deepest == 0:
+                message = f"more than {_DEEPEST} folders lie in each other"
+                raise OSError(errno.ELOOP, message, str(folder.path / name)) from refused
+            with folder.folder(name) as below:
+                for each in below.names():
+                    _remove(below, each, errors, deepest - 1)
+            folder.remove_folder(name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        errors.append(error)
+
+
+def _reject_other(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise NotRegularError(errno.EISDIR, "it is a folder, not a regular file")
+    if not stat.S_ISREG(mode):
+        kind = "FIFO" if stat.S_ISFIFO(mode) else "device"
+        raise NotRegularError(errno.EINVAL, f"it is a {kind}, not a regular file")
+
+
 def _one(name: str) -> str:
     """Return a name that is one component; records are not trusted, and neither are the names in them."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        encoded = b""
+    if encoded in (b"", b".", b"..") or b"/" in encoded or b"\0" in encoded:
         raise OSError(errno.EINVAL, "it is not the name of a file", name)
     return name

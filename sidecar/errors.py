@@ -33,11 +33,19 @@ class StorageError(SidecarError):
     retryable = True
 
 
+class StateUnavailableError(StorageError):
+    """The run's state is away, or cannot be understood, for now: it is waited for, also at the start of a daemon."""
+
+
 class StorageLostError(StorageError):
-    """The state directory now belongs to another run, or was written by a newer version."""
+    """The run's records contradict each other, or some of them are missing: nothing may be built on them."""
 
     exit_code = 5
     retryable = False
+
+
+class RunReplacedError(StorageLostError):
+    """The state directory was deleted, or holds another run by now: a daemon is built anew for the run that follows."""
 
 
 class NodeNameTakenError(SidecarError):
@@ -52,6 +60,10 @@ class RecordError(SidecarError):
     exit_code = 5
 
 
+class NewerSchemaError(RecordError):
+    """A record was written by a newer release: this one can only stand by."""
+
+
 class CheckpointError(SidecarError):
     """A checkpoint cannot be used."""
 
@@ -62,6 +74,10 @@ class IncompleteError(CheckpointError):
     """Not all of the checkpoint is there yet: look again later."""
 
     retryable = True
+
+
+class UnreadableError(IncompleteError):
+    """Storage does not let this node read the checkpoint now: that says nothing about the checkpoint."""
 
 
 class CorruptError(CheckpointError):

@@ -16,6 +16,12 @@ from sidecar.totals import Totals
 FOLDERS_KEPT: Final = 1000
 """Of the newest evaluations, those whose saves a restarted daemon still knows of: more than anybody keeps."""
 
+LOSERS_KEPT: Final = 256
+"""Daemons that lost plans, the newest: more than are there at once."""
+
+_MOST_PLANS_WITHOUT: Final = 16
+"""A node that lost plans in a row is left out of no more than that, and tried again then."""
+
 SPENT_KEPT: Final = 10_000
 """Workers that are of no use any more: more than storage could still show to be there."""
 
@@ -43,9 +49,27 @@ Failures = dict[str | None, list[Outcome]]
 """Failed attempts at one checkpoint, by the digest of the task that tried it."""
 
 
-def blamed(failures: Iterable[Outcome], blame: Blame) -> int:
-    """How many failures are of that class; a kind that only a newer version knows is the machines' fault."""
-    return sum(KINDS.get(outcome.kind or "", "group") == blame for outcome in failures)
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Plans that one daemon lost in a row, though others were in them: it is left out of the plans through `until`."""
+
+    count: int
+    until: int = 0
+
+
+def blame(outcome: Outcome) -> Blame:
+    """Return the class of a failure. It is the machines' fault if it is one node's, or of a kind that nobody knows."""
+    return "group" if outcome.odd else KINDS.get(outcome.kind or "", "group")
+
+
+def blamed(failures: Iterable[Outcome], what: Blame) -> int:
+    """How many failures are of that class."""
+    return sum(blame(outcome) == what for outcome in failures)
+
+
+def losers(outcome: Outcome) -> tuple[str, ...]:
+    """Return the nodes without which the next attempt may do better."""
+    return outcome.odd or (() if outcome.node is None else (outcome.node,))
 
 
 @dataclass(slots=True)
@@ -71,9 +95,9 @@ class History:
     eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
     folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
-    last_step: int = -1  # the highest that is settled, by an evaluation or otherwise
     reached: int | None = None  # the step of the checkpoint that was planned for the first time last
     requeued: set[Key] = field(default_factory=set)  # asked for again by a person, and not settled since
+    losses: dict[tuple[str, str], Losses] = field(default_factory=dict)  # by node and incarnation
     _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -131,7 +155,6 @@ class History:
             return
         self.requeued.discard(key)
         self.settled[key] = verdict
-        self.last_step = max(self.last_step, -1 if settlement.step is None else settlement.step)
         if verdict == "failed":
             self.failed_tasks.setdefault(key, set()).add(settlement.task)
             self.failures.get(key, {}).pop(settlement.task, None)
@@ -150,7 +173,30 @@ class History:
             self.totals.failed(outcome)
             self.failures.setdefault(plan.checkpoint.key, {}).setdefault(plan.task, []).append(outcome)
             self._spend(plan)
+            self._lose(plan, outcome)
         return [closed]
+
+    def _lose(self, plan: Plan, outcome: Outcome) -> None:
+        """Count a loss against the nodes to blame, if others were in the plan that may do better without them.
+
+        It is left out of the next plan, whatever that evaluates; from the second loss in a row on of one more, then of
+        twice as many each time. A daemon that is started again has another incarnation, and no losses.
+        """
+        daemons = _daemons(plan)
+        if len(daemons) < 2:  # noqa: PLR2004 - without others nobody does better
+            return
+        for daemon in [each for each in daemons if each[0] in losers(outcome)]:
+            known = self.losses.pop(daemon, None)
+            count = 1 if known is None else known.count + 1
+            more = 0 if count == 1 else min(_MOST_PLANS_WITHOUT, 2 ** min(count - 2, _MOST_PLANS_WITHOUT))
+            self.losses[daemon] = Losses(count, plan.plan + 1 + more)
+        for daemon in list(self.losses)[:-LOSERS_KEPT]:
+            del self.losses[daemon]
+
+    def is_left_out(self, node: str, incarnation: str) -> bool:
+        """Whether that daemon is left out of the next plan, as it lost too many in a row."""
+        losses = self.losses.get((node, incarnation))
+        return losses is not None and losses.until > self.through
 
     def _succeeded(self, closed: Closed, checkpoint: Checkpoint) -> None:
         """Note the success, and whose numbers are newer now: eval sets that it left out keep theirs."""
@@ -160,7 +206,9 @@ class History:
             self.task, self.successes, self.latest, self.goals = plan.task, 0, {}, {}
         self.newest = closed
         self.successes += 1
-        self.last_step = max(self.last_step, -1 if checkpoint.step is None else checkpoint.step)
+        if len(daemons := _daemons(plan)) > 1:  # alone, a node proves nothing about its links to others
+            for daemon in daemons:
+                self.losses.pop(daemon, None)
         self.folders = [*self.folders, plan.folder][-FOLDERS_KEPT:]
         self.failures.pop(checkpoint.key, None)
         self.requeued.discard(checkpoint.key)
@@ -211,6 +259,16 @@ class History:
         if self.failed_tasks:
             return [key for key in left if not self.is_settled(key, task)]
         return list(filterfalse(self.settled.__contains__, left))
+
+
+def incarnation_of(worker: str, node: str) -> str:
+    """Return the incarnation of the daemon that a worker belongs to: ids are `NODE.INCARNATION.NUMBER`."""
+    return worker.removeprefix(f"{node}.").split(".")[0]
+
+
+def _daemons(plan: Plan) -> list[tuple[str, str]]:
+    """Node and incarnation of each daemon in a plan."""
+    return list(dict.fromkeys((each.node, incarnation_of(each.worker, each.node)) for each in plan.members or ()))
 
 
 def _eval_sets(result: Result) -> dict[str, tuple[EvalData | None, int]]:

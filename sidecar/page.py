@@ -102,8 +102,11 @@ def _group(status: dict[str, Any]) -> str:
     ]
     facts = ", ".join(f"{_text(count)} {_text(state)}" for state, count in members.items()) or "none seen"
     listed = _table(("worker", "pid", "state", "batches"), workers) if workers else '<p class="note">no process</p>'
+    notes = [f"{node} is left out of evaluations: {why}" for node, why in (status.get("left_out") or {}).items()]
+    notes += [f"cannot be read here now: {each}" for each in status.get("unknown") or ()]
+    told = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
     return (
-        f"<h2>Nodes</h2><p>{facts} · group of {_text(status.get('group_size', 0))} worker processes</p>"
+        f"<h2>Nodes</h2><p>{facts} · group of {_text(status.get('group_size', 0))} worker processes</p>{told}"
         f"<h2>Workers on this node</h2>{listed}"
     )
 

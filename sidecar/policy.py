@@ -4,16 +4,17 @@ Any worker-role daemon may close a plan that cannot succeed; one of them, the pr
 harmless, since creating the plan's number in shared storage decides; so nothing here needs to be sure of the others.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from sidecar.history import History, blamed
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
+from sidecar.eligibility import disputed, largest_alike, members_for, turns
+from sidecar.history import History, blame, blamed, losers
+from sidecar.records import Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
 from sidecar.selection import Selection
 
+REOPENED: Final = "it vanished, and is there again"
 BEFORE_START: Final = "it was there before the start (start=new)"
 
 
@@ -56,11 +57,14 @@ class View:
     members: Sequence[Heartbeat] = ()
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
     given_up: Sequence[Settlement] = ()  # corrupt, vanished or passed over and gone, as this node saw it
+    returned: Sequence[Checkpoint] = ()  # complete, though the journal says that they vanished
+    unreadable: AbstractSet[str] = frozenset()  # names, as `Checkpoint.folder`, that others must look after
     unwanted: AbstractSet[Key] = frozenset()  # there before the start, with start = new
     draws_line: bool = False  # with start = new, while the journal does not say yet what was there before the start
     no_room: frozenset[Key] = frozenset()  # of those found: this node may not pin them, for want of room
     tasks: frozenset[str | None] = frozenset()  # of the nodes that are there
     done: bool = False  # the trainer's marker says that it saved its last checkpoint
+    last_step: int = -1  # that training has come to
     lost: dict[str, str] = field(default_factory=dict)  # nodes of the open plan that will not finish it, and why
     chiefs: frozenset[str] = frozenset()  # nodes whose heartbeat says chief
     ready_to_propose: bool = False
@@ -97,6 +101,7 @@ class Fail:
     message: str
     node: str | None = None
     rank: int | None = None
+    odd: tuple[str, ...] = ()  # as in the outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,6 @@ class Stop:
 Action = Propose | Fail | Wait | Stop
 
 
-_OF_ONE_NODE: Final = frozenset({"group", "corrupt", "vanished"})
-"""Classes of failures after which others may do better without the node that failed."""
-
-
 def decide(view: View, rules: Rules, now: float) -> Action:
     """The one action that this daemon should take now."""
     if not view.looked:
@@ -132,7 +133,7 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     ending = _ending(view, rules, now)
     settles, queue = _sorted_out(view, rules, over=isinstance(ending, str))
     if not queue and not settles and not view.draws_line:
-        return Stop(ending, _failed(view)) if isinstance(ending, str) else ending
+        return _stop(view, ending) if isinstance(ending, str) else ending
     action = _plan(view, rules, now, queue, settles)
     return _in_turn(view, rules, now, action) if isinstance(action, Propose) else action
 
@@ -177,11 +178,13 @@ def _unfit(members: Sequence[Member], view: View) -> Fail | None:
 
 def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:
     """What is settled without an evaluation, each once, and what is to be evaluated, in order of discovery."""
-    settles = [each for each in view.given_up if not view.history.is_settled(each.key, view.task)]
-    told = {each.key for each in settles}
+    given_up = [each for each in view.given_up if not view.history.is_settled(each.key, view.task)]
+    told = {each.key for each in given_up}
+    settles = [each for each in given_up if not disputed(each, view.node, view.members)]
+    settles += _reopened(view, rules)
     waiting = []
     for each in pending(view.history, view.found, view.task):
-        if each.key in told:
+        if each.key in told or each.folder in view.unreadable:
             continue
         if (end := _end(each, view, rules)) is None:
             waiting.append(each)
@@ -200,11 +203,19 @@ def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settleme
 def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
     """How a checkpoint ends for good, as far as its own past says: the verdict and the reason."""
     failures = view.history.failed_under(checkpoint.key, view.task)
-    if failures and (end := _exhausted(failures, rules)) is not None:
+    if failures and (end := _exhausted(failures, view, rules)) is not None:
         return end
     if checkpoint.key in view.unwanted:
         return "skipped", BEFORE_START
     return None
+
+
+def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
+    """Settlements that reopen checkpoints which vanished and are there again, if they would be evaluated."""
+    settled, unreadable = view.history.settled, view.unreadable
+    there = [each for each in view.returned if settled.get(each.key) == "vanished" and each.folder not in unreadable]
+    for each in rules.selection.choose(there, view.history).evaluate:
+        yield Settlement(each.name, each.digest, each.step, "requeued", REOPENED)
 
 
 def _crowded_out(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
@@ -228,17 +239,22 @@ def _is_over(checkpoint: Checkpoint, view: View) -> bool:
     return all(view.history.is_settled(checkpoint.key, task) for task in {*view.tasks, view.task})
 
 
-def _exhausted(failures: Sequence[Outcome], rules: Rules) -> tuple[Verdict, str] | None:
-    """Whether a checkpoint failed for good, by the class of its failures; and how to say so."""
+def _exhausted(failures: Sequence[Outcome], view: View, rules: Rules) -> tuple[Verdict, str] | None:
+    """Whether a checkpoint failed for good, by the class of its failures; and how to say so.
+
+    This node finds it complete: a node that does not see it may have a bad disk or a stale mount, and is left out. That
+    a whole checkpoint has vanished is never concluded from it.
+    """
     last = failures[-1]
     reason = f"{last.kind}: {last.message}"
-    # This node finds it complete, and holds it, so one other node that does not may have a bad disk or a stale mount.
-    for verdict in ("vanished", "corrupt"):
-        witnesses = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") == verdict}
-        if len(witnesses) > 1 or blamed(failures, verdict) >= rules.max_attempts:
-            return verdict, reason
-    if blamed(failures, "checkpoint") >= rules.max_attempts or blamed(failures, "group") >= rules.max_losses:
-        return "failed", f"{reason} ({len(failures)} attempts)"
+    broken, is_alone = blamed(failures, "corrupt"), len(largest_alike(view.members, view.node)) <= 1
+    witnesses = {outcome.node for outcome in failures if blame(outcome) == "corrupt"}
+    if len(witnesses) > 1 or (is_alone and broken >= rules.max_attempts):
+        return "corrupt", reason
+    lost = blamed(failures, "group") + blamed(failures, "vanished") + broken
+    if blamed(failures, "checkpoint") >= rules.max_attempts or lost >= rules.max_losses:
+        nodes = ", ".join(dict.fromkeys(node for outcome in failures for node in losers(outcome)))
+        return "failed", f"{reason} ({len(failures)} attempts{', failed on ' if nodes else ''}{nodes})"
     return None
 
 
@@ -277,10 +293,10 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     """
     if not view.ready_to_propose:
         return Wait(why="getting to know the other nodes")
-    alike = _largest_alike(view)
+    alike = turns(largest_alike(view.members, view.node), view.history.through)
     nodes = [heartbeat.node for heartbeat in alike]
     if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
-        return Wait(why=f"{view.node} is not counted, or has another version or task than most nodes")
+        return Wait(why=f"{view.node} is not counted, or has another version, task or profile than most nodes")
     undone_since = view.active_at if view.undone_since is None else view.undone_since
     mine = undone_since + nodes.index(view.node) * rules.patience
     return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first", listen=True)
@@ -302,8 +318,8 @@ def _attempts(checkpoint: Checkpoint, view: View) -> int:
 
 def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tuple[Member, ...] | Wait:
     """The group: the one that is warm if nobody could be added to it, else of those that stand by."""
-    alike = _largest_alike(view)
-    nodes = _without_losers(alike, view, rules, checkpoint)
+    alike = largest_alike(view.members, view.node)
+    nodes = members_for(alike, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm(nodes, view.history)
     fresh = _standing_by(nodes, view.history)
     if not warm and len(fresh) < rules.min_workers:  # without standbys the others are of use only with those that lost
@@ -318,26 +334,6 @@ def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tu
     if now < view.changed_at + rules.settle:
         return Wait(view.changed_at + rules.settle, "others may still come")
     return fresh
-
-
-def _largest_alike(view: View) -> list[Heartbeat]:
-    """The largest set of ready nodes with the same version and task; ours among equals."""
-    ready = [each for each in view.members if each.state == "ready" and each.task is not None]
-    sizes = Counter((each.version, each.task) for each in ready)
-    own = next(((each.version, each.task) for each in ready if each.node == view.node), None)
-    if not sizes:
-        return []
-    best = max(sizes, key=lambda alike: (sizes[alike], alike == own))
-    return [each for each in ready if (each.version, each.task) == best]
-
-
-def _without_losers(nodes: list[Heartbeat], view: View, rules: Rules, checkpoint: Checkpoint) -> list[Heartbeat]:
-    """Without the nodes that lost this checkpoint's plans or could not read it, while enough others are there."""
-    failures = (each for outcomes in view.history.failures.get(checkpoint.key, {}).values() for each in outcomes)
-    losers = {outcome.node for outcome in failures if KINDS.get(outcome.kind or "") in _OF_ONE_NODE}
-    others = [each for each in nodes if each.node not in losers]
-    workers = sum(bool(slot.worker or slot.standby) for each in others for slot in each.slots)
-    return others if workers >= rules.min_workers else nodes
 
 
 def _warm(nodes: Sequence[Heartbeat], history: History) -> tuple[Member, ...]:
@@ -368,14 +364,13 @@ def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[M
 
 def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     """Why the run is over, or until when nothing says that it is. What is still being written is waited for."""
-    seen = max((each.step for each in view.found if each.step is not None), default=-1)
     last = rules.stop_after_step
     idle = None if rules.stop_idle is None else view.active_at + rules.stop_idle
     if not rules.wait:
         why = "everything there is evaluated (--no-wait)"
     elif view.done:
         why = "the trainer's marker is there, and everything is evaluated (done_marker)"
-    elif last is not None and max(view.history.last_step, seen) >= last:
+    elif last is not None and view.last_step >= last:
         why = f"step {last} is evaluated (stop_after_step)"
     elif idle is not None and now >= idle:
         why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
@@ -389,6 +384,16 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     if now >= end and view.looked_at >= given_up:
         return why
     return Wait(end if now < end else None, "something is not complete yet")
+
+
+def _stop(view: View, why: str) -> Stop | Wait:
+    """End the run, unless this node gave up what another one finds whole: that one evaluates it."""
+    alike = largest_alike(view.members, view.node)
+    for each in view.given_up:
+        if not view.history.is_settled(each.key, view.task) and disputed(each, view.node, alike):
+            return Wait(why=f"{each.name} was given up here, and another node finds it whole")
+    unread = f"; {len(view.unreadable)} checkpoint(s) could not be read" if view.unreadable else ""
+    return Stop(why + unread, _failed(view))
 
 
 def _failed(view: View) -> int:

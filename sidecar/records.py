@@ -11,12 +11,12 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, Union
 from urllib.parse import quote
 
-from sidecar.errors import RecordError
+from sidecar.errors import NewerSchemaError, RecordError
 
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
@@ -228,7 +228,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a plan ended."""
+    """How a plan ended. `plan_nonce` is that of the plan: a number alone may come to stand for another one.
+
+    `odd` names the nodes whose values were not those of most others; empty if nobody can say.
+    """
 
     plan: int
     run: str
@@ -241,6 +244,8 @@ class Outcome:
     node: str | None = None
     rank: int | None = None
     message: str | None = None
+    odd: tuple[str, ...] = ()
+    plan_nonce: str | None = None  # null: written by an older release
     schema: int = SCHEMA
 
 
@@ -273,6 +278,8 @@ class Heartbeat:
     """What a node says about itself. `beat` counts up; a change of anything is a sign of life.
 
     `doing` is of the plan `plan`. It rides along with beats and makes none; null: no part in it, or an older version.
+    So do names of checkpoints, as `Checkpoint.folder`, that need an evaluation: `unreadable` are those that this node
+    cannot read now, `sees` the oldest of those that it finds whole; `sees_more`: there are more of these.
     """
 
     run: str
@@ -289,7 +296,15 @@ class Heartbeat:
     slots: tuple[Slot, ...]
     profile: str | None = None  # digest of the numeric profile, once a worker knows it
     doing: tuple[Doing, ...] | None = None
+    unreadable: tuple[str, ...] = ()
+    sees: tuple[str, ...] = ()
+    sees_more: bool = False
     schema: int = SCHEMA
+
+
+def group_id(members: Sequence[Member]) -> str:
+    """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
+    return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]
 
 
 R = TypeVar("R")
@@ -319,7 +334,7 @@ def loads(cls: type[R], data: bytes) -> R:
 def from_json(cls: type[R], parsed: Any) -> R:
     """Build a record from parsed JSON, checking every field's type."""
     if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
-        raise RecordError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
+        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
     value = _convert(cls, parsed, cls.__name__)
     return typing.cast("R", value)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.errors import RecordError
-from sidecar.history import Closed, Entry, History, Settled
+from sidecar.history import Closed, Entry, History, Losses, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
-FOLD: Final = 3
+FOLD: Final = 4
 """Version of what `History` makes of the journal: raised with every change of it, so that no old view is believed."""
 
 RECENT: Final = 64
@@ -53,6 +53,16 @@ class FailedFor:
 
     key: str
     tasks: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loser:
+    """A daemon that lost plans, as `history.Losses`."""
+
+    node: str
+    incarnation: str
+    count: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,6 @@ class Snapshot:
     spent_workers: tuple[str, ...]
     eval_sets: dict[str, SeenData]
     folders: tuple[str, ...]
-    last_step: int
     reached: int | None
     requeued: tuple[str, ...]
     # Totals
@@ -113,6 +122,7 @@ class Snapshot:
     best: dict[str, dict[str, Record]]  # by eval set and metric
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
+    losses: tuple[Loser, ...] = ()  # older releases write none, and read past them
     schema: int = SCHEMA
 
 
@@ -156,7 +166,6 @@ def take(history: History, run: str) -> Snapshot:
         spent_workers=tuple(history.spent_workers),
         eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
         folders=tuple(history.folders),
-        last_step=history.last_step,
         reached=history.reached,
         requeued=tuple(sorted(map(_join, history.requeued))),
         checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
@@ -165,6 +174,7 @@ def take(history: History, run: str) -> Snapshot:
         best=best,
         changes=totals.changes,
         nonfinite=nonfinite,
+        losses=tuple(Loser(*daemon, each.count, each.until) for daemon, each in history.losses.items()),
     )
 
 
@@ -196,9 +206,9 @@ def _restore(snapshot: Snapshot) -> History:
         eval_sets={name: (each.data, each.examples) for name, each in snapshot.eval_sets.items()},
         folders=list(snapshot.folders),
         nonces=(snapshot.plan_nonce, snapshot.outcome_nonce),
-        last_step=snapshot.last_step,
         reached=snapshot.reached,
         requeued=set(_keys(snapshot.requeued)),
+        losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},
     )
     for verdict, keys in snapshot.settled.items():
         history.settled |= dict.fromkeys(_keys(keys), _VERDICTS[verdict])

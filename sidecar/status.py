@@ -42,6 +42,7 @@ class Status:
     pending: int = 0  # complete checkpoints that still need an evaluation
     oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)
     newest: Newest | None = None
+    unseen: int = 0  # checkpoints that were deleted before any node saw them, since this daemon started
     plan: int | None = None  # the open plan, if any
     group_size: int = 0
     groups_formed: int = 0
@@ -49,3 +50,7 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     pins_bytes: int = 0
     saves_bytes: int = 0
+    unknown: tuple[str, ...] = ()  # entries of shared storage that this node cannot read now, as sentences: the first
+    unknown_count: int = 0  # and of how many
+    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
+    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`

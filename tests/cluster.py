@@ -52,10 +52,10 @@ class Cluster:
 
     # -- daemons -----------------------------------------------------------------------------------------------------
 
-    def start(self, node, *options, host="127.0.0.1", **more):
-        """A daemon under a name that is free."""
+    def start(self, node, *options, host="127.0.0.1", folder=None, **more):
+        """A daemon under a name that is free; `folder` is where its node sees the checkpoints, if elsewhere."""
         daemon = self._sidecar.run(
-            self.folder,
+            folder or self.folder,
             *("--node", node, "--role", "worker", "--host", host, *options),
             task="gated.py",
             **BRISK | {"GATE": str(self.gate)} | more,
@@ -199,7 +199,7 @@ class Cluster:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 ours = process.environ().get("GATE") == str(self.gate)
-                known = process.pid in daemons or os.getsid(process.pid) in sessions
+                known = process.pid in daemons or os.getsid(process.pid) in sessions or process.ppid() in sessions
                 if ours and not known and process.status() != psutil.STATUS_ZOMBIE:
                     strays[process.pid] = process.cmdline()[-6:]
         return strays

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 TASKS = Path(__file__).parent / "tasks"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: `nohup make test &`
+    # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @dataclass(frozen=True)

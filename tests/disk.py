@@ -1,6 +1,7 @@
 """A small disk of its own that can be made to hang, to fill up and to refuse writing: a file, mounted. Needs root."""
 
 import contextlib
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -44,9 +45,15 @@ class Disk:
             _run("mount", "-o", "remount,rw", self.path)
 
     @contextlib.contextmanager
-    def full(self):
-        """Not a byte is left."""
-        ballast = self.path / "ballast"
+    def full(self, *, names=False):
+        """Not a byte is left and, if asked for, no file may be created."""
+        ballast, empty = self.path / "ballast", self.path / "names"
+        empty.mkdir()
+        ballast.touch()
+        if names:
+            with contextlib.suppress(OSError):
+                for number in range(1 << 20):
+                    (empty / str(number)).touch()
         with ballast.open("wb", buffering=0) as file:
             for size in (1 << 20, 1 << 12, 1):
                 with contextlib.suppress(OSError):
@@ -56,6 +63,7 @@ class Disk:
             yield
         finally:
             ballast.unlink()
+            shutil.rmtree(empty)
 
 
 def _run(*words):

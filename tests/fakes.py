@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from sidecar.agreement.journal import read_history
+from sidecar.agreement.place import Place
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import is_there
@@ -157,6 +158,10 @@ class AllAlike:
         keys = frozenset(found) if self.version else frozenset()
         return Wanted(keys, keys)
 
+    def known_as(self, _):
+        """As `Wants`."""
+        return []
+
 
 class Node:
     """One node: a daemon, its courier and its worker processes, all of them turned by hand.
@@ -203,10 +208,12 @@ class Node:
         pinner = Pinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
         keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
-        self.courier = Courier(self.storage, keeper, clock, self.answers.append)
+        place = Place(self.checkpoint_dir, self.run_dir, TIMING.lease, clock)
+        self.courier = Courier(self.storage, keeper, clock, self.answers.append, place=place)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        self.world = World(identity, TIMING.lease, Sightings(settings.selection, start_new))
+        sightings = Sightings(settings.selection, start_new, TIMING.visibility)
+        self.world = World(identity, TIMING.lease, sightings, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.errors import RecordError
-from sidecar.history import Closed, History, Settled, blamed
+from sidecar.history import LOSERS_KEPT, Closed, History, Losses, Settled, blamed
 from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement
 
 A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
@@ -20,8 +20,8 @@ def success(number):
     return Outcome(number, "r", f"o{number}", "succeeded", "n0", "now", result=result)
 
 
-def failure(number, kind="stalled"):
-    return Outcome(number, "r", f"o{number}", "failed", "n0", "now", kind=kind)
+def failure(number, kind="stalled", *, node=None, odd=()):
+    return Outcome(number, "r", f"o{number}", "failed", "n0", "now", kind=kind, node=node, odd=odd)
 
 
 def settle(checkpoint, verdict, task=None):
@@ -248,3 +248,72 @@ def test_a_set_that_was_left_out_is_compared_with_its_own_last_time():
     history.apply(plan(2, B))
     history.apply(Outcome(2, "r", "o2", "succeeded", "n0", "now", result=result({"test": 5}, test="bb")))
     assert history.changed(result({"rare": 10}, rare="cc")) == ("rare",)
+
+
+# -- losses in a row -------------------------------------------------------------------------------------------------
+
+
+def tried(number, ended, *workers):
+    """An attempt with one worker each of these daemons, given as `node.incarnation`."""
+    members = tuple(
+        Member(rank, worker.split(".")[0], f"{worker}.{number}", "h:1") for rank, worker in enumerate(workers)
+    )
+    return Plan(number, "r", f"p{number}", A, 1, members, (), "t1", "n0", "now"), replace(ended, plan=number)
+
+
+def lose(*times, node="n2"):
+    """A history in which n2 lost plans with these numbers, and no other plan tried anything."""
+    history = History()
+    for number in range(1, max(times) + 1):
+        ended = failure(number, node=node) if number in times else failure(number, "deadline")
+        for record in tried(number, ended, "n1.i", "n2.i"):
+            history.apply(record)
+    return history
+
+
+@pytest.mark.parametrize(("losses", "plans"), [(1, 1), (2, 2), (3, 3), (4, 5), (5, 9), (6, 17), (7, 17), (2000, 17)])
+def test_a_node_that_loses_plans_in_a_row_is_left_out_of_ever_more(losses, plans):
+    """The next plan goes without it; from the second loss on further plans do, up to sixteen."""
+    history = lose(*range(1, losses + 1))
+    for number in range(losses + 1, losses + 40):
+        left_out = number <= losses + plans
+        assert history.is_left_out("n2", "i") == left_out
+        assert not history.is_left_out("n1", "i")
+        assert not history.is_left_out("n2", "another incarnation")
+        history.apply(plan(number, None))
+
+
+def test_a_success_together_with_others_ends_the_losses_in_a_row():
+    """Alone a node proves nothing: its links may be what is broken."""
+    history = lose(1, 2)
+    for record in tried(3, success(3), "n2.i"):
+        history.apply(record)
+    assert history.losses == {("n2", "i"): Losses(2, 4)}
+    for record in tried(4, success(4), "n1.i", "n2.i"):
+        history.apply(record)
+    assert history.losses == {}
+
+
+def test_only_plans_of_several_nodes_are_lost_by_one():
+    """And only by the nodes that are to blame, of those that were in the plan."""
+    history = fold(*tried(1, failure(1, node="n2"), "n2.i"), *tried(2, failure(2), "n1.i", "n2.i"))
+    assert history.losses == {}
+    for record in tried(3, failure(3, "mismatch", node="n1", odd=("n2", "n9")), "n1.i", "n2.i", "n3.i"):
+        history.apply(record)
+    assert history.losses == {("n2", "i"): Losses(1, 4)}
+
+
+def test_a_failure_of_odd_nodes_is_not_the_checkpoints():
+    """It counts as one of the machines', whatever its kind."""
+    failures = [failure(1, "mismatch", odd=("n2",)), failure(2, "mismatch"), failure(3, "stream_differs", odd=("n1",))]
+    assert (blamed(failures, "group"), blamed(failures, "checkpoint")) == (2, 1)
+
+
+def test_no_more_losers_are_kept_than_are_there_at_once():
+    """A node that crashes again and again has another incarnation each time."""
+    history = History()
+    for number in range(1, LOSERS_KEPT + 10):
+        for record in tried(number, failure(number, node="n2"), "n1.i", f"n2.{number}"):
+            history.apply(record)
+    assert len(history.losses) == LOSERS_KEPT
+    assert ("n2", str(LOSERS_KEPT + 9)) in history.losses

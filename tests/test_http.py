@@ -1,3 +1,5 @@
+import contextlib
+import gzip
 import json
 import socket
 import threading
@@ -12,10 +14,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from sidecar import http
 from sidecar.errors import SettingsError
 from sidecar.history import History
 from sidecar.http import Server
+from sidecar.http import server as serving
 from sidecar.observers.report import status_json
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 from sidecar.status import Newest, Status, WorkerStatus
@@ -86,9 +88,11 @@ def started(server):
         yield server
 
 
-def connect(server):
+def connect(server, source=None):
+    """A connection, from a chosen address of this machine or any."""
     host, port = server.url.removeprefix("http://").rsplit(":", 1)
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+    own = None if source is None else (source, 0)
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=10, source_address=own)
 
 
 def answer(client):
@@ -359,26 +363,183 @@ def test_garbage(running, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_connections_are_bounded(monkeypatch):
-    """More clients than places are turned away, and a place that comes free is used again."""
-    monkeypatch.setattr(http, "CONNECTIONS", 2)
+def test_the_oldest_connection_makes_room(monkeypatch):
+    """With all places taken, a new client is served, and the one that waited longest is dropped."""
+    monkeypatch.setattr(serving, "PER_CLIENT", 2)
     with started(Daemon().serve()) as server:
-        waiting = [connect(server) for _ in range(2)]
-        for client in waiting:
+        first, second = connect(server), connect(server)
+        for client in (first, second):
             client.sendall(b"GET /hea")
-        with connect(server) as turned_away:
-            assert answer(turned_away) == b""
-        for client in waiting:
-            with client:
-                client.sendall(b"lthz HTTP/1.0\r\n\r\n")
-                assert answer(client).endswith(b"ok\n")
-        deadline = time.monotonic() + 10
-        reply = b""
-        while not reply and time.monotonic() < deadline:
-            with connect(server) as client:
+        with connect(server) as third:
+            third.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert answer(third).endswith(b"ok\n")
+        with first, second:
+            assert answer(first) == b""
+            second.sendall(b"lthz HTTP/1.0\r\n\r\n")
+            assert answer(second).endswith(b"ok\n")
+
+
+def test_the_client_with_most_connections_loses_one(monkeypatch):
+    """Of several addresses, the busiest makes room: the only connection of another one stays, however old."""
+    monkeypatch.setattr(serving, "CONNECTIONS", 3)
+    with started(Daemon().serve("0.0.0.0")) as server:
+        old = connect(server, "127.0.0.2")
+        busy = [connect(server, "127.0.0.3") for _ in range(3)]
+        with old, busy[0], busy[1], busy[2]:
+            assert answer(busy[0]) == b""
+            for client in (old, *busy[1:]):
                 client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-                reply = answer(client)
-        assert reply.endswith(b"ok\n")
+                assert answer(client).endswith(b"ok\n")
+
+
+def drip(server, sockets, stop, sources):
+    """Hold so many sockets, each sending a byte every 0.1 s; a dropped one comes back at once."""
+    held = {}
+    while not stop.wait(0.1):
+        for number in range(sockets):
+            client = held.get(number)
+            try:
+                if client is None:
+                    client = held[number] = connect(server, sources[number % len(sources)])
+                client.send(b"G")
+            except OSError:
+                if client is not None:
+                    client.close()
+                held[number] = None
+    for client in held.values():
+        if client is not None:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("sockets", "sources"), [(40, ["127.0.0.1"]), (200, [f"127.0.0.{last}" for last in range(1, 9)])]
+)
+def test_slow_clients_do_not_take_the_port_away(sockets, sources):
+    """While many sockets drip for 10 s, each probe and scrape is answered within a second."""
+    with started(Daemon().serve("0.0.0.0")) as server:
+        stop = threading.Event()
+        attack = threading.Thread(target=drip, args=(server, sockets, stop, sources))
+        attack.start()
+        end = time.monotonic() + 10
+        answered = 0
+        try:
+            while time.monotonic() < end:
+                for path in ("/healthz", "/readyz", "/metrics"):
+                    with urllib.request.urlopen(server.url + path, timeout=1) as response:
+                        assert response.status == 200
+                    answered += 1
+                time.sleep(0.02)
+        finally:
+            stop.set()
+            attack.join()
+        assert answered > 20
+
+
+def test_clients_that_do_not_read_do_not_take_the_port_away():
+    """A large answer that nobody takes holds a place, which the next client gets."""
+    daemon = Daemon()
+    daemon.status = {"run": "x" * 20_000_000}
+    with started(daemon.serve()) as server:
+        greedy = [connect(server) for _ in range(serving.CONNECTIONS + 5)]
+        for client in greedy:
+            with contextlib.suppress(OSError):
+                client.sendall(b"GET /api/status HTTP/1.0\r\n\r\n")
+        for path in ("/healthz", "/metrics"):
+            with urllib.request.urlopen(server.url + path, timeout=20) as response:
+                assert response.status == 200
+        for client in greedy:
+            client.close()
+
+
+def test_probes_do_not_wait_for_other_answers():
+    """While a page is being made, however long that takes, probes are answered."""
+    daemon, go_on = Daemon(), threading.Event()
+    server = daemon.serve()
+    server._views._views["/"] = lambda _: go_on.wait(20)
+    with started(server):
+        waiting = [connect(server) for _ in range(5)]
+        for client in waiting:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+            assert response.status == 200
+        assert not go_on.is_set()
+        go_on.set()
+        for client in waiting:
+            client.close()
+
+
+def test_a_body_that_never_comes_is_not_waited_for(running):
+    """A request says how long its body is: nobody reads it, so the refusal comes at once."""
+    _, server = running
+    before = time.monotonic()
+    with connect(server) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1" + b"0" * 30 + b"\r\n\r\nx")
+        assert b" 405 " in answer(client)
+    assert time.monotonic() - before < 5
+
+
+def test_nothing_says_which_python_serves(running):
+    """Neither answers nor refusals name the program below."""
+    _, server = running
+    for request in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET /nowhere HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ):
+        with connect(server) as client:
+            client.sendall(request)
+            found = answer(client)
+        assert b"\r\nServer: sidecar\r\n" in found
+        assert b"Python" not in found
+
+
+@pytest.mark.parametrize(
+    ("encoding", "zipped"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=1.0", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, deflate", False),
+        ("gzip ; q = 0.", False),
+        ("identity", False),
+    ],
+)
+def test_compression(running, encoding, zipped):
+    """Metrics are compressed for clients that want it; a quality of 0 is a refusal."""
+    _, server = running
+    request = urllib.request.Request(server.url + "/metrics", headers={"Accept-Encoding": encoding})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        assert (response.headers["Content-Encoding"] == "gzip") is zipped
+        assert response.headers["Vary"] == "Accept, Accept-Encoding"
+        body = response.read()
+    assert b"sidecar_example" in (gzip.decompress(body) if zipped else body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"HTTP/1.1\r\nHost: daemon-chief:19108", 200),
+        (b"HTTP/1.1\r\nHost: 10.0.0.7", 200),
+        (b"HTTP/1.1\r\nHost: [::1]:19108", 200),
+        (b"HTTP/1.0", 200),  # no browser
+        (b"HTTP/1.1\r\nHost:", 200),
+        (b"HTTP/1.1\r\nHost: attacker.example", 421),
+        (b'HTTP/1.1\r\nHost: "><script>', 400),
+        (b"HTTP/1.1\r\nHost: a\r\nHost: attacker.example", 400),
+    ],
+)
+def test_requests_for_another_host_are_refused(running, sent, status):
+    """A page that let its own name lead here cannot read the answer; the refusal names the setting."""
+    _, server = running
+    with connect(server) as client:
+        client.sendall(b"GET /metrics " + sent + b"\r\n\r\n")
+        found = answer(client)
+    assert f" {status} ".encode() in found.split(b"\r\n")[0]
+    assert (b"sidecar_example" in found) is (status == 200)
+    if status == 421:
+        assert b"http_hosts" in found
 
 
 def test_close():

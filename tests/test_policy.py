@@ -266,7 +266,7 @@ def test_with_every_steps_what_lies_between_is_skipped():
     [
         ({"wait": False}, {}),
         ({}, {"done": True}),
-        ({"stop_after_step": 95}, {}),
+        ({"stop_after_step": 95}, {"last_step": 95}),
         ({"stop_idle": 60}, {"active_at": NOW - 60}),
     ],
 )
@@ -370,7 +370,8 @@ def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
         (["task_error"] * 2 + ["stalled"] * 9, None),
         (["an unknown kind"] * 10, "failed"),
         (["vanished"] * 2, None),
-        (["stalled", *["vanished"] * 3], "vanished"),
+        (["vanished"] * 9, None),
+        (["stalled", *["vanished"] * 9], "failed"),
         (["corrupt"] * 2, None),
         (["corrupt"] * 3, "corrupt"),
     ],
@@ -387,11 +388,31 @@ def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdi
         assert settlement.task == ("t" if verdict == "failed" else None)
 
 
-@pytest.mark.parametrize("kind", ["corrupt", "vanished"])
-def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
-    """One may have a bad cable or a stale mount; the second makes it certain."""
-    action = decided(history=failures(kind, kind, nodes=("n1", "n2")))
-    assert action.settles[0].verdict == kind
+def test_two_nodes_that_find_a_checkpoint_corrupt_are_believed():
+    """One may have a bad cable; the second makes it certain."""
+    action = decided(history=failures("corrupt", "corrupt", nodes=("n1", "n2")))
+    assert action.settles[0].verdict == "corrupt"
+
+
+def test_one_node_that_finds_a_checkpoint_corrupt_is_not_believed_while_others_are_there():
+    """However often, as with a min_workers that leaves nobody out; after max_losses it failed, on that node."""
+    there, rules = [node("n1"), node("n2")], Rules(min_workers=2)
+    seen = {"members": there, "now": NOW + 1000}
+    assert decided(rules, history=failures(*["corrupt"] * 9, nodes=("n2",)), **seen).checkpoint == A
+    (settlement,) = decided(rules, history=failures(*["corrupt"] * 10, nodes=("n2",)), **seen).settles
+    assert (settlement.verdict, settlement.reason) == ("failed", "corrupt: because (10 attempts, failed on n2)")
+
+
+def test_what_this_node_finds_whole_never_ends_as_vanished():
+    """Nodes that do not see it are left out; when all have lost it too often it failed, and their names are told."""
+    there = [node("n1"), node("n2"), node("n3")]
+    two = failures("vanished", "vanished", nodes=("n2", "n3"))
+    action = decided(history=two, members=there, now=NOW + 1000)
+    assert (action.checkpoint, [member.node for member in action.members], action.settles) == (A, ["n1"], ())
+    many = failures(*["vanished"] * 10, nodes=("n2", "n3"))
+    (settlement,) = decided(history=many, members=there, now=NOW + 1000).settles
+    assert (settlement.verdict, settlement.task) == ("failed", "t")
+    assert settlement.reason.endswith("(10 attempts, failed on n2, n3)")
 
 
 def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
@@ -412,6 +433,79 @@ def test_one_node_that_cannot_read_a_checkpoint_is_left_out(kind):
     )
     assert action.checkpoint == A
     assert [member.node for member in action.members] == ["n1", "n3"]
+
+
+# -- what other nodes see --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "settles"),
+    [
+        ("vanished", {}, True),
+        ("vanished", {"sees": (A.folder,)}, False),
+        ("vanished", {"sees": (B.folder,)}, True),
+        ("vanished", {"sees": (B.folder,), "sees_more": True}, False),
+        ("vanished", {"sees": (A.folder,), "state": "draining"}, True),
+        ("vanished", {"sees": (A.folder,), "task": "other"}, False),
+        ("corrupt", {}, True),
+        ("corrupt", {"sees": (A.folder,)}, False),
+        ("corrupt", {"sees": ("ckpt-1@of other bytes",)}, False),
+        ("corrupt", {"sees": ("ckpt-11@of other bytes",)}, True),
+        ("skipped", {"sees": (A.folder,)}, True),
+    ],
+)
+def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdict, told, settles):
+    """Its own disk or mount may be what is wrong."""
+    there = [node("n1", sees=(A.folder,)), node("n2", **told)]
+    there = [each for each in there if each.state == "ready"]  # as the world lists them
+    action = decided(found=[], given_up=[settled(A, verdict)], members=there)
+    assert isinstance(action, Propose) == settles
+
+
+def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
+    """One that takes part: it evaluates it. Others may never have their turn, so they are waited for a while only."""
+    gone = {"found": [], "given_up": [settled(A, "vanished")], "done": True}
+    there = [node("n1"), node("n2", sees=(A.folder,))]
+    assert isinstance(decided(**gone, members=there), Wait)
+    assert isinstance(decided(**gone, members=[there[0], replace(there[1], task="other")]), Stop)
+
+
+def test_what_this_node_cannot_read_is_left_to_others():
+    """It proposes neither it, nor anything because of it; at the end of a run that is told."""
+    seen = {"found": [A, B], "unreadable": frozenset({B.folder})}
+    assert decided(**seen).checkpoint == A
+    assert decided(Rules(queue="latest"), **seen) == replace(decided(), evaluated=0)
+    lost = failures(*["task_error"] * 3, what=B)
+    assert decided(**seen, history=lost).settles == ()
+    end = decided(found=[B], unreadable=seen["unreadable"], done=True)
+    assert isinstance(end, Stop)
+    assert "1 checkpoint(s) could not be read" in end.why
+
+
+def test_who_cannot_read_a_checkpoint_neither_goes_first_nor_evaluates_it():
+    """It takes its part in everything else."""
+    blind = [node("n1", unreadable=(A.folder,)), node("n2"), node("n3")]
+    assert listed(decided(node="n2", members=blind)) == ["n2.i.1", "n3.i.1"]
+    assert listed(decided(node="n2", members=blind, found=[B])) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+    late = decided(node="n1", members=blind, found=[B], undone_since=NOW)
+    assert (late.until, late.why) == (NOW + 20.0, "n2 proposes first")
+    needed = decided(Rules(min_workers=3), node="n2", members=blind)
+    assert listed(needed) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+
+
+def test_what_vanished_and_is_there_again_is_reopened():
+    """In the plan that evaluates something else, or in one of its own; unless the settings pass it over."""
+    history = fold(plan(1, None, settles=(settled(A, "vanished"), settled(B, "vanished"))))
+    action = decided(history=history, found=[C], returned=[A])
+    assert action.checkpoint == C
+    assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "requeued")]
+    assert [each.name for each in decided(history=history, found=[], returned=[A, B]).settles] == ["ckpt-1", "ckpt-2"]
+    latest = decided(Rules(queue="latest"), history=history, found=[], returned=[A, B])
+    assert [each.name for each in latest.settles] == ["ckpt-2"]
+    unread = decided(history=history, found=[], returned=[A], unreadable=frozenset({A.folder}))
+    assert isinstance(unread, Wait)
+    history.apply(plan(2, None, settles=latest.settles))
+    assert decided(history=history, found=[B]).checkpoint == B
 
 
 def test_a_final_failure_holds_for_that_task_only():
@@ -499,7 +593,9 @@ def test_nodes_that_lost_a_plan_are_left_out_while_enough_others_are_there():
     assert listed(decided(Rules(min_workers=3), history=lost, members=there)) == ["n1.i.1", "n2.i.1", "n3.i.1"]
     assert len(listed(decided(history=lost, members=there, found=[B]))) == 3
     blamed = failures("task_error", nodes=("n2",))
-    assert len(listed(decided(history=blamed, members=there))) == 3
+    assert listed(decided(history=blamed, members=there)) == ["n1.i.1", "n3.i.1"], "its data may be other data"
+    corrected = failures("task_error", nodes=("n2",), task="old")
+    assert len(listed(decided(history=corrected, members=there))) == 3
 
 
 # -- an open plan ----------------------------------------------------------------------------------------------------
@@ -551,15 +647,16 @@ NO_WAIT = Rules(wait=False)
         (NO_WAIT, {"found": [A]}, False),
         (NO_WAIT, {"found": [checkpoint(1, pinned=False)]}, False),
         (Rules(stop_after_step=2), {}, False),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, A), outcome(1))}, False),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, True),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, None, settles=(settled(C, "skipped"),)))}, True),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "found": [A]}, False),
+        (Rules(stop_after_step=2), {"last_step": 1}, False),
+        (Rules(stop_after_step=2), {"last_step": 2}, True),
+        (Rules(stop_after_step=2), {"last_step": 3}, True),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
+        (Rules(stop_after_step=2), {"last_step": 2, "found": [A]}, False),
         (Rules(stop_idle=60), {"active_at": NOW - 59}, False),
         (Rules(stop_idle=60), {"active_at": NOW - 60}, True),
         (Rules(stop_idle=60), {"active_at": NOW - 60, "incomplete_since": NOW - 62}, False),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "incomplete_since": NOW - 62}, False),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1)), "incomplete_since": NOW - 63}, True),
+        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
+        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
         (RULES, {"done": True}, True),
         (RULES, {"done": True, "found": [A]}, False),
         (RULES, {"done": True, "given_up": [settled(A, "corrupt")]}, False),
@@ -632,11 +729,21 @@ def heartbeats(draw):
     return there
 
 
+VERDICTS = st.sampled_from(["vanished", "corrupt", "skipped"])
+
+
+def KEY(each):  # noqa: N802 - as STEPS
+    return each.key
+
+
 VIEWS = st.builds(
     view,
     history=histories(),
     members=heartbeats(),
     found=st.lists(st.builds(checkpoint, STEPS, pinned=st.booleans()), max_size=4, unique_by=lambda each: each.key),
+    given_up=st.lists(st.builds(settled, st.builds(checkpoint, STEPS), VERDICTS), max_size=2, unique_by=KEY),
+    returned=st.lists(st.builds(checkpoint, STEPS), max_size=1),
+    unreadable=st.frozensets(STEPS.map(lambda step: checkpoint(step).folder), max_size=2),
     unwanted=st.frozensets(STEPS.map(lambda step: checkpoint(step).key), max_size=2),
     draining=st.booleans(),
     ready_to_propose=st.booleans(),
@@ -669,7 +776,8 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     if isinstance(action, Wait):
         assert action.until is None or action.until > NOW
     if isinstance(action, Stop):
-        assert not pending(seen.history, seen.found, seen.task)
+        left = pending(seen.history, seen.found, seen.task)
+        assert {each.folder for each in left} <= seen.unreadable
     if not isinstance(action, Propose):
         return
     assert seen.history.open is None
@@ -678,6 +786,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     keys = [settlement.key for settlement in action.settles]
     assert len(keys) == len(set(keys))
     for_others = {each.key for each in action.settles if each.reason.startswith("pin_budget")}
+    for_others |= {each.key for each in action.settles if each.verdict == "requeued"}
     assert not any(seen.history.is_settled(key, seen.task) for key in keys if key not in for_others)
     assert action.settles or action.members or seen.draws_line
     if action.checkpoint is None:
@@ -685,6 +794,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
         return
     assert action.checkpoint.pin is not None
     assert action.checkpoint.key not in keys
+    assert action.checkpoint.folder not in seen.unreadable
     assert not seen.history.is_settled(action.checkpoint.key, seen.task)
     assert len(action.members) >= rules.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))

@@ -1,5 +1,6 @@
 """A daemon that starts with a snapshot knows what one knows that read the whole journal."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from sidecar.records import (
     Settlement,
     Value,
     dumps,
+    group_id,
     loads,
 )
 from sidecar.snapshot import RECENT, Snapshot, restore, take
@@ -41,7 +43,7 @@ def journal(seed, length):
         plan = Plan(number, "r", f"p{number}", checkpoint, 1, checkpoint and members, settles, task, "n0", "now")
         records.append(plan)
         if checkpoint is not None:
-            records.append(outcome(choose, number))
+            records.append(outcome(choose, number, group_id(members)))
     return records
 
 
@@ -51,22 +53,22 @@ def settlement(choose, keys):
     return Settlement(name, digest, choose.randrange(100), verdict, "why", choose.choice([None, "t1", "t2"]))
 
 
-def outcome(choose, number):
+def outcome(choose, number, group):
     ended = Outcome(number, "r", f"o{number}", "failed", "n0", "2026-01-01T00:00:00Z")
     if choose.random() < 0.4:
         return replace(
             ended, kind=choose.choice([*KINDS, "of a newer version", None]), message="why", node="n1", rank=1
         )
-    return replace(ended, status="succeeded", result=result(choose))
+    return replace(ended, status="succeeded", result=result(choose, group))
 
 
-def result(choose):
+def result(choose, group):
     sets = choose.choice([("test",), ("test", "rare")])
     number = choose.choice([choose.random(), float("inf"), float("nan")])
     finite = number if abs(number) < float("inf") else None
     metrics = {name: {"loss": Value(finite, number.hex(), goal="min"), "rows": Value(1.0, "0x1p0")} for name in sets}
     return Result(
-        "g",
+        group,
         2,
         dict.fromkeys(sets, 10),
         metrics,
@@ -177,3 +179,13 @@ def test_what_is_too_long_for_a_record_is_not_written(storage, monkeypatch):
     snapshots.write(storage, take(fold(journal(2, 10)), "r"))
     monkeypatch.undo()
     assert storage.read(snapshots.PATH) == before
+
+
+def test_a_snapshot_of_the_release_before_is_believed():
+    """It says nothing of losses in a row: they count from there on."""
+    history = fold(journal(1, 10))
+    assert history.losses
+    told = json.loads(dumps(take(history, "r")))
+    del told["losses"]
+    restored = restore(loads(Snapshot, json.dumps(told).encode()))
+    assert known(restored) == replace(known(history), losses={})

@@ -19,7 +19,7 @@ import verdict
 _RUN: Final = '{run="digits"}'
 _CHIEF: Final = '{run="digits",instance="daemon-chief:19108"}'
 START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
-PATIENCE_SECONDS: Final = 120.0  # for what should take a few seconds
+PATIENCE_SECONDS: Final = 300.0  # for what takes a few seconds, unless others want the processors, too
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -34,7 +34,11 @@ def main() -> None:
     bound = 3 * count * save_seconds + PATIENCE_SECONDS
     wait(f"{count} checkpoints were saved", lambda: copies.look() >= count, bound)
     names = copies.names[:count]
-    wait(f"{names[-1]} was evaluated", lambda: set(names) <= evaluated(), PATIENCE_SECONDS)
+    wait(
+        f"{' and '.join(names)} were evaluated",
+        lambda: copies.look() and set(names) <= copies.saves.keys(),
+        PATIENCE_SECONDS,
+    )
     last = step(names[-1])
     wait(f"Prometheus recorded {names[-1]}", lambda: (last, "loss") in _recorded(started), PATIENCE_SECONDS)
 
@@ -49,23 +53,36 @@ def main() -> None:
 
 
 class Copies:
-    """New checkpoints, copied as soon as they are complete: training deletes them after a while."""
+    """What is compared at the end, copied as soon as it is there.
 
-    def __init__(self, folder: Path) -> None:
+    Training keeps a few checkpoints only, and daemons keep what workers saved in a few evaluations. How many come and
+    go until then depends on how busy the machine is.
+    """
+
+    def __init__(self, folder: Path, checkpoints: Path = run_files.CHECKPOINTS, state: Path = run_files.STATE) -> None:
         self.folder = folder
-        self.names: list[str] = []
+        self.names: list[str] = []  # of new checkpoints
         self.saved_at: dict[str, float] = {}
-        self._old = set(run_files.checkpoints())
+        self.saves: dict[str, tuple[Path, ...]] = {}  # by evaluated checkpoint: copies of what each worker saved
+        self._checkpoints, self._state = checkpoints, state
+        self._old = set(run_files.checkpoints(checkpoints))
         folder.mkdir()
 
     def look(self) -> int:
-        """Copy what is new; returns how many there are."""
-        for name in run_files.checkpoints():
+        """Copy checkpoints that are new, and what workers saved about those copied; returns how many there are."""
+        for name in run_files.checkpoints(self._checkpoints):
             if name not in self._old and name not in self.saved_at:
-                self.saved_at[name] = (run_files.CHECKPOINTS / f"{name}.index").stat().st_mtime
-                for path in run_files.CHECKPOINTS.glob(f"{name}.*"):
+                written_at = (self._checkpoints / f"{name}.index").stat().st_mtime
+                for path in self._checkpoints.glob(f"{name}.*"):
                     shutil.copy(path, self.folder)
+                self.saved_at[name] = written_at
                 self.names.append(name)
+        for plan in run_files.plans(self._state):
+            if plan.checkpoint in self.saved_at and plan.checkpoint not in self.saves and plan.status == "succeeded":
+                self.saves[plan.checkpoint] = tuple(
+                    shutil.copytree(save, self.folder / f"{plan.checkpoint}-saves" / save.name, dirs_exist_ok=True)
+                    for save in plan.saves
+                )
         return len(self.names)
 
 
@@ -74,11 +91,10 @@ def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidenc
 
     since = time.time() - started
     plans = list(run_files.plans())
-    saves = {plan.checkpoint: plan.saves for plan in plans if plan.status == "succeeded"}
     checkpoints = []
     for name in names:
         try:
-            expected = recompute.measure(copies.folder / name, saves[name])
+            expected = recompute.measure(copies.folder / name, copies.saves[name])
         except ValueError as error:
             sys.exit(f"FAILED: {error}")
         checkpoints.append(verdict.Checkpoint(name, step(name), copies.saved_at[name], expected))
@@ -101,11 +117,6 @@ def group_at_work() -> bool:
     """Whether the evaluation that succeeded last was both workers' own."""
     succeeded = [plan for plan in run_files.plans() if plan.status == "succeeded"]
     return bool(succeeded) and sorted(succeeded[-1].nodes) == sorted(verdict.WORKERS)
-
-
-def evaluated() -> set[str]:
-    """Names of the checkpoints that are evaluated."""
-    return {plan.checkpoint for plan in run_files.plans() if plan.status == "succeeded"}
 
 
 def _recorded(started: float) -> verdict.Seen:

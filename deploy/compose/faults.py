@@ -13,7 +13,7 @@ from typing import Final
 
 import run_files
 import verdict
-from e2e import PATIENCE_SECONDS, START_SECONDS, Copies, evaluated, group_at_work, say, step, wait
+from e2e import PATIENCE_SECONDS, START_SECONDS, Copies, group_at_work, say, step, wait
 
 _FAULTS: Final = ("pause", "disconnect", "kill")
 _VICTIM: Final = "daemon-worker-1"
@@ -32,7 +32,7 @@ def main() -> None:
         say(f"DO {fault} {_VICTIM}")
         wait("a checkpoint was saved", lambda count=count: copies.look() > count, PATIENCE_SECONDS)
         name = copies.names[count]
-        wait(f"{name} was evaluated", lambda name=name: name in evaluated(), PATIENCE_SECONDS)
+        wait(f"{name} was evaluated", lambda name=name: copies.look() and name in copies.saves, PATIENCE_SECONDS)
         say(f"UNDO {fault} {_VICTIM}")
         tried = [plan.kind or "succeeded" for plan in run_files.plans() if plan.checkpoint == name]
         say(f"{fault}: {name} was evaluated {time.time() - copies.saved_at[name]:.0f} s after it was saved: {tried}")
@@ -52,9 +52,8 @@ def _problems(copies: Copies, names: list[str]) -> list[str]:
     found = []
     for name in names:
         own = [plan for plan in plans if plan.checkpoint == name]
-        saves = next((plan.saves for plan in own if plan.status == "succeeded"), ())
         try:
-            expected = recompute.measure(copies.folder / name, saves)
+            expected = recompute.measure(copies.folder / name, copies.saves[name])
         except ValueError as error:
             sys.exit(f"FAILED: {error}")
         checkpoint = verdict.Checkpoint(name, step(name), copies.saved_at[name], expected)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class Plan:
     kind: str | None
     saves: tuple[Path, ...]  # what its workers saved, one folder each
     values: Mapping[str, float]  # what they found, by metric
+    completed_at: float = 0.0  # when its end was written down: seconds since 1970
 
 
 def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
@@ -55,6 +57,7 @@ def plans(state: Path = STATE) -> Iterator[Plan]:
             outcome.get("kind"),
             tuple(state / folder for folder in result.get("saves", ())),
             {name: each["value"] for found in result.get("metrics", {}).values() for name, each in found.items()},
+            datetime.fromisoformat(outcome["completed_at"]).timestamp() if outcome else 0.0,
         )
 
 

@@ -46,26 +46,28 @@ def failures(evidence: Evidence) -> Iterator[str]:
     if not evidence.checkpoints:
         yield "no checkpoint was judged"
     yield from _spacing(evidence.checkpoints)
+    shown = _shown_seconds(evidence.plans)
+    if evidence.checkpoints and all(shown.get(each.name, 0.0) < LEAST_SECONDS for each in evidence.checkpoints):
+        yield f"no checkpoint's values were shown for {LEAST_SECONDS:g} s, so none can be judged: raise SAVE_SECONDS"
     for checkpoint in evidence.checkpoints:
-        yield from _evaluated_once(checkpoint, [plan for plan in evidence.plans if plan.checkpoint == checkpoint.name])
-        yield from _arrived(checkpoint, "Prometheus", evidence.scraped)
-        yield from _arrived(checkpoint, "the recording rules", evidence.recorded)
-        if (sizes := evidence.group_sizes.get(checkpoint.step, set())) != {float(len(WORKERS))}:
-            shown = ", ".join(f"{size:g}" for size in sorted(sizes)) or "nothing"
-            yield f"sidecar_group_size showed {shown} and not {len(WORKERS)} while {checkpoint.name} was the newest"
+        plans = [plan for plan in evidence.plans if plan.checkpoint == checkpoint.name]
+        yield from _evaluated_once(checkpoint, plans)
+        yield from _found_right(checkpoint, plans)
+        # Evaluations that waited for a busy processor may follow each other between two scrapes.
+        briefly = shown.get(checkpoint.name, math.inf) < LEAST_SECONDS
+        yield from _arrived(checkpoint, "Prometheus", evidence.scraped, briefly=briefly)
+        yield from _arrived(checkpoint, "the recording rules", evidence.recorded, briefly=briefly)
+        sizes = evidence.group_sizes.get(checkpoint.step, set())
+        if sizes != {float(len(WORKERS))} and (sizes or not briefly):
+            said = ", ".join(f"{size:g}" for size in sorted(sizes)) or "nothing"
+            yield f"sidecar_group_size showed {said} and not {len(WORKERS)} while {checkpoint.name} was the newest"
     yield from _chief_idle(evidence)
 
 
 def suffered(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
     """Every reason not to be content with the plans of a checkpoint that something happened to: whoever was left."""
     yield from _once(checkpoint, plans)
-    for plan in plans:
-        if plan.status != "succeeded":
-            continue
-        for metric, expected in checkpoint.expected.items():
-            value = plan.values.get(metric)
-            if value is None or not matches(metric, expected, {value}):
-                yield f"{metric} of {checkpoint.name} is {expected!r}, but plan {plan.number} found {value!r}"
+    yield from _found_right(checkpoint, plans)
 
 
 def matches(metric: str, expected: float, seen: set[float]) -> bool:
@@ -113,9 +115,28 @@ def _once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
         yield f"{checkpoint.name} was evaluated {len(succeeded)} times and not once{tried}"
 
 
-def _arrived(checkpoint: Checkpoint, place: str, seen: Seen) -> Iterator[str]:
+def _found_right(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    for plan in plans:
+        if plan.status != "succeeded":
+            continue
+        for metric, expected in checkpoint.expected.items():
+            value = plan.values.get(metric)
+            if value is None or not matches(metric, expected, {value}):
+                yield f"{metric} of {checkpoint.name} is {expected!r}, but plan {plan.number} found {value!r}"
+
+
+def _shown_seconds(plans: Sequence[Plan]) -> dict[str, float]:
+    """How long each checkpoint's values were the newest, as the journal says; those of the last still are."""
+    succeeded = [plan for plan in plans if plan.status == "succeeded"]
+    shown = {plan.checkpoint: after.completed_at - plan.completed_at for plan, after in itertools.pairwise(succeeded)}
+    return shown | {plan.checkpoint: math.inf for plan in succeeded[-1:]}
+
+
+def _arrived(checkpoint: Checkpoint, place: str, seen: Seen, *, briefly: bool) -> Iterator[str]:
     for metric, expected in checkpoint.expected.items():
         values = seen.get((checkpoint.step, metric), set())
+        if briefly and not values:
+            continue
         if not matches(metric, expected, values):
             shown = ", ".join(repr(value) for value in sorted(values)) or "nothing"
             yield f"{metric} of {checkpoint.name} is {expected!r}, but {place} saw {shown}"

@@ -1,65 +1,39 @@
 """The linear journal: plan N and outcome N are files that exist once, read one by one in the order of their numbers.
 
 Creating `plans/N` is the decision, creating `outcomes/N` is the result. Both are create-if-absent, and who created a
-name is learned only by reading it back and comparing the nonce. Listings are never used: the first number that is not
-there is the end. Called from the daemon's I/O thread; what it delivers is folded by `sidecar.history`.
+name is learned only by reading it back and comparing the nonce. The first number that is not there is the end. That it
+is not a hole is made sure once, by a listing: a number that was used is never used again, so a record that is missing
+is reported and never filled. Called from the daemon's I/O thread; what it delivers is folded by `sidecar.history`.
 """
 
-import secrets
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
+from sidecar.agreement.names import GracePeriod, parse, settle
+from sidecar.agreement.run import JOURNAL_FOLDERS, check_run, read_run
 from sidecar.agreement.storage import Storage
-from sidecar.clock import timestamp
-from sidecar.errors import RecordError, SidecarError, StorageError, StorageLostError
+from sidecar.errors import RecordError, SidecarError, StorageLostError
 from sidecar.history import Closed, History
-from sidecar.records import SCHEMA, Outcome, Plan, dumps, loads
+from sidecar.records import Outcome, Plan, dumps, group_id, loads
 
-RUN_PATH: Final = "run.json"
-FOLDERS: Final = ("plans", "outcomes")
+_NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 
-_TRIES: Final = 3
-"""How often a name whose fate is unknown is created again; without a pause, since the daemon asks again later."""
-
-T = TypeVar("T")
+_REMEDY: Final = (
+    "files of the journal were deleted, or not all of them were restored. Put back what is missing; or stop all "
+    "daemons and move the state directory away, to begin a new run that evaluates everything again"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The identity of a state directory, carried by every record in it."""
+class _Place:
+    """How far a journal was read."""
 
-    run: str
-    nonce: str
-    created_at: str | None = None
-    schema: int = SCHEMA
-
-
-def open_run(storage: Storage, wall: float, *, new_id: Callable[[], str] = lambda: secrets.token_hex(16)) -> str:
-    """Return the id of the run whose state directory this is; the first daemon to ask creates it.
-
-    `wall` is the time of creation, in seconds since 1970-01-01 UTC, for people to read. Raises `StorageError` if
-    storage does not answer, `RecordError` if what stands there is no run.
-    """
-    found = storage.read(RUN_PATH)
-    if found is None:
-        found = _settle(storage, RUN_PATH, dumps(Run(new_id(), new_id(), timestamp(wall))))
-    storage.sync("")  # its creator may not have come to that
-    if storage.read(RUN_PATH) != found:
-        raise StorageError(f"{RUN_PATH} is gone again, as if storage had crashed: start this daemon once more")
-    return _parse(Run, RUN_PATH, found).run
-
-
-def check_run(storage: Storage, run: str) -> None:
-    """Raise `StorageLostError` if the state directory is no longer that of `run`."""
-    found = storage.read(RUN_PATH)
-    if found is None:
-        raise StorageLostError(
-            f"{RUN_PATH} is gone from the state directory: it was deleted or unmounted under run {run}; "
-            "mount it again, or restart this daemon to begin a new run"
-        )
-    _reject_foreign(RUN_PATH, _parse(Run, RUN_PATH, found).run, run)
+    through: int = 0
+    open: Plan | None = None
+    newest: tuple[str, str] | None = None  # path and nonce of the record that was read last
 
 
 class Journal:
@@ -68,29 +42,53 @@ class Journal:
     `through` is the newest plan read; every outcome up to it has been read too, except that of `open`, the plan that is
     still going on. Since N+1 may be created only by a daemon that has read every outcome to N, nobody can propose while
     a plan is open, and nobody can propose again what a plan that they have not seen has settled.
+
+    What cannot be true (a torn record, one of another plan, a hole) raises `StateUnavailableError` during `grace`, and
+    afterwards `RecordError` or `StorageLostError`, which are final.
     """
 
-    def __init__(self, storage: Storage, run: str) -> None:
+    def __init__(self, storage: Storage, run: str, grace: GracePeriod | None = None) -> None:
         self.storage = storage
         self.run = run
-        self.through = 0
-        self.open: Plan | None = None
+        self._grace = grace or GracePeriod()
+        self._at = _Place()
+        self._expected = 0  # a plan of which somebody else knows that it was there
+        self._expected_by = ""
+        self._ends = False  # nothing stood behind the end when that was looked at
+
+    @property
+    def through(self) -> int:
+        """The newest plan that was read."""
+        return self._at.through
+
+    @property
+    def open(self) -> Plan | None:
+        """That plan, if it has no outcome yet."""
+        return self._at.open
+
+    def expect(self, plan: int, by: str) -> None:
+        """Note that a plan of this run was there, and who says so: a journal that ends before it has lost records."""
+        if plan > self._expected:
+            self._expected, self._expected_by = plan, by
 
     def resume(self, plan: int, plan_nonce: str, outcome_nonce: str | None) -> bool:
         """Begin behind a plan that is closed, if what stands there is what the caller knows: these nonces.
 
-        Raises as `read_new`. Without an outcome the plan must be one that only settled.
+        Without an outcome the plan must be one that only settled. A record that cannot be true is not what the caller
+        knows, and is reported by `read_new`; raises `StorageError` if storage does not answer.
         """
-        self._begin_after(plan - 1)
+        self._at = _Place(plan - 1)
         known = False
         try:
             found = self._read_plan(plan)
             outcome = None if self.open is None else self._read_outcome(self.open)
             read = found and found.nonce, outcome and outcome.nonce
             known = self.open is None and read == (plan_nonce, outcome_nonce)
+        except (RecordError, StorageLostError):
+            known = False
         finally:
             if not known:
-                self._begin_after(0)
+                self._at = _Place()
         return known
 
     def read_new(self, limit: int = sys.maxsize) -> list[Plan | Outcome]:
@@ -101,9 +99,9 @@ class Journal:
         by the next call.
         """
         found: list[Plan | Outcome] = []
-        place = before_newest = self.through, self.open
+        place = before_newest = self._at
         while len(found) < limit:
-            place = self.through, self.open
+            place = self._at
             try:
                 entry = self._read_next()
             except SidecarError:
@@ -116,32 +114,58 @@ class Journal:
             before_newest = place
         if not found:
             return found
-        place, (self.through, self.open) = (self.through, self.open), before_newest
+        place, self._at = self._at, before_newest
         newest = found.pop()  # unless all goes well it is read again next time
         try:
             if self._stays(newest):
-                self.through, self.open = place
+                self._at = place
                 found.append(newest)
         except SidecarError:
             if not found:
                 raise
         return found
 
+    def read_to_end(self) -> Iterator[Plan | Outcome]:
+        """Read on until nothing is left, for those who look once. Raises as `read_new` and `reaches_end`."""
+        yield from self.read_new()
+        while not self.reaches_end():
+            yield from self.read_new()
+
+    def reaches_end(self) -> bool:
+        """Whether what was read is all that there is. False: others wrote meanwhile, read on.
+
+        Once true it stays true, since numbers follow each other from then on. Raises `StorageLostError` for a hole: a
+        name stands behind the end, or somebody knows a plan that is not there.
+        """
+        if self._ends:
+            return True
+        with self._grace.on("end"):
+            if (behind := self._behind_end()) is not None:
+                for folder in JOURNAL_FOLDERS:
+                    self.storage.sync(folder)  # a client of NFS that opens a folder asks its server anew
+                if self.storage.read(self._next_path()) is not None:
+                    return False
+                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {behind}: {_REMEDY}")
+        self._ends = True
+        return True
+
     def propose(self, plan: Plan) -> bool:
         """Create the next plan. True: it is this one; False: another daemon was first. `read_new` then delivers it.
 
-        Raises `ValueError` if this reader may not create that number, `StorageLostError` if the state directory belongs
-        to another run by now, and `StorageError` if storage gave no answer: the plan may then exist or not, and
-        `read_new` will tell.
+        Raises `ValueError` if this reader may not create that number, `StorageLostError` if records of the journal are
+        missing, and `StorageError` if the state directory is away or storage gave no answer: the plan may then exist or
+        not, and `read_new` will tell.
         """
         if plan.run != self.run or plan.plan != self.through + 1 or self.open is not None:
-            raise ValueError(f"plan {plan.plan} of run {plan.run} may not follow {self._place()}")
-        return self._create(plan, plan_path(plan.plan))
+            raise ValueError(f"plan {plan.plan} of run {plan.run} may not follow {self._described()}")
+        return self.reaches_end() and self._create(plan, plan_path(plan.plan))
 
     def close(self, outcome: Outcome) -> bool:
         """Create the outcome of the open plan. Returns and raises as `propose` does."""
         if outcome.run != self.run or self.open is None or outcome.plan != self.open.plan:
-            raise ValueError(f"outcome {outcome.plan} of run {outcome.run} may not follow {self._place()}")
+            raise ValueError(f"outcome {outcome.plan} of run {outcome.run} may not follow {self._described()}")
+        if why := _of_another(outcome, self.open):
+            raise ValueError(f"the outcome {why}")
         return self._create(outcome, outcome_path(outcome.plan))
 
     def write_result(self, closed: Closed) -> None:
@@ -156,8 +180,7 @@ class Journal:
         if found is None or not _is_result_of(closed, found):
             self.storage.replace(path, dumps(closed))
 
-    def _begin_after(self, plan: int) -> None:
-        self.through, self.open = plan, None
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def _stays(self, record: Plan | Outcome) -> bool:
         """Make the newest record that was read durable, and look whether it still stands there.
@@ -167,112 +190,116 @@ class Journal:
         """
         folder, path = ("plans", plan_path) if isinstance(record, Plan) else ("outcomes", outcome_path)
         self.storage.sync(folder)
-        standing = self.storage.read(path(record.plan))
-        return standing is not None and _parse(type(record), path(record.plan), standing).nonce == record.nonce
+        return self._nonce_at(path(record.plan)) == record.nonce
+
+    def _nonce_at(self, path: str) -> str | None:
+        """Return the nonce of the record that stands there now; None if none does."""
+        if (data := self.storage.read(path)) is None:
+            return None
+        with self._grace.on(path):
+            return parse(Plan, path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
 
     def _read_next(self) -> Plan | Outcome | None:
-        if self.open is not None:
-            return self._read_outcome(self.open)
-        return self._read_plan(self.through + 1)
+        with self._grace.on(self._next_path()):
+            if self.open is not None:
+                return self._read_outcome(self.open)
+            return self._read_plan(self.through + 1)
 
     def _read_plan(self, number: int) -> Plan | None:
         path = plan_path(number)
-        if (found := self.storage.read(path)) is None:
+        if (data := self.storage.read(path)) is None:
             return None
-        plan = _parse(Plan, path, found)
+        plan = parse(Plan, path, data)
         self._check(path, plan, number)
-        self.through = number
-        if plan.checkpoint is not None and plan.members is not None:  # as History sees it: others only settle
-            self.open = plan
+        is_open = plan.checkpoint is not None and plan.members is not None  # as History sees it: others only settle
+        self._at = _Place(number, plan if is_open else None, (path, plan.nonce))
         return plan
 
     def _read_outcome(self, plan: Plan) -> Outcome | None:
         path = outcome_path(plan.plan)
-        if (found := self.storage.read(path)) is None:
+        if (data := self.storage.read(path)) is None:
             return None
-        outcome = _parse(Outcome, path, found)
+        outcome = parse(Outcome, path, data)
         self._check(path, outcome, plan.plan)
-        self.open = None
+        if why := _of_another(outcome, plan):
+            raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {_REMEDY}")
+        self._at = _Place(plan.plan, None, (path, outcome.nonce))
         return outcome
 
     def _check(self, path: str, record: Plan | Outcome, number: int) -> None:
-        _reject_foreign(path, record.run, self.run)
+        if record.run != self.run:
+            raise StorageLostError(f"{path} belongs to run {record.run}, this journal to run {self.run}: {_REMEDY}")
         if record.plan != number:
             raise RecordError(f"{path} holds the record of plan {record.plan}: no file of the journal may be renamed")
 
-    def _create(self, record: Plan | Outcome, path: str) -> bool:
-        check_run(self.storage, self.run)  # in a directory that was wiped and begun anew our number would be a trap
-        standing = _parse(type(record), path, _settle(self.storage, path, dumps(record)))
-        return standing.nonce == record.nonce
+    # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _place(self) -> str:
+    def _behind_end(self) -> str | None:
+        """Return what shows that records behind the end were there, as words; None if nothing does."""
+        for folder in JOURNAL_FOLDERS:
+            numbers = [int(match[1]) for name in self.storage.names(folder) if (match := _NAME.fullmatch(name))]
+            if numbers and max(numbers) > self.through - (folder == "outcomes" and self.open is not None):
+                return f"but {folder}/{max(numbers):012d}.json is there"
+        if self._expected > self.through:
+            return f"and {self._expected_by} knows plan {self._expected}, while the journal ends at {self.through}"
+        return None
+
+    def _create(self, record: Plan | Outcome, path: str) -> bool:
+        """Create a record behind the newest one; what that one, or an older run, left there must not be in its way."""
+        check_run(self.storage, self.run, self._grace)  # in a directory that was begun anew our number would be a trap
+        if self._at.newest is not None:
+            newest, nonce = self._at.newest
+            with self._grace.on(f"{newest} stands"):
+                if self._nonce_at(newest) != nonce:
+                    raise StorageLostError(f"{newest}, which this program has read, is not there any more: {_REMEDY}")
+        if isinstance(record, Plan):
+            with self._grace.on("orphan"):
+                self._reject_orphan(record.plan)
+        data = settle(self.storage, path, dumps(record))
+        with self._grace.on(path):
+            return parse(type(record), path, data).nonce == record.nonce
+
+    def _reject_orphan(self, number: int) -> None:
+        """Refuse to create a plan whose outcome is there: it would become the outcome of another evaluation."""
+        orphan, plan = outcome_path(number), plan_path(number)
+        if self.storage.read(orphan) is not None and self.storage.read(plan) is None:
+            raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {_REMEDY}")
+
+    def _next_path(self) -> str:
+        return plan_path(self.through + 1) if self.open is None else outcome_path(self.through)
+
+    def _described(self) -> str:
         return (
             f"plan {self.through} of run {self.run}, {'still open' if self.open else 'closed'}: read the journal first"
         )
 
 
-def read_run(storage: Storage) -> str | None:
-    """The id of the run whose state directory this is; None if no daemon was there yet. For those who only look."""
-    found = storage.read(RUN_PATH)
-    return None if found is None else _parse(Run, RUN_PATH, found).run
-
-
 def read_history(storage: Storage) -> History:
-    """Everything that the journal of a run says; an empty history if there is none."""
+    """Return everything that the journal of a run says; an empty history if there is none. Raises as `Journal`."""
     history = History()
     if (run := read_run(storage)) is not None:
-        for record in Journal(storage, run).read_new():
+        for record in Journal(storage, run).read_to_end():
             history.apply(record)
     return history
 
 
 def plan_path(number: int) -> str:
-    """Where plan `number` stands."""
+    """Return where plan `number` stands."""
     return f"plans/{number:012d}.json"
 
 
 def outcome_path(number: int) -> str:
-    """Where the outcome of plan `number` stands."""
+    """Return where the outcome of plan `number` stands."""
     return f"outcomes/{number:012d}.json"
 
 
-def _settle(storage: Storage, path: str, data: bytes) -> bytes:
-    """Create a name and return what stands under it then: these bytes or another's.
-
-    Nothing is concluded from how the creation ended, since replies get lost; only a name that is still absent is
-    created again. Raises `StorageError` if its fate stays unknown.
-    """
-    unknown: StorageError | None = None
-    for _ in range(_TRIES):
-        try:
-            storage.create(path, data)
-        except StorageError as error:
-            unknown = error
-        try:
-            found = storage.read(path)
-        except StorageError as error:
-            unknown = error
-        else:
-            if found is not None:
-                return found
-    raise unknown or StorageError(
-        f"{path} was created {_TRIES} times and is still absent: `sidecar check` tests storage"
-    )
-
-
-def _parse(cls: type[T], path: str, data: bytes) -> T:
-    try:
-        return loads(cls, data)
-    except RecordError as error:
-        raise RecordError(f"{path}: {error}") from error
-
-
-def _reject_foreign(path: str, found: str, run: str) -> None:
-    if found != run:
-        raise StorageLostError(
-            f"{path} belongs to run {found}, this daemon to run {run}: the state directory was replaced under it; "
-            "restart the daemon to join the run that is there now"
-        )
+def _of_another(outcome: Outcome, plan: Plan) -> str | None:
+    """Return why an outcome is not that of a plan of its number; None if it is, as far as its release tells."""
+    if outcome.plan_nonce not in (None, plan.nonce):
+        return f"names plan nonce {outcome.plan_nonce}, not {plan.nonce}"
+    if outcome.result is not None and outcome.result.group != group_id(plan.members or ()):
+        return f"has the result of group {outcome.result.group}, not of the plan's {group_id(plan.members or ())}"
+    return None
 
 
 def _is_result_of(closed: Closed, data: bytes) -> bool:

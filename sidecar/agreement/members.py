@@ -5,14 +5,16 @@ when, on this node's own clock, and says who is alive. No two machines' clocks a
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import quote, unquote
 
+from sidecar.agreement.dormant import DORMANT_SECONDS, Dormant
 from sidecar.agreement.storage import Storage
-from sidecar.errors import NodeNameTakenError, RecordError
+from sidecar.errors import NodeNameTakenError, RecordError, StorageError
 from sidecar.records import Heartbeat, dumps, loads
 
 FOLDER: Final = "members"
@@ -30,6 +32,12 @@ _SHARE_OF_SILENT: Final = 4
 _LONG_SILENT_SECONDS: Final = 600.0
 _RARELY_SECONDS: Final = 30.0
 """And who has been for that long is read so often, however few others there are."""
+
+_UNANSWERED_AT_ONCE: Final = 3
+"""After so many files that cannot be read a look ends: each may take as long as the storage's own timeout."""
+
+_GAPS: Final = 300
+"""The largest of so many gaps, and of as many before, makes the lease: ten minutes of beats. One bad day passes."""
 
 _BEATS_OF_PREDECESSOR: Final = 3
 """So many beats of the incarnation found at the start prove it alive: it left one, and may have died writing one."""
@@ -57,8 +65,16 @@ class Reading:
 
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
+    unanswered: frozenset[str] = frozenset()  # unread as it could not be read: that says nothing about the node
+    returned: frozenset[str] = frozenset()  # nodes whose files were dormant: they may have changed a while ago
+    unknown: tuple[str, ...] = ()  # why, of every member whose file gave no heartbeat when it was last read
     complete: bool = True  # every member has been looked for by now, if not in this look
     round_seconds: float = 0.0  # in which each member that is not long silent is read once
+
+    @property
+    def nodes(self) -> set[str]:
+        """Whose files were looked at."""
+        return {heartbeat.node for heartbeat in self.heartbeats} | self.unread.keys()
 
 
 @dataclass(slots=True)
@@ -68,6 +84,9 @@ class _Seen:
     changed_at: float  # or when its name was first seen
     read_at: float = float("-inf")
     beat: tuple[str, int] | None = None  # incarnation and beat
+    problem: str | None = None  # why it gave no heartbeat, as a sentence
+    unanswered: bool = False  # as storage gave an error
+    returned: bool = False  # it was dormant, and was not read since
 
     @property
     def silent(self) -> bool:
@@ -87,7 +106,13 @@ class Members:
     follows the gaps between changes that are seen.
     """
 
-    def __init__(self, storage: Storage, run: str, reads_per_second: float = READS_PER_SECOND) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        run: str,
+        reads_per_second: float = READS_PER_SECOND,
+        dormant_seconds: float = DORMANT_SECONDS,
+    ) -> None:
         self.storage = storage
         self.run = run
         self._reads_per_second = reads_per_second
@@ -97,6 +122,7 @@ class Members:
         self._own: str | None = None
         self._written = False
         self._predecessor: str | None = None  # the incarnation found under this node's name at the start
+        self._dormant = Dormant(storage, FOLDER, dormant_seconds, reads_per_second)
         self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
 
     def write(self, heartbeat: Heartbeat) -> None:
@@ -111,27 +137,54 @@ class Members:
         self._written = True
 
     def look(self, now: float) -> Reading:
-        """Read the files of other members whose turn it is; raises `StorageError` if storage does not answer.
+        """Read the files of other members whose turn it is; raises `StorageError` if the folder cannot be listed.
 
-        Those never read come first, then those that were read longest ago. Who has long been silent is read rarely.
+        Those never read come first, the newest of them before all, then those that were read longest ago. Who has long
+        been silent is read rarely, and whose file is dormant not at all until it changes.
         """
-        for node in self._names():
-            self._seen.setdefault(node, _Seen(now))
-        reading = self.read(self._whose_turn(now))
-        for heartbeat in reading.heartbeats:
-            seen, beat = self._seen[heartbeat.node], (heartbeat.incarnation, heartbeat.beat)
-            if seen.beat != beat:
-                seen.beat, seen.changed_at = beat, now
-            seen.read_at = now
-        for node in reading.unread:
-            self._seen[node].read_at = now
+        listed = self._names()
+        for path in self._dormant.look(None if not self._written else member_path(str(self._own)), now):
+            self._seen[_node_of(path)] = _Seen(now, returned=True)
+        for node in listed:
+            if node not in self._seen and member_path(node) not in self._dormant:
+                self._seen[node] = _Seen(now)
+        reading = self._read_each(self._whose_turn(now), _UNANSWERED_AT_ONCE)
+        returned = frozenset(node for node in reading.nodes if self._seen[node].returned)
+        self._note(reading, now, frozenset(listed))
+        self._dormant.clean(now, self._said)
         others = [seen for node, seen in self._seen.items() if node != self._own]
         often = sum(not seen.silent for seen in others)
         return replace(
             reading,
+            returned=returned,
+            unknown=tuple(seen.problem for seen in others if seen.problem is not None),
             complete=all(seen.read_at > float("-inf") for seen in others),
             round_seconds=often / (self._reads_per_second * (1 - 1 / _SHARE_OF_SILENT)),
         )
+
+    def storage_time(self, now: float) -> float | None:
+        """The time of the storage's clock, None while it is not known."""
+        return self._dormant.storage_time(now)
+
+    def _note(self, reading: Reading, now: float, listed: frozenset[str]) -> None:
+        for heartbeat in reading.heartbeats:
+            seen, beat = self._seen[heartbeat.node], (heartbeat.incarnation, heartbeat.beat)
+            if seen.beat != beat:
+                seen.beat, seen.changed_at = beat, now
+        for node in reading.nodes:
+            seen = self._seen[node]
+            seen.read_at, seen.returned, seen.unanswered = now, False, node in reading.unanswered
+            seen.problem = reading.unread.get(node) if node in listed else None
+            if seen.silent and (node not in listed or member_path(node) in self._dormant):
+                del self._seen[node]  # it was removed, or need not be read any more
+
+    def _said(self, path: str) -> tuple[object, bool]:
+        """What a heartbeat file says, and whether its node left."""
+        try:
+            found = self._read(_node_of(path))
+        except RecordError as error:
+            return str(error), False
+        return found, found.state == "left"
 
     def _whose_turn(self, now: float) -> list[str]:
         since = now - self._looked_at if self._looked_at is not None else float("inf")
@@ -139,35 +192,48 @@ class Members:
         budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
         budget = min(budget, _READS_AT_ONCE_SECONDS * self._reads_per_second)
 
-        others = sorted((seen.read_at, node) for node, seen in self._seen.items() if node != self._own)
-        often = [node for _, node in others if not self._seen[node].silent]
-        rarely = [node for _, node in others if self._seen[node].silent and self._seen[node].is_due(now)]
+        others = sorted((node for node in self._seen if node != self._own), key=self._order)
+        failing = [node for node in others if self._seen[node].unanswered][:_UNANSWERED_AT_ONCE]
+        others = [node for node in others if not self._seen[node].unanswered]
+        often = [node for node in others if not self._seen[node].silent]
+        rarely = [node for node in others if self._seen[node].silent and self._seen[node].is_due(now)]
         for_silent = max(int(budget) // _SHARE_OF_SILENT, int(budget) - len(often))
-        chosen = [*rarely[:for_silent], *often][: int(budget)]
+        chosen = [*rarely[:for_silent], *often][: max(0, int(budget) - len(failing))] + failing  # they may take long
         self._saved_reads = budget - len(chosen)
         return chosen
+
+    def _order(self, node: str) -> tuple[float, float, str]:
+        return self._seen[node].read_at, -self._dormant.written_at(member_path(node)), node
 
     def _names(self) -> list[str]:
         names = self.storage.names(FOLDER)
         return sorted((unquote(name[:-5]) for name in names if name.endswith(".json")), key=natural_order)
 
     def read_all(self) -> Reading:
-        """Read the files of all members; raises `StorageError` if storage does not answer."""
+        """Read the files of all members; raises `StorageError` if the folder cannot be listed."""
         return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> Reading:
-        """Read these members' files. An absent, torn or foreign one is reported and does not stop the others.
+        """Read these members' files. One that is absent, torn, foreign or not to be read is reported, and stops nobody.
 
-        Raises `StorageError` if storage does not answer: who cannot look must not conclude that nobody is there.
+        Of a file that storage gives an error for, nothing is concluded: its node may live.
         """
-        heartbeats = []
-        unread = {}
-        for node in sorted(set(nodes), key=natural_order):
+        return self._read_each(nodes, sys.maxsize)
+
+    def _read_each(self, nodes: Iterable[str], unanswered_at_once: int) -> Reading:
+        heartbeats, unread, unanswered = [], dict[str, str](), set[str]()
+        for node in dict.fromkeys(nodes):
             try:
                 heartbeats.append(self._read(node))
             except RecordError as error:
                 unread[node] = str(error)
-        return Reading(tuple(heartbeats), unread, complete=False)
+            except StorageError as error:
+                unread[node] = str(error)
+                unanswered.add(node)
+                if len(unanswered) == unanswered_at_once:
+                    break
+        in_order = tuple(sorted(heartbeats, key=lambda each: natural_order(each.node)))
+        return Reading(in_order, unread, frozenset(unanswered), complete=False)
 
     def _read(self, node: str) -> Heartbeat:
         path = member_path(node)
@@ -208,6 +274,24 @@ class Members:
             )
 
 
+def _node_of(path: str) -> str:
+    return unquote(path.rpartition("/")[2].removesuffix(".json"))
+
+
+@dataclass(slots=True)
+class _Gaps:
+    """Of the newest seconds between two changes the largest: of a window that fills, and of the one before it."""
+
+    largest: float = 0.0
+    before: float = 0.0
+    count: int = 0
+
+    def add(self, gap: float) -> None:
+        if self.count == _GAPS:
+            self.before, self.largest, self.count = self.largest, 0.0, 0
+        self.largest, self.count = max(self.largest, gap), self.count + 1
+
+
 @dataclass(slots=True)
 class _Watch:
     """What this node saw of one member, in seconds on its own clock."""
@@ -217,7 +301,11 @@ class _Watch:
     heartbeat: Heartbeat | None = None
     changed: bool = False  # in this watch
     interrupted: bool = False  # this node looked at nobody for as long as that one's lease
-    largest_gap: float = 0.0  # between two changes
+    gaps: _Gaps = field(default_factory=_Gaps)  # between two changes
+
+    @property
+    def largest_gap(self) -> float:
+        return max(self.gaps.largest, self.gaps.before)
 
 
 class Freshness:
@@ -235,6 +323,7 @@ class Freshness:
         self._looked_at_all: float | None = None  # when it did last
         self._looked_at = float("-inf")  # at anybody
         self._round = 0.0  # seconds in which all are looked at
+        self._returned = frozenset[str]()  # in the newest look
         self._there: tuple[float, list[Heartbeat]] | None = None  # at that time; a turn of the loop asks several times
 
     def wrote(self, heartbeat: Heartbeat, now: float) -> None:
@@ -249,7 +338,8 @@ class Freshness:
                 watch.interrupted |= pause >= self.lease_of(node)
         self._there, self._looked_at, self._round = None, now, reading.round_seconds
         found = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
-        nodes = (found.keys() | reading.unread.keys()) - {self.node}
+        nodes = reading.nodes - reading.unanswered - {self.node}
+        self._returned = reading.returned
         alive = [node for node in sorted(nodes, key=natural_order) if self._observe(node, found.get(node), now)]
         if reading.complete:
             self._looked_at_all = now
@@ -327,7 +417,7 @@ class Freshness:
             watch.looked_at = now  # as gone as before, however long nobody looked
             return False
         if watch is None or watch.interrupted:
-            self._watches[node] = self._begin(watch, found, now)
+            self._watches[node] = self._begin(watch, found, now, returned=node in self._returned)
             return self._watches[node].changed
         watch.looked_at = now
         known = watch.heartbeat
@@ -337,17 +427,17 @@ class Freshness:
         if known is not None and same_life and found.beat < known.beat:
             return False  # storage showed the past
         if same_life and watch.changed:
-            watch.largest_gap = max(watch.largest_gap, now - watch.silent_since)
+            watch.gaps.add(now - watch.silent_since)
         watch.heartbeat, watch.silent_since, watch.changed = found, now, True
         return True
 
-    def _begin(self, before: _Watch | None, found: Heartbeat | None, now: float) -> _Watch:
+    def _begin(self, before: _Watch | None, found: Heartbeat | None, now: float, *, returned: bool) -> _Watch:
         """Begin to watch a node, for the first time or after not having looked for a lease.
 
         What changed while nobody looked may have changed long ago: it says nothing of now. But a file that a look at
         all members did not find a moment ago is new.
         """
         if before is not None:
-            return _Watch(now, now, heartbeat=found or before.heartbeat, largest_gap=before.largest_gap)
+            return _Watch(now, now, heartbeat=found or before.heartbeat, gaps=before.gaps)
         newcomer = self._looked_at_all is not None and now - self._looked_at_all < self.lease_seconds
-        return _Watch(now, now, heartbeat=found, changed=newcomer and found is not None)
+        return _Watch(now, now, heartbeat=found, changed=newcomer and found is not None and not returned)

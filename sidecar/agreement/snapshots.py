@@ -3,11 +3,12 @@
 It is a view, and nothing rests on it: without it the journal is read from its beginning.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from sidecar.agreement.journal import Journal
 from sidecar.agreement.storage import Storage
-from sidecar.errors import RecordError
+from sidecar.errors import RecordError, StorageError, StorageLostError
 from sidecar.history import History
 from sidecar.records import dumps, loads
 from sidecar.snapshot import Snapshot, restore
@@ -15,27 +16,39 @@ from sidecar.snapshot import Snapshot, restore
 PATH: Final = "snapshot.json"
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How far a snapshot goes: as every release writes it, however it folds the journal."""
+
+    run: str
+    through: int
+
+
 def resume(storage: Storage, journal: Journal) -> History | None:
     """The history up to the snapshot, from where the journal is then read on; None if there is none to be believed.
 
-    Raises `StorageError` if storage does not answer.
+    One that cannot be read is none. Raises `StorageLostError` if the journal is that of another run by now.
     """
-    data = storage.read(PATH)
-    if data is None:
-        return None
     try:
+        data = storage.read(PATH)
+        if data is None:
+            return None
+        end = loads(_End, data)
+        if end.run != journal.run:
+            return None
+        journal.expect(end.through, PATH)  # records are durable before they are folded
         snapshot = loads(Snapshot, data)
         history = restore(snapshot)
-        if snapshot.run != journal.run:
-            return None
         known = journal.resume(snapshot.through, snapshot.plan_nonce, snapshot.outcome_nonce)
-    except RecordError:  # torn by a crash, or of another version: the journal has it all
+    except StorageLostError:
+        raise
+    except (RecordError, StorageError):  # torn by a crash, of another version, or a folder: the journal has it all
         return None
     return history if known else None
 
 
-def write(storage: Storage, snapshot: Snapshot) -> None:
-    """Put it where daemons look that start; raises `StorageError` if storage does not answer.
+def write(storage: Storage, snapshot: Snapshot) -> str | None:
+    """Put it where daemons look that start; returns why it could not be written, as a sentence.
 
     One that is too long to be a record is not written: starts then read on from the one before.
     """
@@ -43,4 +56,7 @@ def write(storage: Storage, snapshot: Snapshot) -> None:
         data = dumps(snapshot)
         storage.replace(PATH, data)
     except RecordError:
-        return
+        return None
+    except StorageError as error:
+        return str(error)
+    return None

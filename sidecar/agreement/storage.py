@@ -2,17 +2,20 @@
 
 Called from the daemon's I/O thread only, since any call may hang with the storage. It knows names and bytes, not what
 they mean: records are the business of `journal` and `members`. Another kind of storage (S3 with `If-None-Match: *`, GCS
-with generation 0) is another class with these five methods.
+with generation 0) is another class with these methods.
 """
 
 import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
+from sidecar.confined import Folder, NotRegularError, open_folder, read_from
+from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
@@ -54,9 +57,28 @@ class Storage(Protocol):
         """Return the names in a folder, sorted; none if it does not exist. A hint only: listings lag behind."""
         ...
 
+    def modified(self, folder: str) -> Mapping[str, float]:
+        """Return when the files in a folder were last written, in seconds of the storage's own clock, by name.
+
+        A hint only, as `names`, and to be compared with one another alone. Storage that cannot tell returns nothing.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if nothing stands under the name."""
+        ...
+
+    def sweep(self, folder: str, before: float) -> None:
+        """Remove unfinished writes that were last written before that second of the storage's own clock."""
+        ...
+
 
 class PosixStorage:
-    """A folder on a POSIX filesystem: local, or NFS, Lustre and the like. Folders are made when first written to."""
+    """A folder on a POSIX filesystem: local, or NFS, Lustre and the like. Folders are made when first written to.
+
+    The path of the root is trusted. Others may write below it, so every folder there is opened by its name in the one
+    above, no link is followed, and only regular files are read: whatever else stands under a name is an error at once.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -65,15 +87,15 @@ class PosixStorage:
         """Link an fsynced temporary file to the name; then fsync the folder, so that the name is durable too."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
-        with self._explained("create", path), _folder(self._made(parent)) as folder:
+        with self._explained("create", path), self._folder(parent, make=True) as folder:
             temporary = _write_temporary(folder, data, durable=True)
             try:
                 _link_if_absent(temporary, name, folder)
             finally:
                 # Even if link failed: its reply may be lost, and then the name is there and others act on it.
                 with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
-                _sync_folder(folder)
+                    folder.unlink(temporary)
+                folder.sync()
 
     def read(self, path: str) -> bytes | None:
         """Open the folder, so that an NFS client asks the server about it, then the name in it."""
@@ -81,56 +103,100 @@ class PosixStorage:
         with self._explained("read", path):
             for tries_left in reversed(range(_STALE_TRIES)):
                 try:
-                    with _folder(self.root / parent) as folder:
-                        return _read_all(path, name, folder)
-                except FileNotFoundError:
-                    return None
+                    with self._folder(parent) as folder, folder.open_file(name) as file:
+                        _reject_long(path, os.fstat(file.fileno()).st_size)
+                        data = read_from(file, MAX_RECORD_BYTES)
                 except OSError as error:
                     # On NFS a file that another node replaces between our open and read is stale, not broken.
-                    if error.errno != errno.ESTALE or not tries_left:
-                        raise
+                    match meaning(Entry.RECORD, error, again=not tries_left):
+                        case Meaning.GONE:
+                            return None
+                        case Meaning.RETRY:
+                            continue
+                    raise
+                _reject_long(path, len(data))
+                return data
         raise AssertionError("the last try returns or raises")
 
     def replace(self, path: str, data: bytes) -> None:
         """Rename a temporary file over the name. After a crash of the machine the name may be empty or torn."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
-        with self._explained("write", path), _folder(self._made(parent)) as folder:
+        with self._explained("write", path), self._folder(parent, make=True) as folder:
             temporary = _write_temporary(folder, data, durable=False)
             try:
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                folder.rename(temporary, name)
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
+                    folder.unlink(temporary)
                 raise
 
     def sync(self, folder: str) -> None:
         """Fsync the folder."""
-        path = self.root.joinpath(*self._split(folder)) if folder else self.root
-        with self._explained("sync", folder), contextlib.suppress(FileNotFoundError), _folder(path) as opened:
-            _sync_folder(opened)
+        with self._explained("sync", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
+            opened.sync()
 
     def names(self, folder: str) -> list[str]:
         """List the folder without temporary files."""
-        parent, name = self._split(folder)
+        self._split(folder)
         with self._explained("list", folder):
             try:
-                with _folder(self.root / parent / name) as opened, os.scandir(opened) as entries:
-                    return sorted(entry.name for entry in entries if not entry.name.startswith(TEMPORARY))
+                with self._folder(folder) as opened:
+                    return [name for name in opened.names() if not name.startswith(TEMPORARY)]
             except FileNotFoundError:
                 return []
+
+    def modified(self, folder: str) -> Mapping[str, float]:
+        """Return the mtimes of regular files.
+
+        The machine that holds the storage sets them on each write, on NFS too: clients send none of their own, but for
+        the few that were granted delegated timestamps. `touch`, `cp -p` and the like set whatever they are told.
+        """
+        with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
+            return {name: at for name in opened.names() if (at := _written_at(opened, name)) is not None}
+        return {}
+
+    def remove(self, path: str) -> None:
+        """Unlink the name; a folder stays, and is an error."""
+        parent, name = self._split(path)
+        with (
+            self._explained("remove", path),
+            contextlib.suppress(FileNotFoundError),
+            self._folder(parent) as folder,
+        ):
+            folder.unlink(name)
+
+    def sweep(self, folder: str, before: float) -> None:
+        """Unlink old temporary files; one that cannot be removed stays."""
+        with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
+            for name in opened.names():
+                if name.startswith(TEMPORARY) and (at := _written_at(opened, name)) is not None and at < before:
+                    with contextlib.suppress(OSError):
+                        opened.unlink(name)
 
     def _split(self, path: str) -> tuple[str, str]:
         """Folder and name of a path that stays inside the root; paths come out of records, so they are not trusted."""
         parts = path.split("/")
         if any(part in ("", ".", "..") or part.startswith(TEMPORARY) or "\0" in part for part in parts):
             raise RecordError(f"{path!r} is no path inside {self.root}: expected names with / between them")
-        return str(PurePosixPath(*parts[:-1])), parts[-1]
+        return "/".join(parts[:-1]), parts[-1]
 
-    def _made(self, parent: str) -> Path:
-        folder = self.root / parent
-        _make_folder(folder)
-        return folder
+    @contextlib.contextmanager
+    def _folder(self, path: str, *, make: bool = False) -> Iterator[Folder]:
+        """Open a folder for the names in it: what happens next happens in this folder, even if it is moved meanwhile.
+
+        "" is the root. `make` creates what is missing; each name is durable before anything is created below it.
+        """
+        if path:
+            self._split(path)
+        if make:
+            _make_folder(self.root)
+        with open_folder(self.root) as root:
+            if not path:
+                yield root
+                return
+            with root.folder(path, make=make) as folder:
+                yield folder
 
     @contextlib.contextmanager
     def _explained(self, verb: str, path: str) -> Iterator[None]:
@@ -138,9 +204,19 @@ class PosixStorage:
         try:
             yield
         except OSError as error:
+            target = self.root / path
             reason = os.strerror(error.errno) if error.errno else str(error)
-            remedy = _REMEDIES.get(error.errno or 0, "look at the storage that holds it")
-            raise StorageError(f"cannot {verb} {self.root / path}: {reason}; {remedy}") from error
+            if isinstance(error, NotRegularError):
+                reason, remedy = str(error.strerror), "move it away"
+            elif error.errno in (errno.EACCES, errno.EPERM):
+                may = "read it" if verb in ("read", "list", "sync") else "write there"
+                remedy = f"let the user with id {os.geteuid()}, as whom this daemon runs, {may}"
+            else:
+                remedy = _REMEDIES.get(error.errno or 0, "look at the storage that holds it")
+            at = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
+            if at not in (target, self.root) and target.is_relative_to(at):
+                reason = f"{reason} ({at})"
+            raise StorageError(f"cannot {verb} {target}: {reason}; {remedy}") from error
 
 
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -150,9 +226,8 @@ _REMEDIES: Final = {
     errno.ENOSPC: "free some space there, then this goes on by itself",
     errno.EDQUOT: "free some of the quota or raise it, then this goes on by itself",
     errno.EROFS: "remount it writable, or name another state_dir (under systemd: add it to ReadWritePaths of the unit)",
-    errno.EACCES: f"let the user with id {os.getuid()}, as whom this daemon runs, write there",
-    errno.EPERM: f"let the user with id {os.getuid()}, as whom this daemon runs, write there",
     errno.ENOTDIR: "a file stands where a folder is expected: move it away",
+    errno.ELOOP: "no link inside the state directory is followed: move it away (state_dir itself may be behind a link)",
     errno.EISDIR: "a folder stands where a file is expected: move it away",
     errno.ESTALE: "the mount has lost its server's files: mount it again",
     errno.EOPNOTSUPP: "the filesystem has no hard links, which agreement needs: let state_dir lie on one that has",
@@ -164,43 +239,34 @@ def _reject_long(path: str, length: int) -> None:
         raise RecordError(f"{path} is longer than the {MAX_RECORD_BYTES} bytes that a record may have")
 
 
-@contextlib.contextmanager
-def _folder(path: Path) -> Iterator[int]:
-    """Open a folder for the names in it: what happens next happens in this folder, even if it is moved meanwhile."""
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def _written_at(folder: Folder, name: str) -> float | None:
+    """When a file was last written; None if that is not known, or it is no regular file."""
     try:
-        yield opened
-    finally:
-        os.close(opened)
+        found = folder.stat(name)
+    except OSError:
+        return None
+    return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
 
-def _read_all(path: str, name: str, folder: int) -> bytes:
-    with os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
-        data = file.read(MAX_RECORD_BYTES + 1)
-    _reject_long(path, len(data))
-    return data
-
-
-def _write_temporary(folder: int, data: bytes, *, durable: bool) -> str:
+def _write_temporary(folder: Folder, data: bytes, *, durable: bool) -> str:
     """Write a temporary file into the folder and return its name; it is gone again if that failed."""
     name = f"{TEMPORARY}{secrets.token_hex(8)}"
-    opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
     try:
-        with os.fdopen(opened, "wb") as file:
+        with folder.create_file(name) as file:
             file.write(data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=folder)
+            folder.unlink(name)
         raise
     return name
 
 
-def _link_if_absent(temporary: str, name: str, folder: int) -> None:
+def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:
     try:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        folder.link(temporary, name)
     except FileExistsError:
         pass
     except OSError as error:
@@ -217,15 +283,5 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
-    with _folder(folder.parent) as parent:
-        _sync_folder(parent)
-
-
-def _sync_folder(folder: int) -> None:
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        # Some network filesystems cannot, and need not: their servers answer when a name is durable.
-        # On a read-only mount, where people look at a run, nothing is left to be written.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
-            raise
+    with open_folder(folder.parent) as parent:
+        parent.sync()

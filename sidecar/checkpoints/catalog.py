@@ -7,50 +7,30 @@ which checkpoint is wanted is not.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.discovery import Discovery
-from sidecar.checkpoints.files import File, contents, sampled_digest
 from sidecar.checkpoints.folder import Folder
-from sidecar.checkpoints.formats import FORMATS, Candidate, Format, Inspection, family
+from sidecar.checkpoints.formats import FORMATS, family
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
-from sidecar.checkpoints.found import Found, Look, written_at
+from sidecar.checkpoints.found import Found, Look
 from sidecar.checkpoints.held import Held
+from sidecar.checkpoints.judging import FamilyReading, Judge, Judged
 from sidecar.checkpoints.marker import Marker
-from sidecar.checkpoints.single import STEP_PATTERN, as_checkpoint, step_in
+from sidecar.checkpoints.presence import Answer, Presence, ask
+from sidecar.checkpoints.single import STEP_PATTERN
 from sidecar.clock import Clock
-from sidecar.errors import CheckpointError, CorruptError, StorageError, VanishedError
+from sidecar.errors import CheckpointError, StorageError
 from sidecar.records import Key, Settlement
-
-_OLD_SECONDS: Final = 3600.0  # far more than the clocks of machines differ, which share a storage
 
 _PINS: Final = "/pins"  # among families, of which none is named with a slash
 _MAKING: Final = "/making"  # likewise
 _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
-
-
-@dataclass(slots=True)
-class _Judged:
-    """What is remembered about one candidate between looks; of what was found its verdict is not kept."""
-
-    format: Format
-    name: str
-    files: tuple[File, ...]
-    unchanged_since: float
-    inspected_at: float
-    verdict: Inspection | CheckpointError | None
-    accepted: bool = False
-    told: bool = False
-    found: Found | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more happens to it while its files stay as they are."""
-        return self.told or self.found is not None
 
 
 class Catalog:
@@ -67,6 +47,7 @@ class Catalog:
         complete_marker: a file without which nothing counts as complete; see `marker`.
         formats: which formats to look for; empty: all.
         clock: time.
+        calls: makes calls that may hang, by the name of what they read.
         looked: called after each checkpoint and each pin that a look was about, since looks may take long.
     """
 
@@ -83,21 +64,32 @@ class Catalog:
         complete_marker: str | None = None,
         formats: Collection[str] = (),
         clock: Clock,
+        calls: Calls = call_directly,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
-        self._settle_seconds = settle_seconds
-        self._corrupt_after_seconds = corrupt_after_seconds
-        self._step_key = step_key
-        self._step_pattern = re.compile(step_pattern)
+        self._pins = pins.absolute()
         self._marker = None if complete_marker is None else Marker(complete_marker)
-        self._formats = [format_ for name, format_ in FORMATS.items() if not formats or name in formats]
+        self._judge = Judge(
+            self._root,
+            settle_seconds,
+            corrupt_after_seconds,
+            step_key,
+            re.compile(step_pattern),
+            self._marker,
+            [format_ for name, format_ in FORMATS.items() if not formats or name in formats],
+            clock,
+        )
         self._clock = clock
+        self._calls = calls
+        self._late: set[str] = set()  # families whose reading did not come to an end in the last look
+        self._stuck: dict[str, str] = {}  # families of which comparing did not come to an end, by the call
+        self._comparisons = 0
         self._looked = looked
         self._folder = Folder(self._root, self._family, full_sweep_seconds=full_sweep_seconds, clock=clock)
         self._state = StateFile(self._root)
         self._dirty: set[str] = set()  # families to look at: some are left if storage failed meanwhile
-        self._judged: dict[str, tuple[_Judged, ...]] = {}  # by family, also if there is nothing to judge in it
+        self._judged: dict[str, tuple[Judged, ...]] = {}  # by family, also if there is nothing to judge in it
         # Families in which time alone may change something: when at the latest, and until when each sweep looks.
         self._open: dict[str, tuple[float, float]] = {}
         self._lying: dict[Key, Found] = {}
@@ -105,13 +97,15 @@ class Catalog:
             pins,
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
-            step_pattern=self._step_pattern,
+            step_pattern=self._judge.step_pattern,
+            calls=calls,
             looked=looked,
         )
         self._affected: set[Key] = set()
         self._found: dict[Key, Found] = {}
         self._in_order: tuple[Found, ...] = ()
         self._untold: list[Settlement] = []
+        self._unknown: dict[str, Mapping[str, str]] = {}  # by family: checkpoints that cannot be read now, and why
         self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by family or pin
         self._waiting: tuple[tuple[str, str], ...] | None = ()
         self._discovery = Discovery()
@@ -156,7 +150,16 @@ class Catalog:
             news,
             self._discovery.order,
             making=making,
+            unknown=self._all_unknown(),
+            unclaimed=held.unclaimed,
         )
+
+    def ask(self, found: Found) -> Answer:
+        """Ask whether the files of a checkpoint are there, by their names."""
+        try:
+            return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask(found, self._root, self._pins))
+        except HangingError as error:
+            return Answer(Presence.UNKNOWN, str(error.strerror))
 
     # -- the checkpoint directory ----------------------------------------------------------------------------------
 
@@ -171,11 +174,10 @@ class Catalog:
             if now >= due or (sweep and now < until):
                 dirty.add(each)
         if sweep:
-            turn = (each for each in self._folder.to_compare(now) if each not in dirty)
-            dirty |= {each for each in turn if not self._is_as_before(directory, each)}
+            dirty |= self._compare([each for each in self._folder.to_compare(now) if each not in dirty])
         for each in sorted(dirty):
             self._looked()
-            self._look_at(directory, each, now)
+            self._look_at(each, now)
             dirty.discard(each)
 
     def _family(self, name: str) -> str | None:
@@ -183,123 +185,74 @@ class Catalog:
             return marked
         return family(name)
 
-    def _is_as_before(self, directory: int, name: str) -> bool:
-        """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
-        judged = self._judged.get(name)
-        if not judged:
-            return judged is not None and Marker.marked(name) is not None
-        for each in judged:
-            if not each.is_over or (each.told and not each.format.endings):
-                return False  # in a folder there may be more by now
-            for file in each.files:
-                try:
-                    there = os.stat(file.name, dir_fd=directory)
-                except OSError:
-                    return False
-                if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
-                    return False
-        return True
+    def _compare(self, families: Sequence[str]) -> set[str]:
+        """Return the families whose files are not those that were judged; one that hangs is left out from then on."""
+        self._stuck = {call: family for call, family in self._stuck.items() if self._hangs(call)}
+        judged = {each: self._judged.get(each) for each in families if each not in self._stuck.values()}
+        changed, at = set[str](), ""
 
-    def _look_at(self, directory: int, name: str, now: float) -> None:
+        def compare() -> None:
+            nonlocal at
+            with self._folder.open() as directory:
+                for at, before in judged.items():
+                    if not _is_as_before(directory, before, is_marked=Marker.marked(at) is not None):
+                        changed.add(at)
+
+        call = f"/compare {self._comparisons}"
+        try:
+            self._calls(call, compare)
+        except HangingError:
+            self._stuck[call], self._comparisons = at, self._comparisons + 1
+        return set(changed)
+
+    def _hangs(self, call: str) -> bool:
+        try:
+            self._calls(call, lambda: None)
+        except HangingError:
+            return True
+        return False
+
+    def _read(self, name: str, now: float) -> FamilyReading:
+        """Read a family; if that does not come to an end, what was known of it still holds."""
+        before, names, named = self._judged.get(name, ()), self._folder.names(name), self._state.named
+
+        def read() -> FamilyReading:
+            with self._folder.open() as directory:
+                return self._judge.read(directory, name, names, named, before, now)
+
+        try:
+            reading = self._calls(name, read)
+        except HangingError as error:
+            self._late.add(name)
+            return self._judge.unread(name, before, error)
+        if name in self._late:  # what it tells may be old
+            self._late.discard(name)
+            reading.again = True
+        return reading
+
+    def _look_at(self, name: str, now: float) -> None:
         """Judge what there is of one family, and note what that changes."""
-        is_new = name not in self._judged
-        known = {(each.format.name, each.name): each for each in self._judged.get(name, ())}
-        listing = self._folder.listing(directory, name)._replace(named=self._state.named)
-        judged, reasons, again = [], [], False
-        for format_ in self._formats:
-            for candidate in format_.candidates(self._root, listing):
-                if candidate.leaving is not None:
-                    reasons.append((candidate.name, f"{candidate.leaving} is a link out of the directory"))
-                    continue
-                try:
-                    one = self._judge(format_, candidate, known.get((format_.name, candidate.name)), now)
-                    reason = self._report(candidate, one, now)
-                except VanishedError:  # deleted while it was looked at, or on NFS not there yet
-                    again = True
-                    continue
-                except OSError as error:
-                    reasons.append((candidate.name, f"cannot be read: {error.strerror}"))
-                    again = True
-                    continue
-                judged.append(one)
-                if reason is not None:
-                    reasons.append((candidate.name, reason))
-        self._note(name, known.values(), judged)
-        self._note_reasons(name, reasons)
+        is_new, before = name not in self._judged, self._judged.get(name, ())
+        names = self._folder.names(name)
+        reading = self._read(name, now)
+        if reading.listing is not None:
+            self._folder.note(names, reading.listing)
+        self._untold += reading.given_up
+        self._note(name, before, reading.judged)
+        self._note_reasons(name, reading.reasons)
+        self._unknown.pop(name, None)
+        if reading.unknown:
+            self._unknown[name] = reading.unknown
         if name not in self._folder.families():
             self._judged.pop(name, None)
             self._open.pop(name, None)
-        elif again:
+        elif reading.again:
             self._open[name] = now, now
         else:
-            self._note_due(name, judged, now, is_young=is_new and bool(listing.folders))
+            has_folders = reading.listing is not None and bool(reading.listing.folders)
+            self._note_due(name, reading.judged, now, is_young=is_new and has_folders)
 
-    def _judge(self, format_: Format, candidate: Candidate, known: _Judged | None, now: float) -> _Judged:
-        """Inspect a candidate, unless its files are those that were inspected before."""
-        if known is not None and known.files == candidate.files and not self._is_due(known, now):
-            return known
-        verdict: Inspection | CheckpointError
-        try:
-            verdict = format_.inspect(self._root, candidate.name, step_key=self._step_key)
-        except (VanishedError, OSError):
-            raise
-        except CheckpointError as error:
-            verdict = error
-        except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
-            verdict = CorruptError(f"reading it failed, please report it: {type(error).__name__}: {error}")
-        if known is not None and contents(known.files) == contents(candidate.files):
-            # A link was made to it, or undone; or it was repaired, or its last write came within one tick of a clock.
-            return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, told=False, found=None)
-        return _Judged(format_, candidate.name, candidate.files, now, now, verdict)
-
-    def _is_due(self, known: _Judged, now: float) -> bool:
-        """Whether it must be inspected once more before it is accepted, or given up.
-
-        Kernels set the times of files by a clock that ticks every few milliseconds, so what is written in place right
-        after a look may show nowhere: the flag that closes an HDF5 file, say. Old files were not written right then.
-        """
-        if known.is_over or now < min(self._ends(known)):
-            return False
-        if self._clock.wall() - written_at(known.files) > _OLD_SECONDS:
-            return False
-        return known.inspected_at < max(end for end in self._ends(known) if now >= end)
-
-    def _ends(self, judged: _Judged) -> tuple[float, float]:
-        """When it has been unchanged long enough to be accepted, and to be given up."""
-        since = judged.unchanged_since
-        return since + self._settle_seconds, since + self._corrupt_after_seconds
-
-    def _report(self, candidate: Candidate, judged: _Judged, now: float) -> str | None:
-        """Find it, give it up, or say why neither."""
-        if judged.is_over:
-            return None
-        unchanged_seconds = now - judged.unchanged_since
-        if isinstance(judged.verdict, CheckpointError):
-            if unchanged_seconds < self._corrupt_after_seconds:
-                return str(judged.verdict)
-            self._untold.append(self._give_up(judged, judged.verdict))
-            judged.told = True
-            return None
-        assert judged.verdict is not None
-        judged.accepted = judged.accepted or candidate.committed or unchanged_seconds >= self._settle_seconds
-        if not judged.accepted:
-            return f"whole, but no state file says so: waits until unchanged for {self._settle_seconds:g} s"
-        is_folder = not judged.format.endings
-        if self._marker is not None and not self._marker.is_there(self._root, judged.name, is_folder=is_folder):
-            return f"whole, but {self._marker.path(judged.name, is_folder=is_folder)} is not there (complete_marker)"
-        needed = set(judged.verdict.files)
-        files = tuple(file for file in candidate.files if file.name in needed)
-        checkpoint = as_checkpoint(judged.format, judged.name, judged.verdict, self._step_pattern)
-        judged.files = files if files == judged.files else judged.files
-        judged.found, judged.verdict = Found(checkpoint, self._root, written_at(files), now, files), None
-        return None
-
-    def _give_up(self, judged: _Judged, error: CheckpointError) -> Settlement:
-        digest = sampled_digest(self._root, (file.name for file in judged.files))
-        step = step_in(judged.name, judged.format, self._step_pattern)
-        return Settlement(judged.name, digest, step, "corrupt", str(error))
-
-    def _note(self, name: str, before: Iterable[_Judged], judged: list[_Judged]) -> None:
+    def _note(self, name: str, before: Iterable[Judged], judged: list[Judged]) -> None:
         """Remember what was judged, and which findings that adds or takes away."""
         found = {each.found.checkpoint.key: each.found for each in judged if each.found is not None}
         for key in [each.found.checkpoint.key for each in before if each.found is not None]:
@@ -320,18 +273,18 @@ class Catalog:
             else:
                 del self._reasons[name]
 
-    def _note_due(self, name: str, judged: list[_Judged], now: float, *, is_young: bool) -> None:
+    def _note_due(self, name: str, judged: list[Judged], now: float, *, is_young: bool) -> None:
         """When to look at a family again though nobody tells of changes in it."""
         due, until = float("inf"), float("-inf")
         for each in judged:
             if not each.is_over:
-                until = max(until, each.unchanged_since + self._corrupt_after_seconds)
+                until = max(until, each.unchanged_since + self._judge.corrupt_after_seconds)
                 if isinstance(each.verdict, CheckpointError):
-                    due = min([due, *(end for end in self._ends(each) if now < end)])
+                    due = min([due, *(end for end in self._judge.ends(each) if now < end)])
                 elif not each.accepted:
-                    due = min(due, each.unchanged_since + self._settle_seconds)
+                    due = min(due, each.unchanged_since + self._judge.settle_seconds)
         if is_young:
-            until = now + self._corrupt_after_seconds  # the marker of a model comes last, and inside
+            until = now + self._judge.corrupt_after_seconds  # the marker of a model comes last, and inside
         elif not judged and name in self._open:
             until = self._open[name][1]
         if due < float("inf") or now < until:
@@ -345,9 +298,18 @@ class Catalog:
         self._state = StateFile(self._root)
         self._affected |= self._lying.keys()
         self._lying.clear()
+        self._unknown.clear()
         self._dirty |= self._judged.keys()
         for name in [each for each in self._reasons if not each.startswith("/")]:
             self._note_reasons(name, ())
+
+    def _all_unknown(self) -> Mapping[str, str]:
+        """What cannot be read now, and is not read from a pin that can."""
+        if not self._unknown:
+            return self._held.unknown
+        pinned = {found.checkpoint.folder for found in self._held.found.values()}
+        lying = {folder: why for each in self._unknown.values() for folder, why in each.items() if folder not in pinned}
+        return lying | dict(self._held.unknown)
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -379,3 +341,20 @@ class Catalog:
     def _as_discovered(self, item: Found) -> Found:
         _, seen_at = self._discovery.order[item.checkpoint.key]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
+
+
+def _is_as_before(directory: int, judged: Sequence[Judged] | None, *, is_marked: bool) -> bool:
+    """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
+    if not judged:
+        return judged is not None and is_marked
+    for each in judged:
+        if not each.is_over or (each.told and not each.format.endings):
+            return False  # in a folder there may be more by now
+        for file in each.files:
+            try:
+                there = os.stat(file.name, dir_fd=directory)
+            except OSError:
+                return False
+            if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
+                return False
+    return True

@@ -14,6 +14,7 @@ from fnmatch import translate
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CorruptError, VanishedError
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
@@ -82,26 +83,41 @@ def list_files(folder: Path, *, all_names: bool = False) -> Listing:
 
 
 def stat_files(folder: Path, descriptor: int, names: Iterable[str]) -> Listing:
-    """What lies under some names of a folder that was opened; names that are gone are left out."""
+    """What lies under some names of a folder that was opened; names that are gone are left out. Raises OSError."""
     files, escaping, folders = {}, set(), []
     for name in names:
-        link = False
-        try:
-            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if link := stat.S_ISLNK(found.st_mode):
-                if not _is_inside(folder, folder / name):
-                    escaping.add(name)
-                    continue
-                found = os.stat(name, dir_fd=descriptor)
-            if stat.S_ISREG(found.st_mode):
-                files[name] = as_file(name, found)
-            elif stat.S_ISDIR(found.st_mode) and not link and not is_temporary(name, folder=True):
-                folders.append(name)
-        except OSError as error:
-            # Gone since it was listed (ESTALE: on NFS), or a link to nothing. Anything else is the storage's fault.
-            if error.errno not in (errno.ENOENT, errno.ESTALE) and not link:
-                raise
+        found = _stat(folder, descriptor, name)
+        if found is None:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            escaping.add(name)
+        elif stat.S_ISREG(found.st_mode):
+            files[name] = as_file(name, found)
+        elif stat.S_ISDIR(found.st_mode) and not is_temporary(name, folder=True):
+            folders.append(name)
     return Listing(files, frozenset(escaping), tuple(sorted(folders)))
+
+
+def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> os.stat_result | None:
+    """A name, or the file that it links to; the link itself if it leads out of the folder; None if it is not there."""
+    link = False
+    try:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        if link := stat.S_ISLNK(found.st_mode):
+            if not _is_inside(folder, folder / name):
+                return found
+            found = os.stat(name, dir_fd=descriptor)
+            return None if stat.S_ISDIR(found.st_mode) else found
+    except OSError as error:
+        if link and error.errno in (errno.ENOTDIR, errno.ELOOP):
+            return None  # a link to nothing
+        match meaning(Entry.CHECKPOINT, error, again=again):
+            case Meaning.GONE:
+                return None
+            case Meaning.RETRY:
+                return _stat(folder, descriptor, name, again=True)
+        raise
+    return found
 
 
 def as_file(name: str, found: os.stat_result) -> File:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import Listing, is_temporary, stat_files
+from sidecar.checkpoints.files import Listing, is_temporary
 from sidecar.clock import Clock
+from sidecar.entry_errors import Entry, Meaning, meaning
 
 _COARSE_SECONDS: Final = 2.0
 """Two changes within so long may leave the same times: the coarsest that filesystems keep."""
@@ -56,6 +57,7 @@ class Folder:
         self._changed: tuple[Times, float] | None = None  # the directory's times, and when they were seen first
         self._listed: tuple[Times, float, float] | None = None  # the same of the last listing, and how long it took
         self._turn: list[str] = []  # families that are still to be compared in this round
+        self._untold: set[str] = set()  # families that changed: they stay here if listing fails midway
         self._compared_at = float("-inf")
 
     @contextlib.contextmanager
@@ -85,18 +87,20 @@ class Folder:
             self._identity, self._listed, hints = identity, None, None
         if self._changed is None or self._changed[0] != times:
             self._changed = times, now
-        hinted = self._hinted(descriptor, hints or ())
+        self._untold |= self._hinted(descriptor, hints or ())
         if hints is None or (sweep and not self._is_listing_slow(now, is_awaited=bool(hints))):
-            return hinted | self._list(descriptor, times, self._changed[1], now)
-        return hinted
+            self._list(descriptor, times, self._changed[1], now)
+        untold, self._untold = self._untold, set()
+        return untold
 
-    def listing(self, descriptor: int, family: str) -> Listing:
-        """What is there of a family now."""
-        names = self._members.get(family, ())
-        listing = stat_files(self._root, descriptor, names)
+    def names(self, family: str) -> tuple[str, ...]:
+        """The names of a family, as they are known."""
+        return self._members.get(family, ())
+
+    def note(self, names: Collection[str], listing: Listing) -> None:
+        """Remember whether any of a family's names was missing when they were asked for."""
         if len(listing.files) < len(names) and len(listing.escaping) + len(listing.folders) == 0:
             self._listed = None  # what is gone may come back as it was, and only a listing would tell
-        return listing
 
     def families(self) -> Collection[str]:
         """All of them."""
@@ -114,24 +118,24 @@ class Folder:
             left -= len(self._members.get(family, ()))
             yield family
 
-    def _list(self, descriptor: int, times: Times, since: float, now: float) -> set[str]:
-        """List, if that is due; the families of what changed."""
+    def _list(self, descriptor: int, times: Times, since: float, now: float) -> None:
+        """List, if that is due, and note the families of what changed."""
         if self._listed is not None:
             listed, at, _ = self._listed
             if listed == times and at >= since + _COARSE_SECONDS and now < at + self._full_sweep_seconds:
-                return set()
-        begin = self._clock.now()
-        found = self._listed_now(descriptor)
-        self._listed = times, now, self._clock.now() - begin
-        return found
+                return
+        begin, self._listed = self._clock.now(), None
+        if self._listed_now(descriptor):
+            self._listed = times, now, self._clock.now() - begin
 
     def _is_listing_slow(self, now: float, *, is_awaited: bool) -> bool:
         """Whether to list only later; for longer if events told of something, which should not wait for a listing."""
         share = 2 * _LISTING_SHARE if is_awaited else _LISTING_SHARE
         return self._listed is not None and now < self._listed[1] + share * self._listed[2]
 
-    def _listed_now(self, descriptor: int) -> set[str]:
-        found, seen = set[str](), list[str]()
+    def _listed_now(self, descriptor: int) -> bool:
+        """List, and note the families of what changed; returns whether all that is there could be told apart."""
+        seen, is_whole = list[str](), True
         known, family_of = self._inodes, self._family
         with os.scandir(descriptor) as entries:
             for entry in entries:
@@ -140,23 +144,32 @@ class Folder:
                     seen.append(name)
                     continue
                 family = family_of(name)
-                if entry.is_dir(follow_symlinks=False):
-                    family = _folder_family(name)
-                if family is not None:
-                    found |= self._add(name, inode, family)
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        family = _folder_family(name)
+                except OSError:  # some filesystems do not list what is a folder: then it is asked for each name
+                    is_whole = False
                     seen.append(name)
-        if len(seen) < len(known):
+                    continue
+                if family is not None:
+                    self._untold |= self._add(name, inode, family)
+                    seen.append(name)
+        if len(seen) < len(known) or not is_whole:
             for name in known.keys() - set(seen):
-                found |= self._remove(name)
-        return found
+                self._untold |= self._remove(name)
+        return is_whole
 
     def _hinted(self, descriptor: int, names: Iterable[str]) -> set[str]:
         found = set[str]()
         for name in names:
             try:
                 there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            except OSError:
-                found |= self._remove(name)
+            except OSError as error:
+                if meaning(Entry.CHECKPOINT, error, again=True) is Meaning.GONE:
+                    found |= self._remove(name)
+                else:  # it cannot be asked for now: whoever looks at its family says why
+                    self._listed = None
+                    found |= {each for each in (name, self._family(name)) if each is not None and each in self._members}
                 continue
             family = _folder_family(name) if stat.S_ISDIR(there.st_mode) else self._family(name)
             if family is not None:

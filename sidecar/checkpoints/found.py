@@ -41,6 +41,11 @@ class Look:
     `copied` are gone, but some node is copying them still: they may yet be pinned. `making`: of what is pinned by some
     node, and was never seen here, the first 12 digits of the digests.
 
+    `unknown`: folder names of checkpoints (`Checkpoint.folder`) that this node cannot read now, and why; those that it
+    found before are in `by_key` as they were known. `unclaimed`: folder names of pins of which this node never knew
+    more than the name. `failed`: folder names of those that could not be pinned or let go, and why; that is tried
+    again.
+
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
     objects of the look before. `news` are the keys of what came, went or changed since `by_key` was `before`, and
     `order` sorts keys by discovery: who wants the one that is new need not go through tens of thousands.
@@ -58,6 +63,9 @@ class Look:
     order: Mapping[Key, tuple[float, float]] = field(default_factory=dict, compare=False)
     copied: frozenset[Key] = frozenset()
     making: frozenset[str] = frozenset()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    unclaimed: frozenset[str] = frozenset()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):
@@ -83,6 +91,7 @@ class Look:
         if not changes:
             return self
         by_key, pinned = dict(self.by_key), dict(self.pinned)
+        come = [key for key, found in changes.items() if found is not None and key not in by_key]
         for key, found in changes.items():
             if found is None:
                 by_key.pop(key, None)
@@ -92,6 +101,8 @@ class Look:
                 pinned.pop(key, None)
             else:
                 pinned[key] = found
+        if come:
+            by_key = {key: by_key[key] for key in sorted(by_key, key=self.order.__getitem__)}
         there, news = tuple(by_key.values()), frozenset(changes)
         return replace(self, found=there, by_key=by_key, pinned=pinned, before=self.by_key, news=news)
 

@@ -1,29 +1,22 @@
-"""The pins of a run, as one daemon reads them: which checkpoints they hold, and which of them hold nothing any more.
+"""The pins of a run, as one daemon knows them: which checkpoints they hold, and which of them hold nothing any more.
 
-Read again only where they changed; it blocks for as long as the storage does.
+Read again only where they changed; it blocks for as long as the storage does. An error about one pin stays with it:
+what was known of the pin is still so, and the reason is told.
 """
 
-import os
+import errno
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
-from sidecar.checkpoints.files import File, list_files, read_file
-from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.found import BrokenPin, Found, written_at
-from sidecar.checkpoints.single import as_checkpoint
-from sidecar.errors import CheckpointError, IncompleteError, RecordError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Key, loads
-
-PIN_RECORD: Final = ".checkpoint.json"
-"""What a pin holds, in its own words: still known when its content cannot be read any more."""
-
-_MAX_RECORD_BYTES: Final = 64 * 1024
-_MAKING: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")  # as `pin` names them
-
-_Signature = tuple[int, int, int]
+from sidecar.bounded_calls import Calls, HangingError, call_directly
+from sidecar.checkpoints.found import BrokenPin, Found
+from sidecar.checkpoints.pin_names import being_made, is_pin
+from sidecar.checkpoints.pin_reading import Known, PinReader, PinReading, PinState
+from sidecar.confined import Folder, open_folder
+from sidecar.errors import StorageError
+from sidecar.records import Key
 
 
 class Held:
@@ -31,8 +24,9 @@ class Held:
 
     Args:
         pins: the folder.
-        corrupt_after_seconds: how long a pin must be unreadable before that is certain.
+        corrupt_after_seconds: how long a pin must be broken before that is certain.
         step_key, step_pattern: as the catalog's.
+        calls: makes calls that may hang.
         looked: called after each pin, since a look may take long.
     """
 
@@ -43,47 +37,76 @@ class Held:
         corrupt_after_seconds: float,
         step_key: str | None,
         step_pattern: re.Pattern[str],
+        calls: Calls = call_directly,
         looked: Callable[[], None],
     ) -> None:
         self._pins = pins.absolute()
         self._corrupt_after_seconds = corrupt_after_seconds
-        self._step_key = step_key
-        self._step_pattern = step_pattern
+        self._reader = PinReader(step_key, step_pattern)
+        self._calls = calls
         self._looked = looked
-        self._known: dict[str, tuple[_Signature, Found]] = {}
-        self._unreadable: dict[str, tuple[str, float]] = {}  # why, and since when
+        self._known: dict[str, Known] = {}
+        self._broken: dict[str, tuple[str, float]] = {}  # why, and since when
         self.found: Mapping[Key, Found] = {}  # the same object as long as the same pins are there
         self.broken: tuple[BrokenPin, ...] = ()
-        self.reasons: tuple[tuple[str, str], ...] = ()  # of folders that cannot be read, why
+        self.unknown: Mapping[str, str] = {}  # folders that this node cannot judge now, and why
+        self.unclaimed: frozenset[str] = frozenset()  # those of which only the name says what they should hold
+        self.reasons: tuple[tuple[str, str], ...] = ()  # of folders that hold nothing usable, why
         self.making: frozenset[str] = frozenset()  # the first 12 digits of digests of which some node makes a pin
 
     def look(self, now: float) -> set[Key]:
         """Look once; returns which checkpoints came, went or changed. Raises `StorageError` if nothing can be read."""
-        folders = self._folders()
-        known, self._known = self._known, {}
-        unreadable, self._unreadable = self._unreadable, {}
-        broken = []
-        for entry in folders:
-            self._looked()
-            name, folder = entry.name, self._pins / entry.name
-            try:
-                stat = entry.stat(follow_symlinks=False)
-                signature = stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
-                before, found = known.get(name, (None, None))
-                if found is None or before != signature:
-                    found = self._read(folder, now)
+        with ExitStack() as stack:
+            pins = self._open(stack)
+            names = self._names(pins)
+            self.making = frozenset(digest for name in names if (digest := being_made(name)) is not None)
+            # What was there and is not listed is asked for by name: a listing that misses it is not evidence.
+            asked = {*filter(is_pin, names), *self._known, *self._broken, *self.unknown}
+            gone = PinReading(PinState.GONE)
+            readings = {}
+            for name in sorted(asked):
+                self._looked()
+                readings[name] = gone if pins is None else self._read(name, now)
+        return self._take(readings, now)
+
+    def _read(self, name: str, now: float) -> PinReading:
+        """Read one pin; one whose reading does not come to an end is unknown."""
+        known = self._known.get(name)
+
+        def read() -> PinReading:
+            with ExitStack() as stack:
+                pins = self._open(stack)
+                return PinReading(PinState.GONE) if pins is None else self._reader.read(pins, name, known, now)
+
+        try:
+            return self._calls(f"/pin {name}", read)
+        except HangingError as error:
+            return PinReading(PinState.UNKNOWN, why=str(error.strerror))
+
+    def _take(self, readings: Mapping[str, PinReading], now: float) -> set[Key]:
+        """Remember what reading the pins brought; returns which checkpoints came, went or changed."""
+        known, was_broken = self._known, self._broken
+        self._known, self._broken = {}, {}
+        unknown, broken, unclaimed = {}, [], set()
+        for name, (state, signature, found, why) in readings.items():
+            if state is PinState.WHOLE and signature is not None and found is not None:
                 self._known[name] = signature, found
-            except (FileNotFoundError, VanishedError):
-                continue  # unpinned meanwhile
-            except OSError as error:
-                self._unreadable[name] = f"unusable pin: {error}", now
-            except CheckpointError as error:
-                _, since = unreadable.get(name, ("", now))
-                self._unreadable[name] = f"unusable pin: {error}", since
-                if (meant := self._read_record(folder, now)) is not None:
-                    broken.append(BrokenPin(meant, str(error), now - since >= self._corrupt_after_seconds))
-        self.broken = tuple(broken)
-        self.reasons = tuple((name, why) for name, (why, _) in self._unreadable.items())
+            elif state in (PinState.UNKNOWN, PinState.NEWER):
+                unknown[name] = why
+                if name in known:
+                    self._known[name] = known[name]
+                elif state is PinState.UNKNOWN:
+                    unclaimed.add(name)
+            elif state is PinState.BROKEN:
+                _, since = was_broken.get(name, ("", now))
+                self._broken[name] = why, since
+                if found is None:
+                    unclaimed.add(name)
+                else:
+                    broken.append(BrokenPin(found, why, now - since >= self._corrupt_after_seconds))
+        self.broken, self.unknown, self.unclaimed = tuple(broken), unknown, frozenset(unclaimed)
+        whys = {name: why for name, (why, _) in self._broken.items()} | unknown
+        self.reasons = tuple((name, f"unusable pin: {why}") for name, why in whys.items())
         return self._note({found.checkpoint.key: found for _, found in self._known.values()})
 
     def _note(self, found: Mapping[Key, Found]) -> set[Key]:
@@ -92,42 +115,23 @@ class Held:
         self.found = found if changed else before
         return changed
 
-    def _folders(self) -> list["os.DirEntry[str]"]:
+    def _open(self, stack: ExitStack) -> Folder | None:
+        """Open the folder of pins, never through a link in its place; None if there is none."""
         try:
-            with os.scandir(self._pins) as entries:
-                folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            state = stack.enter_context(open_folder(self._pins.parent))
+            return stack.enter_context(state.folder(self._pins.name))
         except FileNotFoundError:
-            folders = []
-        except OSError as error:
-            raise StorageError(f"cannot read the pins in {self._pins}: {error.strerror}") from error
-        self.making = frozenset(digest for entry in folders if (digest := being_made(entry.name)) is not None)
-        return [entry for entry in folders if entry.name[0] != "."]
-
-    def _read(self, folder: Path, now: float) -> Found:
-        """What a pin holds; its name is a promise about its content, and the content is believed."""
-        listing = list_files(folder)
-        for format_ in FORMATS.values():
-            for candidate in format_.candidates(folder, listing):
-                inspection = format_.inspect(folder, candidate.name, step_key=self._step_key)
-                checkpoint = as_checkpoint(format_, candidate.name, inspection, self._step_pattern)
-                if checkpoint.folder == folder.name:
-                    return self._found(checkpoint, folder, candidate.files, now)
-        raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
-
-    def _read_record(self, folder: Path, now: float) -> Found | None:
-        """What a pin should hold, as its maker noted; None if that cannot be read either."""
-        try:
-            meant = loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES))
-        except (CheckpointError, RecordError, OSError):
             return None
-        return self._found(meant, folder, (), now) if meant.folder == folder.name else None
+        except OSError as error:
+            raise self._unreadable(error) from error
 
-    def _found(self, checkpoint: Checkpoint, folder: Path, files: tuple[File, ...], now: float) -> Found:
-        checkpoint = replace(checkpoint, pin=f"{self._pins.name}/{folder.name}")
-        return Found(checkpoint, folder, written_at(files), now, files)
+    def _names(self, pins: Folder | None) -> list[str]:
+        try:
+            return [] if pins is None else pins.names()
+        except OSError as error:
+            raise self._unreadable(error) from error
 
-
-def being_made(name: str) -> str | None:
-    """The first 12 digits of the digest of what a folder is to hold; None if it is no pin in the making."""
-    match = _MAKING.match(name)
-    return match[1] if match else None
+    def _unreadable(self, error: OSError) -> StorageError:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return StorageError(f"{self._pins} is a link or a file, where the folder of pins is expected: move it away")
+        return StorageError(f"cannot read the pins in {self._pins}: {error.strerror}")

@@ -13,6 +13,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Final
 
+from sidecar.addresses import own_addresses, public
+from sidecar.agreement import snapshots
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.place import Place
+from sidecar.agreement.run import find_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.watch import Watch
@@ -22,7 +27,7 @@ from sidecar.commands.neighbours import Here, group, visibility, watch
 from sidecar.commands.patience import HeardStorage, Patience
 from sidecar.commands.pulses import Pulses
 from sidecar.config import Settings
-from sidecar.errors import SettingsError, SidecarError
+from sidecar.errors import SettingsError, SidecarError, StateUnavailableError
 from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready
 from sidecar.group.process import Event, Exited, Post
@@ -48,7 +53,8 @@ def findings(
     """Try everything, one by one; the slow ones last."""
     role = yield from _role(settings, environ)
     yield from _checkpoints(settings, catalog, patience)
-    yield from _storage(settings, patience)
+    if (yield from _journal(settings, patience)):
+        yield from _storage(settings, patience)
     yield from _http(settings)
     pulses = yield from _nodes(settings, environ, patience)
     if role is not None and role.role == "chief":
@@ -73,9 +79,19 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
     text = f"{decision.role} ({decision.source})"
     yield Finding("role", ok=True, text=f"{text}; {decision.warning}: {decision.remedy}" if decision.warning else text)
-    if decision.role == "worker" and (address := public_address(host)) is not None:
-        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
+    if decision.role == "worker":
+        yield from _network(host)
     return decision
+
+
+def _network(host: str) -> Iterator[Finding]:
+    """Who could reach the ports of worker processes: they are open on every address of this machine."""
+    if (address := public_address(host)) is not None:
+        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
+    elif others := public(own_addresses()):
+        # No failure: a firewall in front of them cannot be seen from here.
+        text = f"this machine also has a public address ({', '.join(others)}): {EVAL_PORTS_REMEDY}"
+        yield Finding("network", ok=True, text=text)
 
 
 def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> Iterator[Finding]:
@@ -110,6 +126,34 @@ def _how_seen(settings: Settings) -> str:
     return f"new ones{where} are seen by {how}"
 
 
+def _journal(settings: Settings, patience: Patience) -> Generator[Finding, None, bool]:
+    """Read what a daemon reads at its start; returns whether anything may be written there.
+
+    Nothing may be where the state is away: that would be written below its mount point.
+    """
+    try:
+        text = patience.ask(lambda: _read_journal(settings, patience))
+    except SidecarError as error:
+        yield Finding("journal", ok=False, text=str(error))
+        return not isinstance(error, StateUnavailableError)
+    yield Finding("journal", ok=True, text=text)
+    return True
+
+
+def _read_journal(settings: Settings, patience: Patience) -> str:
+    storage = HeardStorage(PosixStorage(settings.run_dir), patience.heard)
+    place, run = Place(settings.checkpoint_dir, settings.run_dir), find_run(storage)
+    if run is None:
+        place.check_beginning()
+        return f"{settings.run_dir} holds no run yet: the first daemon begins one"
+    place.check(run)
+    journal = Journal(storage, run.run)
+    snapshots.resume(storage, journal)
+    for _ in journal.read_to_end():
+        pass
+    return f"run {run.run} has {journal.through} plans, and no record is missing behind the newest snapshot"
+
+
 def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
     """The one primitive that agreement rests on, tried on a name that is removed again; and what it lies on."""
     inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
@@ -140,7 +184,7 @@ def _created_twice(settings: Settings) -> bytes | None:
         storage.create(name, b"second")
         return storage.read(name)
     finally:
-        (settings.run_dir / name).unlink(missing_ok=True)
+        storage.remove(name)
 
 
 def _nodes(

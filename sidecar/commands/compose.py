@@ -1,10 +1,8 @@
 """From settings to running parts: what the commands put together. Imported by the command line alone."""
 
-import os
 import queue
 import secrets
 import signal
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +12,10 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from sidecar.agreement.journal import FOLDERS as JOURNAL_FOLDERS
+from sidecar.addresses import own_addresses, public
+from sidecar.agreement.dormant import DORMANT_SECONDS
+from sidecar.agreement.place import Place
+from sidecar.agreement.run import JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import is_there
@@ -35,8 +36,9 @@ from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
-from sidecar.errors import SettingsError
+from sidecar.errors import RunReplacedError, SettingsError
 from sidecar.group.devices import check_idle, visible
+from sidecar.group.logs import usable_log_folder
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
 from sidecar.group.ports import Ports
@@ -65,7 +67,7 @@ _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP
 
 
 def serve(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Run a daemon until it ends; returns its exit code.
+    """Run a daemon until it ends; returns its exit code. Where its run is replaced, another daemon follows it.
 
     /healthz is served before anything else is done, so that a slow disk is not mistaken for a dead daemon.
     """
@@ -81,34 +83,81 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     shown = Shown({})
     registry = CollectorRegistry()
     exporter = Exporter(registry)
-    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    clock = SystemClock()
-    daemon = make_daemon(
-        settings, environ, node, decision, inbox, clock, Log(log), Showing(shown, exporter, Notifier(environ))
-    )
-    shown.status = status_json(daemon.status(), daemon.world.history)  # there is none without all of its fields
+    clock, showing = SystemClock(), Showing(shown, exporter, Notifier(environ))
+
+    def begin() -> _Life:
+        inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        daemon = make_daemon(settings, environ, node, decision, inbox, clock, Log(log), showing)
+        return _Life(daemon, inbox)
+
+    life = begin()
+    shown.status = status_json(life.daemon.status(), life.daemon.world.history)  # there is none without its fields
     server = Server(
         settings.http_host,
         settings.http_port,
+        names=(*settings.http_hosts, *([] if settings.host is None else [settings.host])),
         registry=registry,
-        health=daemon.healthy,
+        health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - another daemon may live by then
         ready=lambda: shown.unready,
         status=lambda: shown.status,
     )
     server.start()
     _announce(log, settings, decision, server.url)
-    if decision.role == "worker" and (address := public_address(advertised_host(settings, environ), resolve=False)):
-        log.warning("eval_ports_public", host=address, ports=settings.port_range, remedy=EVAL_PORTS_REMEDY)
+    if decision.role == "worker":
+        _warn_of_public_ports(log, settings, advertised_host(settings, environ))
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda number, _: inbox.put(Terminate(signal.Signals(number).name)))
-    courier = daemon.courier
-    assert isinstance(courier, Courier)
-    courier.start()
+        signal.signal(each, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
     try:
-        return daemon.run(inbox)
+        while True:
+            try:
+                return life.run()
+            except RunReplacedError as error:
+                log.warning("run_begun_anew", reason=str(error))
+                life.end_workers(clock, settings.lease_seconds)
+                before, life = life, begin()
+                before.hand_over(life)
     finally:
-        courier.close(_CLOSE_SECONDS)
         server.close()
+
+
+@dataclass(slots=True)
+class _Life:
+    """A daemon and what is told to it: one run's. Nothing of it is left for the daemon of the next run."""
+
+    daemon: Daemon
+    inbox: "queue.SimpleQueue[Message]"
+
+    def run(self) -> int:
+        """Run the daemon and its courier; raises what ended it."""
+        courier = self.daemon.courier
+        assert isinstance(courier, Courier)
+        courier.start()
+        try:
+            return self.daemon.run(self.inbox)
+        finally:
+            courier.close(_CLOSE_SECONDS)
+
+    def end_workers(self, clock: Clock, seconds: float) -> None:
+        """Wait until the workers, which are killed, have given back their memory and ports, but not for longer."""
+        end, signals = clock.now() + seconds, []
+        workers = self.daemon.crew.workers if self.daemon.crew is not None else None
+        while workers is not None and any(workers.all()) and (left := end - clock.now()) > 0:
+            try:
+                message = self.inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(message, tuple):
+                workers.observe(*message, clock.now())
+            elif isinstance(message, Terminate):
+                signals.append(message)
+        for each in signals:
+            self.inbox.put(each)
+
+    def hand_over(self, successor: "_Life") -> None:
+        """Give the signals that came meanwhile to the next daemon, once new ones arrive there."""
+        while not self.inbox.empty():
+            if isinstance(message := self.inbox.get_nowait(), Terminate):
+                successor.inbox.put(message)
 
 
 def make_daemon(
@@ -138,9 +187,18 @@ def make_daemon(
         settings.visibility_seconds,
         Turns(settings.proposal_patience_seconds),
     )
-    courier = Courier(PosixStorage(settings.run_dir), keeper, clock, inbox.put)
+    courier = Courier(
+        PosixStorage(settings.run_dir),
+        keeper,
+        clock,
+        inbox.put,
+        dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
+        place=Place(settings.checkpoint_dir, settings.run_dir, settings.lease_seconds, clock),
+        visibility_seconds=settings.visibility_seconds,
+    )
     rules = make_rules(settings)
-    world = World(identity, settings.lease_seconds, Sightings(rules.selection, settings.start == "new"))
+    sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
+    world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
     return Daemon(
         world,
         rules,
@@ -192,10 +250,13 @@ def make_catalog(
     )
 
 
-def make_workers(settings: Settings, environ: Mapping[str, str], name: str, post: Post) -> Workers:
-    """This node's worker processes; none is started yet."""
-    logs = settings.worker_logs
-    _make_private(logs)
+def make_workers(
+    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
+) -> Workers:
+    """This node's worker processes; none is started yet. `warn` is called if their logs go to another folder."""
+    logs, moved = usable_log_folder(settings.worker_logs)
+    if moved is not None:
+        warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)
     check_idle(devices, share=settings.share_gpu)
     return Workers(
@@ -305,9 +366,25 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
 
 
+def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
+    """Workers' ports are open on every address of the machine, not on the advertised one alone."""
+    advertised = public_address(host, resolve=False)
+    addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))
+    if addresses:
+        log.warning(
+            "eval_ports_public",
+            host=host,
+            addresses=", ".join(addresses),
+            ports=settings.port_range,
+            remedy=EVAL_PORTS_REMEDY,
+        )
+
+
 def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
     return Crew(
-        make_workers(settings, environ, identity.workers, post),
+        make_workers(
+            settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
+        ),
         make_join(settings),
         settings.backoff_first_seconds,
         settings.backoff_last_seconds,
@@ -348,11 +425,3 @@ def make_rules(settings: Settings) -> Rules:
         stop_idle=settings.stop_idle_seconds,
         wait=settings.wait,
     )
-
-
-def _make_private(folder: Path) -> None:
-    """A folder below the shared temporary one: nobody else may have made it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    below = Path(tempfile.gettempdir(), f"sidecar-{os.getuid()}")
-    if folder.is_relative_to(below) and below.stat(follow_symlinks=False).st_uid != os.getuid():
-        raise SettingsError(f"{below} belongs to another user: name another folder for logs with worker_logs")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.agreement.journal import read_run
 from sidecar.agreement.members import Members
+from sidecar.agreement.run import read_run
 from sidecar.agreement.storage import Storage
 from sidecar.clock import Clock
 from sidecar.commands.finding import Finding
 from sidecar.commands.pulses import Pulse, Pulses
+from sidecar.eligibility import largest_alike
 from sidecar.records import Heartbeat
 
 LOOK_BEATS: Final = 4.25  # four beats are three gaps, whatever the moment of the first look
@@ -104,11 +105,12 @@ def group(pulses: Pulses, here: Here) -> Iterator[Finding]:
         and pulse.heartbeat.role == "worker"
         and pulse.heartbeat.state == "ready"
     ]
-    alike = [each for each in others if _kind(each) == (here.version, here.task)]
+    same = [each for each in others if _kind(each) == (here.version, here.task)]
+    alike = largest_alike(same)  # this node's own profile is known once a worker of it has joined a group
     for each in others:
         if each not in alike and (why := _difference(each, here)):
             yield Finding("group", ok=True, text=f"{each.node} {why}: it would not be in the same group")
-    rivals = Counter(_kind(each) for each in others if each not in alike and each.task is not None)
+    rivals = Counter(_kind(each) for each in others if each not in same and each.task is not None)
     if rivals and max(rivals.values()) > len(alike) + 1:
         text = (
             f"this node would not take part: {max(rivals.values())} nodes agree on another version or task, "
@@ -136,6 +138,8 @@ def _kind(each: Heartbeat) -> tuple[str, str | None]:
 def _difference(each: Heartbeat, here: Here) -> str | None:
     if each.task is None:
         return "has not tried its task yet"
+    if _kind(each) == (here.version, here.task):
+        return f"computes with other versions, devices or settings than most (numeric profile {each.profile})"
     if each.version != here.version:
         return f"runs version {each.version}, this node {here.version}"
     return f"runs other code of the task ({each.task[:_DIGEST_LETTERS]}, here {(here.task or '')[:_DIGEST_LETTERS]})"

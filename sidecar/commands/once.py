@@ -3,14 +3,15 @@
 The same worker processes and the same messages as the daemon's, held to the same bounds.
 """
 
+import contextlib
 import queue
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from sidecar.clock import Clock, SystemClock
+from sidecar.confined import open_folder
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
@@ -35,6 +36,7 @@ class Once:
     save_to: Path  # worker-R-of-N is added for every rank
     plan_cap_seconds: float
     save_weights: SaveWeights = "all"
+    save_root: Path | None = None  # the part of `save_to` in which links are followed; None: all of it
 
 
 def evaluate_once(
@@ -62,14 +64,33 @@ def evaluate_once(
         for member in members:
             workers.join(replace(join, rank=member.rank), member.worker, now)
             folder = once.save_to / f"worker-{member.rank}-of-{len(members)}"
-            command = Evaluate(1, once.checkpoint, once.path, str(folder), once.save_weights, progress_seconds=0.2)
+            command = Evaluate(
+                1,
+                once.checkpoint,
+                once.path,
+                str(folder),
+                once.save_weights,
+                progress_seconds=0.2,
+                save_root=str(once.save_root or once.save_to),
+            )
             workers.evaluate(command, member.worker, now)
         done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
         return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)
     finally:
         _end(workers, inbox)
-        for unfinished in once.save_to.glob(".worker-*.part"):  # of ranks that were killed
-            shutil.rmtree(unfinished, ignore_errors=True)
+        _remove_unfinished(once)
+
+
+def _remove_unfinished(once: Once) -> None:
+    """Remove what ranks left that were killed."""
+    trusted = once.save_root or once.save_to
+    below = once.save_to.relative_to(trusted).parts
+    with contextlib.suppress(OSError), open_folder(trusted) as root, contextlib.ExitStack() as opened:
+        folder = opened.enter_context(root.folder("/".join(below))) if below else root
+        for name in folder.names():
+            if name.startswith(".worker-") and name.endswith(".part"):
+                with contextlib.suppress(OSError):
+                    folder.remove(name)
 
 
 def result_of(done: list[Done]) -> Result:

@@ -44,6 +44,8 @@ def as_json(run: str, found: Standing) -> dict[str, Any]:
             for each in found.queue
         ],
         "incomplete": [{"name": name, "reason": reason} for name, reason in found.incomplete],
+        "unknown": [{"checkpoint": name, "reason": reason} for name, reason in found.unknown.items()],
+        "left_out": {node: {"reason": each.reason, "why": each.why} for node, each in found.left_out.items()},
         "checkpoint_dir_missing": found.missing,
         "recent": recent(history),
     }
@@ -60,6 +62,7 @@ def _member(found: Standing, pulse: Pulse) -> dict[str, Any]:
         "version": each.version,
         "incarnation": each.incarnation,
         "task": each.task,
+        "profile": each.profile,
         "beat": each.beat,
         "fresh": pulse.fresh(found.lease),
         "changed": pulse.changed,
@@ -119,6 +122,8 @@ def _members(found: Standing) -> "Iterator[RenderableType]":
     if len(found.tasks) > 1:
         told = "; ".join(f"{digest[:_DIGEST_LETTERS]} on {', '.join(nodes)}" for digest, nodes in found.tasks.items())
         yield _text(f"different code of the task, so not one group: {told}", "yellow")
+    for node, left_out in found.left_out.items():
+        yield _text(f"{node} is left out of evaluations: {left_out.why}", "yellow")
 
 
 def _nobody(found: Standing) -> str:
@@ -157,6 +162,10 @@ def _queue(found: Standing) -> "Iterator[RenderableType]":
     yield _text(f"waiting {len(queue)}{': ' if queue else ''}{', '.join(shown)}{more}")
     for name, reason in found.incomplete[:_ROWS_SHOWN]:
         yield _text(f"not complete, or not yet: {name}: {reason}", "dim")
+    for name, reason in list(found.unknown.items())[:_ROWS_SHOWN]:
+        yield _text(f"cannot be read here now: {name}: {reason}", "yellow")
+    if len(found.unknown) > _ROWS_SHOWN:
+        yield _text(f"and {len(found.unknown) - _ROWS_SHOWN} more", "yellow")
     if found.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
     elif not (found.history.count or found.queue or found.incomplete):

@@ -5,7 +5,7 @@ The bound is on silence, not on the whole: a long journal on a slow server is re
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from sidecar.agreement.storage import Storage
@@ -95,6 +95,22 @@ class HeardStorage:
         found = self._storage.names(folder)
         self._heard()
         return found
+
+    def modified(self, folder: str) -> Mapping[str, float]:
+        """As `Storage.modified`."""
+        found = self._storage.modified(folder)
+        self._heard()
+        return found
+
+    def remove(self, path: str) -> None:
+        """As `Storage.remove`."""
+        self._storage.remove(path)
+        self._heard()
+
+    def sweep(self, folder: str, before: float) -> None:
+        """As `Storage.sweep`."""
+        self._storage.sweep(folder, before)
+        self._heard()
 
     def sync(self, folder: str) -> None:
         """As `Storage.sync`."""

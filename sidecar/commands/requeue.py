@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.agreement.journal import Journal, read_run
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.run import read_run
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.found import Look
@@ -41,8 +42,8 @@ class _Reader:
     history: History = field(default_factory=History)
 
     def read_on(self) -> Plan | None:
-        """Read to the end; the open plan."""
-        for record in self.journal.read_new():
+        """Read to the end; the open plan. Raises `StorageLostError` where records before the end are missing."""
+        for record in self.journal.read_to_end():
             self.history.apply(record)
         return self.history.open
 

@@ -6,21 +6,25 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sidecar.agreement import snapshots
-from sidecar.agreement.journal import RUN_PATH, Journal, read_run
+from sidecar.agreement.journal import Journal
 from sidecar.agreement.members import Members, member_path
-from sidecar.agreement.storage import Storage
+from sidecar.agreement.place import Place
+from sidecar.agreement.run import RUN_PATH, find_run, read_run
+from sidecar.agreement.storage import PosixStorage, Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
 from sidecar.commands.pulses import Pulse, Pulses
-from sidecar.errors import SettingsError
+from sidecar.eligibility import LeftOut, left_out
+from sidecar.errors import SettingsError, StateUnavailableError
 from sidecar.history import History
 from sidecar.policy import pending, proposer
-from sidecar.records import Checkpoint
+from sidecar.records import Checkpoint, Heartbeat
 from sidecar.selection import Selection
 
 LOOK_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: who lives has beaten twice by then
@@ -50,6 +54,8 @@ class Standing:
     queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
     incomplete: tuple[tuple[str, str], ...] = ()  # what lies there and is no complete checkpoint, with the reason
     missing: bool = False  # the checkpoint directory does not exist
+    unknown: dict[str, str] = field(default_factory=dict)  # what this node cannot read now, and why
+    min_workers: int = 1
     other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
     lease: float = 10.0  # seconds after which silence means gone
     wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
@@ -60,8 +66,17 @@ class Standing:
     @property
     def proposer(self) -> str | None:
         """The node that proposes and publishes: the first worker that is known to be there."""
+        return proposer(self._ready)
+
+    @property
+    def left_out(self) -> dict[str, LeftOut]:
+        """The nodes that are there and take no part in evaluations, or not in all, and why."""
+        return left_out(self._ready, self.history, None, self.min_workers)
+
+    @property
+    def _ready(self) -> list[Heartbeat]:
         there = [each.heartbeat for each in self.members if each.fresh(self.lease)]
-        return proposer([each for each in there if each.role == "worker" and each.state == "ready"])
+        return [each for each in there if each.role == "worker" and each.state == "ready"]
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -110,11 +125,13 @@ class Onlooker:
         written_at: Callable[[str], float | None] = lambda _: None,
         runs: Callable[[], list[str]] = list,
         selection: Selection = Selection(),  # noqa: B008 - frozen
+        min_workers: int = 1,
     ) -> None:
         self.storage = storage
         self.written_at = written_at
         self.runs = runs
         self.selection = selection
+        self.min_workers = min_workers
         self.catalog = catalog
         self.clock = clock
         self.lease_seconds = lease_seconds
@@ -131,7 +148,7 @@ class Onlooker:
         if not self.look_at_members():
             return Standing(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
         assert self._journal is not None
-        for record in self._journal.read_new():
+        for record in self._journal.read_to_end():
             self._history.apply(record)
         found = [each.checkpoint for each in look.found]
         queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
@@ -145,6 +162,8 @@ class Onlooker:
             queue=queue,
             incomplete=look.waiting,
             missing=look.missing,
+            unknown=dict(look.unknown),
+            min_workers=self.min_workers,
             lease=self.lease_seconds,
             wall=self.clock.wall(),
             written_at={node: seconds for node, seconds in written.items() if seconds is not None},
@@ -184,12 +203,21 @@ def meet(onlooker: Onlooker, seconds: float, pause: Callable[[float], None]) -> 
 
 
 def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
-    """Raise `SettingsError` if there is neither a checkpoint directory nor a run: most likely a typing error."""
+    """Raise `SettingsError` if there is neither a checkpoint directory nor a run, or the run is another directory's.
+
+    Raises `StateUnavailableError` if the run's state is away.
+    """
     if not checkpoint_dir.is_dir() and not run_dir.is_dir():
         raise SettingsError(
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: "
             "name the directory that training saves in with --checkpoint-dir"
         )
+    place, run = Place(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
+    if run is None:
+        place.check_beginning()
+        return
+    with suppress(StateUnavailableError):  # who only looks needs no checkpoint directory
+        place.check(run)
 
 
 def runs_in(state_dir: Path) -> Callable[[], list[str]]:

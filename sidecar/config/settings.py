@@ -97,6 +97,9 @@ class Settings(BaseSettings):
     min_workers: Count = 1  # a result now, from one node, beats waiting for all
     port_range: str = "21000-21999"  # below 32768, where Linux' ephemeral ports start: no outgoing connection takes one
     http: str = "127.0.0.1:19108"  # the numbers say how good a model is: reachable from outside only on request
+    # Names or globs under which it is asked for. Addresses, names without a dot, this machine's own names and those of
+    # private networks need no mention. A page in a browser can let any other name lead here (DNS rebinding).
+    http_hosts: tuple[str, ...] = ()
 
     # Which checkpoints, and when to end.
     queue: Literal["every", "latest"] = "every"  # nothing is lost unless asked for
@@ -268,7 +271,7 @@ class Settings(BaseSettings):
             raise ValueError("write module:attr or path/file.py:attr")
         return value
 
-    @field_validator("chief_nodes", mode="before")
+    @field_validator("chief_nodes", "http_hosts", mode="before")
     @classmethod
     def _comma_separated(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -278,6 +281,13 @@ class Settings(BaseSettings):
     def _no_empty_pattern(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(value):
             raise ValueError("an empty name matches no node: write names or globs such as 'node-0*'")
+        return value
+
+    @field_validator("http_hosts")
+    @classmethod
+    def _host_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if odd := [each for each in value if not re.fullmatch(r"[A-Za-z0-9._*?-]+", each, re.ASCII)]:
+            raise ValueError(f"{odd[0]!r} is no host name: write names or globs without port, such as '*.example.com'")
         return value
 
     @field_validator("host")

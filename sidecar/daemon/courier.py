@@ -4,7 +4,7 @@ So storage that hangs blocks this thread and nothing else. It carries out what i
 with the journal and the members; what lies in folders is the keeper's. Whatever goes wrong is part of the answer.
 """
 
-import contextlib
+import errno
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -13,15 +13,27 @@ from queue import SimpleQueue
 from typing import Final
 
 from sidecar.agreement import snapshots
-from sidecar.agreement.journal import Journal, check_run, open_run
+from sidecar.agreement.dormant import DORMANT_SECONDS
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.leftovers import Leftovers
 from sidecar.agreement.members import Members, Reading
+from sidecar.agreement.names import GracePeriod
+from sidecar.agreement.place import Place
+from sidecar.agreement.run import find_run, open_run, read_run
 from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock
 from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.retention import Tidying
+from sidecar.daemon.retention import Tidied, Tidying
 from sidecar.daemon.wants import Wants
-from sidecar.errors import SidecarError, StorageError, StorageLostError
+from sidecar.errors import (
+    NewerSchemaError,
+    RecordError,
+    RunReplacedError,
+    SidecarError,
+    StateUnavailableError,
+    StorageError,
+)
 from sidecar.history import Closed, History
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
 from sidecar.snapshot import Snapshot
@@ -76,15 +88,23 @@ class Answer:
     history: History | None = None  # of `Open`: what the journal said until a snapshot was taken; its records follow
     entries: tuple[Plan | Outcome, ...] = ()
     more: bool = False  # the journal goes on
+    unread: bool = False  # the journal cannot be read on, as `error` says; the rest of a visit is there
     reading: Reading | None = None
     look: Look | None = None
     given_up: tuple[Settlement, ...] = ()
     pins_bytes: int | None = None
-    saves_bytes: Mapping[str, int] = field(default_factory=dict)  # of the folders that were to be measured
+    tidied: Tidied | None = None  # what came of `Visit.tidying`, once it was tried
+    trouble: tuple[str, ...] = ()  # with views and saves, on which nothing rests, as sentences
     watch_problem: str | None = None
     no_room: Mapping[Key, str] = field(default_factory=dict)  # what could not be pinned, and why
     done: bool = False  # the trainer's marker is there
     error: SidecarError | None = None
+
+
+def _is_full(error: StorageError) -> bool:
+    """Whether it is for want of room that nothing can be written, or as the storage can only be read now."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(slots=True)
@@ -96,12 +116,20 @@ class Courier:
     clock: Clock
     post: Callable[[Answer], None]
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
+    dormant_seconds: float = DORMANT_SECONDS
+    place: Place | None = None  # None: where the state lies is not known, so a run that is gone was deleted
+    visibility_seconds: float = 60.0
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _journal: Journal | None = None
     _members: Members | None = None
+    _leftovers: Leftovers | None = None
+    _grace: GracePeriod = field(init=False)
     _thread: threading.Thread | None = None
     _read: list[Plan | Outcome] = field(default_factory=list)  # not yet part of an answer
     _success: Closed | None = None  # the newest, until its view is there
+
+    def __post_init__(self) -> None:
+        self._grace = GracePeriod(self.visibility_seconds, self.clock)
 
     def start(self) -> None:
         """Begin to carry."""
@@ -155,29 +183,60 @@ class Courier:
         """Join. A state directory inside a checkpoint directory that is not there yet must not create that."""
         if self.keeper.has_no_place():
             return Answer(request)
-        run = open_run(self.storage, self.clock.wall(), new_id=self.new_id)
-        self._journal, self._members = Journal(self.storage, run), Members(self.storage, run)
+        if self.place is not None and find_run(self.storage, self._grace) is None:
+            self.place.check_beginning()
+        seen_as = None if self.place is None else str(self.place.checkpoint_dir)
+        run = open_run(self.storage, self.clock.wall(), checkpoint_dir=seen_as, grace=self._grace, new_id=self.new_id)
+        if self.place is not None and (found := find_run(self.storage, self._grace)) is not None:
+            self.place.join(found)
+        self._journal, self._leftovers = Journal(self.storage, run, self._grace), Leftovers(self.storage)
+        self._members = Members(self.storage, run, dormant_seconds=self.dormant_seconds)
         self.keeper.clean()
         return Answer(request, run=run, history=snapshots.resume(self.storage, self._journal))
 
     def _visit(self, visit: Visit) -> Answer:
-        """Say that this node lives and hear of the others first; whatever fails after that does not hide it."""
+        """Say that this node lives and hear of the others first; whatever fails after that does not hide it.
+
+        That holds for a journal that cannot be read on as well: what is held against deletion must not wait for it.
+        Where a newer release wrote it, nothing is held or let go any more: that release may know better.
+        """
         assert self._journal is not None
         assert self._members is not None
         self._check_place(self._journal.run)
-        self._members.write(visit.heartbeat)
-        more = self._read_on() == _RECORDS_PER_ANSWER
-        self._write_view()
-        if visit.snapshot is not None:
-            snapshots.write(self.storage, visit.snapshot)
-        answer = Answer(visit, more=more, reading=self._members.look(self.clock.now()))
         try:
-            answer = replace(answer, saves_bytes=self.keeper.tidy(visit.tidying))
+            self._members.write(visit.heartbeat)
+        except StorageError as error:
+            if _is_full(error):
+                self._make_room(visit)
+            raise
+        more, unread = False, None
+        try:
+            more = self._read_on() == _RECORDS_PER_ANSWER or not self._journal.reaches_end()
+        except SidecarError as error:
+            unread = error
+        trouble = [self._write_view()]
+        if visit.snapshot is not None:
+            trouble.append(snapshots.write(self.storage, visit.snapshot))
+        reading = self._members.look(now := self.clock.now())
+        answer = Answer(visit, more=more, unread=unread is not None, reading=reading, error=unread)
+        if isinstance(unread, NewerSchemaError):
+            return answer
+        if self._leftovers is not None:
+            self._leftovers.sweep(now, self._members.storage_time(now))
+        tidied = self.keeper.tidy(visit.tidying)
+        trouble += [*tidied.failed.values(), *tidied.unmeasured]
+        answer = replace(answer, tidied=tidied, trouble=tuple(each for each in trouble if each is not None))
+        try:
             return self._look(visit, answer) if visit.look else answer
         except SidecarError as error:
-            return replace(answer, error=error)
+            return replace(answer, error=unread or error)
         except OSError as error:
-            return replace(answer, error=StorageError(f"shared storage failed: {error}"))
+            return replace(answer, error=unread or StorageError(f"shared storage failed: {error}"))
+
+    def _make_room(self, visit: Visit) -> None:
+        """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
+        if self._read_on() == 0 and visit.look:
+            self.keeper.let_go(visit.wants)
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Answer:
         """Create a record and read what stands there now: it may be another's."""
@@ -194,17 +253,21 @@ class Courier:
         return Answer(request)
 
     def _check_place(self, run: str) -> None:
-        """Raise `StorageLostError` if the run is no longer there, but `StorageError` if all of the directory went.
+        """Raise `StateUnavailableError` if the run is not there, `RunReplacedError` if it will not come back.
 
         It may be unmounted for a while; and nothing may be written then, as that would create it.
         """
-        try:
-            check_run(self.storage, run)
-        except StorageLostError:
-            if not self.keeper.has_no_place():
-                raise
+        found = read_run(self.storage, self._grace)
+        if found == run:
+            if self.place is not None:
+                self.place.stands()
+            return
+        if found is None and self.keeper.has_no_place():
             reason = "the checkpoint directory is gone, and this run's state with it: waiting until it is back"
-            raise StorageError(reason) from None
+            raise StateUnavailableError(reason)
+        if self.place is None:
+            raise RunReplacedError(f"the state directory of run {run} was deleted or replaced")
+        raise self.place.lost(run, found)
 
     def _read_on(self) -> int:
         """Read the journal on; returns how many records there were."""
@@ -219,12 +282,18 @@ class Courier:
                 self._success = Closed(plan, record)
         return len(records)
 
-    def _write_view(self) -> None:
-        """See to the view of the newest result: its writer may have died before that. No gauge waits for it."""
+    def _write_view(self) -> str | None:
+        """See to the view of the newest result: its writer may have died before that. No gauge waits for it.
+
+        Returns why that failed: it is only a view, and the next visit tries again.
+        """
         if self._journal is not None and self._success is not None:
-            with contextlib.suppress(StorageError):  # it is only a view: the next visit tries again
+            try:
                 self._journal.write_result(self._success)
-                self._success = None
+            except (RecordError, StorageError) as error:
+                return str(error)
+            self._success = None
+        return None
 
     def _look(self, visit: Visit, answer: Answer) -> Answer:
         """Add what the keeper finds and what it lost on the way."""

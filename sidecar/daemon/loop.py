@@ -22,7 +22,7 @@ from sidecar.daemon.reach import Reach
 from sidecar.daemon.retention import Retention
 from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.world import World
-from sidecar.errors import SidecarError
+from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
 from sidecar.group.messages import Evaluate, Failed
 from sidecar.group.process import Event
 from sidecar.history import Closed, History
@@ -34,6 +34,7 @@ from sidecar.status import Status
 _EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
+_NEWER: Final = "the journal needs a newer release of this daemon"
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
 
 
@@ -108,6 +109,8 @@ class Daemon:
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
     _farewell: Farewell = field(init=False)
+    _unread_since: float | None = None  # since when the journal cannot be read on
+    _stands_by: bool = False  # a newer release wrote the journal: this one takes no part in it
     _heard: bool = False  # of a record that may be there
     _listens: tuple[float, float] | None = None  # to other nodes' records: since when, and when next
     _folded: int = 0  # plans in the newest snapshot, as far as this node knows
@@ -160,7 +163,7 @@ class Daemon:
         """Act on what is known; returns when to act again if nothing happens before."""
         now = self._awake()
         self._wake_at = now + _IDLE_TICK_SECONDS
-        if self.crew is not None:
+        if self.crew is not None and not self._stands_by:
             self._tend(self.crew, now)
         if self._part is not None:
             self._take_part(self._part, now)
@@ -196,7 +199,7 @@ class Daemon:
         if isinstance(request, Visit) and answer.reading is not None:
             # As of when it was asked for: with storage that takes long, what it tells may be as old as that.
             self.world.meet(request.heartbeat, answer.reading, asked_at)
-            self._visited_at = asked_at
+            self._note_unread(asked_at, unread=answer.unread)
             self._visited(answer, request, now)
         if answer.error is not None:
             self._failed(answer, answer.error, now)
@@ -219,25 +222,49 @@ class Daemon:
             self._notices.missing()
         self.world.sightings.missing = missing
 
+    def _note_unread(self, asked_at: float, *, unread: bool) -> None:
+        """Note whether the journal could be read on; who cannot for a lease asks the others not to count on it."""
+        if unread:
+            self._unread_since = asked_at if self._unread_since is None else self._unread_since
+        else:
+            self._visited_at, self._unread_since, self._stands_by = asked_at, None, False
+        too_long = self._unread_since is not None and asked_at >= self._unread_since + self.timing.lease
+        self.world.withdrawn = too_long or self._stands_by
+
     def _failed(self, answer: Answer, error: SidecarError, now: float) -> None:
         """What can pass is tried again a beat later; what cannot, or fails at the very start, ends the daemon."""
-        if not error.retryable or isinstance(answer.request, Open):
+        if isinstance(error, NewerSchemaError):
+            self._stand_by()
+        elif isinstance(error, RunReplacedError) and self._farewell.begun:
+            self.exit = self._farewell.code or 0  # no run is left to take leave of
+            return
+        elif not error.retryable or (isinstance(answer.request, Open) and not isinstance(error, StateUnavailableError)):
             self.exit = error
             return
-        in_look = answer.reading is not None
-        if self._reach.fail(str(error), now, in_look=in_look):
-            self.log.warning("storage_failed", message=str(error))
+        in_look = answer.reading is not None and not answer.unread
+        message = f"{_NEWER}: {error}" if self._stands_by else str(error)
+        if self._reach.fail(message, now, in_look=in_look):
+            self.log.warning("storage_failed", message=message)
         if not in_look:
             self._next_visit = self._reach.blocked_until
 
+    def _stand_by(self) -> None:
+        """Take no part any more: a plan that this release cannot read may be open, and its own workers in none."""
+        self._stands_by = self.world.withdrawn = True
+        self._part = None
+        if self.crew is not None:
+            self.crew.workers.kill_all()
+
     def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
         world = self.world
-        if answer.error is None:
-            self.retention.done(visit.tidying, answer.saves_bytes)
+        if answer.tidied is not None:
+            for folder in self.retention.done(visit.tidying, answer.tidied, now):
+                self._notices.left(folder, answer.tidied.failed[folder])
             world.saves_bytes = self.retention.bytes
+        self._notices.trouble(answer.trouble)
         if answer.more:
             self._next_visit = now
-        elif not world.caught_up:
+        elif not world.caught_up and not answer.unread:
             world.caught_up = True
             self.log.info("journal_read", plans=world.history.through, evaluated=len(world.history.succeeded))
         world.pins_bytes = world.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
@@ -249,6 +276,7 @@ class Daemon:
                     self._notices.unknown_step(found.checkpoint)
             self._notices.no_room(world.sightings.note(answer.no_room, done=answer.done))
             self._notices.watched(None if answer.look.missing else answer.watch_problem)
+            self._notices.entries({**answer.look.failed, **answer.look.unknown})
             self._warn_of_nothing(now)
         if visit.heartbeat.state == "left" and self._farewell.code is not None:
             self.exit = self._farewell.code
@@ -265,6 +293,8 @@ class Daemon:
         entries = self.world.fold(record, now)
         for entry in entries:
             told(entry)
+        for gap in self.world.gaps.take():
+            self._notices.unseen(gap)
         if isinstance(record, Outcome):
             assert isinstance(entries[-1], Closed)
             self._close_part(entries[-1], now)
@@ -322,7 +352,8 @@ class Daemon:
     def _tend(self, crew: Crew, now: float) -> None:
         for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
             if self._part is not None:
-                self._part.observe(overrun.worker, Failed(overrun.kind, f"the worker {overrun.message}"), now)
+                report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
+                self._part.observe(overrun.worker, report, now)
         if (broken := self.world.broken_group(now)) is not None:
             crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         elif not crew.workers.keep_standby and (outgrown := self.world.outgrown_group(now)) is not None:
@@ -359,11 +390,15 @@ class Daemon:
             checkpoint = part.plan.checkpoint
             assert checkpoint is not None
             found = self.world.found.get(checkpoint.key)
-            if found is not None and found.checkpoint.pin is not None:
+            unreadable = checkpoint.folder in self.world.sightings.unknown
+            if found is not None and found.checkpoint.pin is not None and not unreadable:
                 part.start(restore_path(found, found.folder), now)
             elif now >= part.opened_at + self.timing.visibility:
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
-                part.fail("storage" if self.world.sightings.missing else "vanished", waited, None, now)
+                if unreadable:
+                    waited = f"{waited}: {self.world.sightings.unknown[checkpoint.folder]}"
+                missing = self.world.sightings.missing or unreadable
+                part.fail("storage" if missing else "vanished", waited, None, now)
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
@@ -409,7 +444,7 @@ class Daemon:
         if look:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        written = self._told if doing is None else replace(self._told, doing=doing)
+        written = replace(self.world.with_sightings(self._told, now), doing=doing)
         return Visit(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:

@@ -3,7 +3,7 @@
 No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,7 +85,8 @@ class Part:
                     replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
                 )
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
-            self.workers.evaluate(replace(self.evaluate, path=path, save_to=str(folder)), member.worker, now)
+            command = replace(self.evaluate, path=path, save_to=str(folder), save_root=str(self.run_dir))
+            self.workers.evaluate(command, member.worker, now)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
         """Learn what an own worker reports."""
@@ -96,19 +97,34 @@ class Part:
             message = f"the worker process could not end plan {report.plan}: {report.message}"
             self.fail("worker_died", message, rank, now)
         elif isinstance(report, Failed):
-            self.fail(report.kind, report.message, rank, now, lost=report.lost)
+            lost = self._last if (report.kind, report.phase) == ("join", "join") else report.lost
+            self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd_nodes(self.plan, report.sides))
         elif isinstance(report, Exited):
             self.fail("worker_died", str(report), rank, now)
         elif isinstance(report, Joined):
             self.joined_at = now
             if self.plan.task is not None and report.task != self.plan.task:
                 message = "the task's code changed while the daemon ran; the changed one is used from now on"
-                self.fail("mismatch", message, rank, now)
+                self.fail("mismatch", message, rank, now, odd=(self.node,))
         elif isinstance(report, Done) and report.plan == self.plan.plan and self.done_at is None:
             self.done_at = now
             self._succeed(report, now)
 
-    def fail(self, kind: str, message: str, rank: int | None, now: float, *, lost: int | None = None) -> None:
+    @property
+    def _last(self) -> int | None:
+        """The rank to blame if ranks did not come together and nobody can tell why: the same one for every node."""
+        return self.plan.members[-1].rank if self.plan.members else None
+
+    def fail(
+        self,
+        kind: str,
+        message: str,
+        rank: int | None,
+        now: float,
+        *,
+        lost: int | None = None,
+        odd: tuple[str, ...] = (),
+    ) -> None:
         """Note a failure of an own rank; the first that is no mere consequence of another stands.
 
         If nobody finds a better reason, the rank that was lost to it is to blame, so that the next attempt goes without
@@ -118,10 +134,12 @@ class Part:
         known = self.ending
         if known is not None and (known.result is not None or secondary or known.at <= now):
             return
-        if not secondary:
-            self.ending = Ending(now, fail=Fail(kind, message, self.node, rank))
-            return
         members = self.plan.members or ()
+        if not secondary:
+            at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
+            node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
+            self.ending = Ending(now, fail=Fail(kind, message, node, rank, odd))
+            return
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
         fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
@@ -146,3 +164,21 @@ class Part:
         saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
         turn = now + len(self.before) * self.patience
         self.ending = Ending(turn, result=replace(done.result, saves=saves))
+
+
+def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Return the nodes whose ranks did not say what those of most nodes said; empty if nobody can tell.
+
+    Of two sides that are equally many the one with the proposer counts as the larger. Where more sides differ and none
+    is the largest, or where a single node differs from itself, the cause is in what all of them run.
+    """
+    members = {member.rank: member.node for member in plan.members or ()}
+    nodes = [{members[rank] for rank in side if rank in members} for side in sides]
+    most = max(map(len, nodes), default=0)
+    largest = [side for side in nodes if len(side) == most]
+    if len(largest) > 1 and len(nodes) == 2:  # noqa: PLR2004 - one against the other
+        largest = [side for side in nodes if plan.proposer in side] or largest[:1]
+    if len(largest) != 1:
+        return ()
+    odd = set().union(*(side for side in nodes if side is not largest[0]))
+    return tuple(node for node in dict.fromkeys(members.values()) if node in odd) if largest[0] - odd else ()

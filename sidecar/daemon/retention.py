@@ -14,6 +14,8 @@ from sidecar.records import Plan
 
 _LOOKED_BACK: Final = 20  # evaluations before the kept ones that a restarted daemon thins, if there is anything to
 _FAILED_KEPT: Final = 20  # failed plans of whose saves a daemon thinks that starts, and reads a long journal
+TRIES: Final = 5  # at a folder that cannot be tidied; after them it stays as it is
+_AGAIN_SECONDS: Final = 60.0  # between two of them
 _GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, and its killed workers write no more
 
 
@@ -24,6 +26,15 @@ class Tidying:
     drop: tuple[str, ...] = ()  # remove altogether: what failed plans left
     thin: tuple[str, ...] = ()  # keep metric states, remove weights and predictions
     measure: tuple[str, ...] = ()  # kept as they are: how much disk do they use
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """What came of it."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the folders that were to be measured
+    failed: Mapping[str, str] = field(default_factory=dict)  # folders of which something stayed, and why
+    unmeasured: tuple[str, ...] = ()  # what was measured in part, as sentences
 
 
 @dataclass(slots=True)
@@ -47,6 +58,7 @@ class Retention:
     _failed: dict[str, float] = field(default_factory=dict)  # folder: when its plan failed
     _measured: tuple[str, ...] = ()
     _sizes: Mapping[str, int] = field(default_factory=dict)
+    _trying: dict[str, tuple[int, float]] = field(default_factory=dict)  # tries that failed, and when the next is due
 
     @property
     def bytes(self) -> int:
@@ -77,22 +89,39 @@ class Retention:
 
     def due(self, now: float) -> Tidying:
         """What to do now; said again until it is `done`, since storage may fail."""
+        drop = (folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
         return Tidying(
-            tuple(folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS),
-            (*self._leaving, *self._too_much()),
+            tuple(folder for folder in drop if self._is_due(folder, now)),
+            tuple(folder for folder in (*self._leaving, *self._too_much()) if self._is_due(folder, now)),
             self._kept if self._kept != self._measured else (),
         )
 
-    def done(self, tidying: Tidying, sizes: Mapping[str, int]) -> None:
-        """It was carried out; `sizes` are those that were to be measured."""
-        for folder in tidying.drop:
+    def done(self, tidying: Tidying, tidied: Tidied, now: float) -> list[str]:
+        """It was carried out; returns the folders that are given up, as they could not be tidied again and again."""
+        given_up = []
+        for folder in (*tidying.drop, *tidying.thin):
+            tries, _ = self._trying.pop(folder, (0, now))
+            if folder not in tidied.failed:
+                continue
+            if tries + 1 < TRIES:
+                self._trying[folder] = tries + 1, now + _AGAIN_SECONDS
+            else:
+                given_up.append(folder)
+        for folder in set(tidying.drop) - self._trying.keys():
             self._failed.pop(folder, None)
-        self._leaving = tuple(folder for folder in self._leaving if folder not in tidying.thin)
+        again = tuple(folder for folder in tidying.thin if folder in self._trying and folder not in self._leaving)
+        self._leaving = (
+            tuple(each for each in self._leaving if each not in tidying.thin or each in self._trying) + again
+        )
         self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
         if self._best in tidying.thin:
             self._best, self._too_large = None, self._best
         if tidying.measure:
-            self._measured, self._sizes = tidying.measure, sizes
+            self._measured, self._sizes = tidying.measure, tidied.sizes
+        return given_up
+
+    def _is_due(self, folder: str, now: float) -> bool:
+        return now >= self._trying.get(folder, (0, now))[1]
 
     @property
     def _kept(self) -> tuple[str, ...]:

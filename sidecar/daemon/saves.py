@@ -1,16 +1,22 @@
-"""What workers saved of their evaluations, on disk: removes what is no longer kept, measures what is."""
+"""What workers saved of their evaluations, on disk: removes what is no longer kept, measures what is.
+
+Others may write there, too: every folder is opened by its name in the one above, and a link is followed nowhere.
+"""
 
 import contextlib
-import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.daemon.retention import Tidying
-from sidecar.errors import RecordError
+from sidecar.confined import Folder, open_folder
+from sidecar.daemon.retention import Tidied, Tidying
+from sidecar.entry_errors import Entry, Meaning, meaning
 
 _STATES: Final = "states.json"  # what a worker found: small, and kept for ever
+_WORKERS: Final = "worker-"
+_DEEPEST: Final = 16  # folders in each other that are measured: what workers save has three
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,35 +25,92 @@ class Saves:
 
     root: Path  # the run's state directory
 
-    def tidy(self, tidying: Tidying) -> dict[str, int]:
-        """Remove what failed plans left, and what is no longer kept; returns the bytes of what is to be measured.
+    def tidy(self, tidying: Tidying) -> Tidied:
+        """Remove what failed plans left, and what is no longer kept; measure what is to be measured.
 
-        Metric states stay for ever. What cannot be removed stays, too: nothing waits for it. Raises `RecordError` for a
-        folder that is not inside the state directory.
+        Metric states stay for ever. What cannot be removed or measured stays, and is reported: nothing waits for it. A
+        link in the place of a folder stays as well: whoever put it there has to take it away.
         """
-        for folder in tidying.drop:
-            shutil.rmtree(self._inside(folder), ignore_errors=True)
-        for folder in tidying.thin:
-            for path in self._inside(folder).glob("worker-*/*"):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                elif path.name != _STATES:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
-        return {folder: _bytes_below(self._inside(folder)) for folder in tidying.measure}
-
-    def _inside(self, folder: str) -> Path:
-        """A folder of the state directory; a record that points out of it is refused."""
-        path = (self.root / folder).resolve()
-        if not path.is_relative_to(self.root.resolve()):
-            raise RecordError(f"{folder!r} leaves the state directory")
-        return path
+        failed, sizes, unmeasured = dict[str, str](), dict[str, int](), list[str]()
+        for path in (*tidying.drop, *tidying.thin):
+            errors = _Errors()
+            with errors.noted(), open_folder(self.root) as root:
+                _drop(root, path) if path in tidying.drop else _thin(root, path, errors)
+            if errors.first is not None:
+                failed[path] = f"cannot tidy {self.root / path}: {errors.first}"
+        for path in tidying.measure:
+            errors = _Errors()
+            sizes[path] = 0
+            with errors.noted(), open_folder(self.root) as root, root.folder(path) as folder:
+                sizes[path] = sum(_bytes_below(worker, errors, _DEEPEST) for worker in _workers(folder, errors))
+            if errors.first is not None:
+                unmeasured.append(f"cannot measure all of {self.root / path}: {errors.first}")
+        return Tidied(sizes, failed, tuple(unmeasured))
 
 
-def _bytes_below(folder: Path) -> int:
+@dataclass(slots=True)
+class _Errors:
+    """The first error about entries that are there."""
+
+    first: str | None = None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Go on whatever one entry says."""
+        try:
+            yield
+        except OSError as error:
+            self.note(error)
+
+    def note(self, error: OSError) -> None:
+        """Keep it, unless the entry is gone: another node tidies, too."""
+        if meaning(Entry.SAVE, error, again=True) is not Meaning.GONE:
+            self.first = self.first or str(error)
+
+
+def _drop(root: Folder, path: str) -> None:
+    """Remove the folder of a plan with all in it."""
+    above, _, name = path.rpartition("/")
+    with root.folder(above) as folder:
+        with folder.folder(name):  # nothing else is a plan's
+            pass
+        folder.remove(name)
+
+
+def _thin(root: Folder, path: str, errors: _Errors) -> None:
+    with root.folder(path) as folder:
+        for worker in _workers(folder, errors):
+            for name in _names(worker, errors):
+                if name == _STATES:
+                    continue
+                with errors.noted():
+                    worker.remove(name)
+
+
+def _workers(folder: Folder, errors: _Errors) -> Iterator[Folder]:
+    """Open the folders of a plan's workers, one after the other."""
+    for name in folder.names():
+        if name.startswith(_WORKERS):
+            with errors.noted(), folder.folder(name) as worker:
+                yield worker
+
+
+def _names(folder: Folder, errors: _Errors) -> list[str]:
+    try:
+        return folder.names()
+    except OSError as error:
+        errors.note(error)
+        return []
+
+
+def _bytes_below(folder: Folder, errors: _Errors, deepest: int) -> int:
     size = 0
-    for path in folder.glob("worker-*/**/*"):
-        with contextlib.suppress(FileNotFoundError):  # another node tidies, too
-            found = path.stat(follow_symlinks=False)
-            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    for name in _names(folder, errors):
+        with errors.noted():
+            found = folder.stat(name)
+            if stat.S_ISREG(found.st_mode):
+                size += found.st_size
+            elif stat.S_ISDIR(found.st_mode) and deepest > 0:
+                with folder.folder(name) as below:
+                    size += _bytes_below(below, errors, deepest - 1)
     return size

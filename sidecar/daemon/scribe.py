@@ -49,7 +49,9 @@ class Scribe:
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
         """The outcome of a plan that cannot succeed."""
-        return replace(self._outcome(plan), kind=fail.kind, message=fail.message, node=fail.node, rank=fail.rank)
+        return replace(
+            self._outcome(plan), kind=fail.kind, message=fail.message, node=fail.node, rank=fail.rank, odd=fail.odd
+        )
 
     def _outcome(self, plan: Plan) -> Outcome:
         return Outcome(
@@ -59,4 +61,5 @@ class Scribe:
             status="failed",
             closed_by=self.world.identity.node,
             completed_at=timestamp(self.clock.wall()),
+            plan_nonce=plan.nonce,
         )

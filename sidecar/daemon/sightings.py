@@ -4,17 +4,29 @@ The world tells it of looks and of the journal, and asks it. No I/O and no clock
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from sidecar.checkpoints.found import Found, Look
 from sidecar.history import History
-from sidecar.policy import BEFORE_START, pending
+from sidecar.policy import BEFORE_START, REOPENED, pending
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement
 from sidecar.selection import Choice, Selection
 from sidecar.status import Newest
 
 _DELETED: Final = "it was deleted before it was evaluated"
+_SEEN_TOLD: Final = 64  # names of checkpoints in a heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """A checkpoint that is gone: how it ends if it stays so, when it was discovered, and since when it is gone."""
+
+    settlement: Settlement
+    seen_at: float
+    since: float
 
 
 @dataclass(slots=True)
@@ -23,6 +35,7 @@ class Sightings:
 
     selection: Selection = field(default_factory=Selection)
     start_new: bool = False  # checkpoints that were there before the first start do not count
+    visibility: float = 60.0  # seconds for which a checkpoint is gone from every scan before it has vanished
     found: Mapping[Key, Found] = field(default_factory=dict)  # in order of discovery
     missing: bool = False  # the checkpoint directory does not exist
     hint: str | None = None  # what a person may want to look at
@@ -34,8 +47,10 @@ class Sightings:
     _finds: int = 0  # looks that found or lost something
     reopened: int = 0  # how often a checkpoint that was settled may have become one that is not
     _broken: dict[Key, Settlement] = field(default_factory=dict)  # told as corrupt, settled or not
-    # Vanished, unless the next look finds them after all; and when they were discovered.
-    _missed: dict[Key, tuple[Settlement, float]] = field(default_factory=dict)
+    _missed: dict[Key, _Missed] = field(default_factory=dict)  # and not given up yet
+    _reopened_at: dict[Key, float] = field(default_factory=dict)  # of those that had vanished and were there again
+    _unreadable: frozenset[str] = frozenset()
+    _unreadable_in: tuple[object, ...] = ()
     _incomplete: frozenset[tuple[str, str] | Key] = frozenset()  # names, and what they lack: being written is no rest
     _incomplete_since: float = 0.0
     _told_waiting: tuple[object, frozenset[tuple[str, str]]] = (None, frozenset())  # by the last look
@@ -51,7 +66,7 @@ class Sightings:
 
     # -- told ------------------------------------------------------------------------------------------------------
 
-    def fold(self, record: Plan | Outcome) -> None:
+    def fold(self, record: Plan | Outcome, now: float) -> None:
         """The journal went on."""
         self.done = False  # a new run may have begun meanwhile: the next look says
         if isinstance(record, Outcome):
@@ -59,6 +74,8 @@ class Sightings:
         for settlement in record.settles:
             self.given_up.pop(settlement.key, None)
             self.reopened += settlement.verdict in ("requeued", "failed")  # this may be of one task only
+            if settlement.reason == REOPENED:
+                self._reopened_at[settlement.key] = now
             if settlement.verdict == "requeued" and (broken := self._broken.get(settlement.key)) is not None:
                 self.given_up[settlement.key] = broken  # what was known against it is void, but for what still holds
         if self.unwanted and not record.line_open:  # what was there before the start is settled, for all nodes
@@ -80,10 +97,11 @@ class Sightings:
             self._appeared |= {found.checkpoint.key: wall for found in new}
             for key in gone:
                 self._appeared.pop(key, None)
-        if not look.missing:  # a directory that is gone may come back, with all that was in it
-            held = look.copied.union(each.found.checkpoint.key for each in look.broken)
-            lost = history.unsettled((key for key in gone if key not in held), task)
-            self._miss(here, lost, new, given_up, history, task, now)
+        if look.missing:  # a directory that is gone may come back, with all that was in it
+            self._missed = {key: replace(each, since=now) for key, each in self._missed.items()}
+        else:
+            lost = history.unsettled(gone, task)
+            self._miss(look, lost, new, given_up, history, task, now)
         self.found, self._look = here, replace(look, before=None)
         self._finds += bool(news)
         self._news |= news
@@ -106,13 +124,16 @@ class Sightings:
     def _note_incomplete(self, look: Look, now: float) -> None:
         if self._told_waiting[0] is not look.waiting:
             self._told_waiting = look.waiting, frozenset(look.waiting)
-        incomplete = self._told_waiting[1] | self._missed.keys()
+        # What is given up stays among them until it is settled: another node may find it whole, and say no more.
+        incomplete = (
+            self._told_waiting[1] | self._missed.keys() | self.given_up.keys() | {("", at) for at in look.unknown}
+        )
         if incomplete != self._incomplete or look.copied:  # a copy that grows ends as a pin, or is told of
             self._incomplete, self._incomplete_since = incomplete, now
 
     def _miss(
         self,
-        here: Mapping[Key, Found],
+        look: Look,
         gone: Iterable[Key],
         new: Sequence[Found],
         given_up: tuple[Settlement, ...],
@@ -120,28 +141,45 @@ class Sightings:
         task: str | None,
         now: float,
     ) -> None:
-        """Note what this look lost. What vanished is given up for ever, so it must be gone in the next look too."""
-        missed = {}
+        """Note what this look lost. What vanished is given up for ever, so it must be gone from all looks for a while.
+
+        What is gone and would not have been evaluated anyway is given up in the next look: its verdict is another.
+        """
+        here, missed = look.by_key, dict(self._missed)
         for key in gone:
             found, each = self.found[key], self.found[key].checkpoint
-            missed[key] = Settlement(each.name, each.digest, each.step, "vanished", _DELETED), found.seen_at
+            deleted = Settlement(each.name, each.digest, each.step, "vanished", _DELETED)
+            missed[key] = _Missed(deleted, found.seen_at, now)
         # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
         lately = min((found.seen_at for found in new), default=now)
         for lost in given_up:
             if lost.verdict == "vanished":
-                missed[lost.key] = lost, self.found[lost.key].seen_at if lost.key in self.found else lately
+                seen_at = self.found[lost.key].seen_at if lost.key in self.found else lately
+                missed[lost.key] = replace(missed.get(lost.key) or _Missed(lost, seen_at, now), settlement=lost)
+        held = look.copied.union(each.found.checkpoint.key for each in look.broken)
+        missed = {
+            key: replace(each, since=now) if key in held else each
+            for key, each in missed.items()
+            if key not in here and not self._is_unknown(each.settlement, look) and not history.is_settled(key, task)
+        }
+        missed = self._passed_over(missed, here, history, task)
+        over = {key for key, each in missed.items() if now >= each.since + self.visibility}
+        over |= {key for key in missed.keys() & self._missed.keys() if missed[key].settlement.verdict == "skipped"}
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
-        still = {key: each for key, each in self._missed.items() if key not in here}
-        certain |= {key: each for key, (each, _) in self._passed_over(still, here, history, task).items()}
-        missed = {key: each for key, each in missed.items() if key not in certain}
-        self._missed = self._passed_over(missed, here, history, task)
+        certain |= {key: missed[key].settlement for key in over}
+        self._missed = {key: each for key, each in missed.items() if key not in certain}
         self._broken |= {each.key: each for each in given_up if each.verdict == "corrupt"}
         self._broken = {key: each for key, each in self._broken.items() if key not in here}
         self.given_up = {
             key: settlement
             for key, settlement in (self.given_up | certain).items()
-            if key not in here and not history.is_settled(key, task)
+            if key not in here and not history.is_settled(key, task) and not self._is_unknown(settlement, look)
         }
+
+    def _is_unknown(self, settlement: Settlement, look: Look) -> bool:
+        """Whether a pin of it stands that cannot be read now."""
+        each = Checkpoint(settlement.name, settlement.digest, settlement.step, "")
+        return bool(look.unknown) and each.folder in look.unknown
 
     def _is_older(self, found: Found) -> bool:
         """Whether it is another's pin of what training deleted, perhaps, before it saved what was discovered last."""
@@ -149,23 +187,24 @@ class Sightings:
         return found.checkpoint.pin is not None and newest is not None and found.written_at < newest.written_at
 
     def _passed_over(
-        self,
-        missed: dict[Key, tuple[Settlement, float]],
-        here: Mapping[Key, Found],
-        history: History,
-        task: str | None,
-    ) -> dict[Key, tuple[Settlement, float]]:
+        self, missed: dict[Key, _Missed], here: Mapping[Key, Found], history: History, task: str | None
+    ) -> dict[Key, _Missed]:
         """How these end: what would not have been evaluated anyway is skipped, and let go on purpose, perhaps."""
         if not missed:
             return missed
-        gone = [(seen, Checkpoint(each.name, each.digest, each.step, "")) for each, seen in missed.values()]
+        gone = [
+            (each.seen_at, Checkpoint(each.settlement.name, each.settlement.digest, each.settlement.step, ""))
+            for each in missed.values()
+        ]
         there = [(here[key].seen_at, here[key].checkpoint) for key in history.unsettled(here, task)]
         waiting = [each for _, each in sorted([*gone, *there], key=_by_discovery)]
         choice = self.selection.choose(self._waiting_among(waiting, history, task), history)
         reasons = choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
         return {
-            key: (replace(each, verdict="skipped", reason=reasons[key]), seen) if key in reasons else (each, seen)
-            for key, (each, seen) in missed.items()
+            key: replace(each, settlement=replace(each.settlement, verdict="skipped", reason=reasons[key]))
+            if key in reasons
+            else each
+            for key, each in missed.items()
         }
 
     # -- asked -----------------------------------------------------------------------------------------------------
@@ -211,6 +250,52 @@ class Sightings:
             self._choice = self.selection.choose(waiting, history, over=self.done)
             self._chosen_in = state
         return self._relevant
+
+    def unreadable(self, history: History, tasks: AbstractSet[str | None]) -> frozenset[str]:
+        """Return names, as `Checkpoint.folder`, of what this node cannot read now and some task may still need."""
+        unknown = self._look.unknown
+        if not unknown:
+            return frozenset()
+        state = unknown, history.through, history.open is None, tasks
+        if self._unreadable_in != state:
+            known = {key[1][:12]: key for key in (*history.succeeded, *history.settled)}
+            settled = {
+                name
+                for name in unknown
+                if (key := known.get(name.rpartition("@")[2])) and all(history.is_settled(key, task) for task in tasks)
+            }
+            self._unreadable, self._unreadable_in = frozenset(unknown) - settled, state
+        return self._unreadable
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Why checkpoints could not be pinned, or pins not let go, by their names as `Checkpoint.folder`."""
+        return self._look.failed
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """Why this node cannot read checkpoints now, by their names as `Checkpoint.folder`."""
+        return self._look.unknown
+
+    def sees(self, history: History, task: str | None, tasks: AbstractSet[str | None]) -> tuple[tuple[str, ...], bool]:
+        """Return the oldest checkpoints that this node finds whole and some task needs, and whether there are more."""
+        whole = (
+            each.folder
+            for each in self.relevant(history, task)
+            if not all(history.is_settled(each.key, one) for one in tasks)
+        )
+        seen = list(islice(filter(lambda folder: folder not in self._look.unknown, whole), _SEEN_TOLD + 1))
+        return tuple(seen[:_SEEN_TOLD]), len(seen) > _SEEN_TOLD
+
+    def returned(self, history: History, now: float) -> list[Checkpoint]:
+        """Return complete checkpoints that the journal says have vanished, and that nobody reopened a moment ago."""
+        vanished = [key for key in history.totals.checkpoints["vanished"] if key in self.found]
+        keys = [key for key in vanished if history.settled.get(key) == "vanished" and key not in history.succeeded]
+        return [
+            self.found[key].checkpoint
+            for key in self._look.in_order(keys)
+            if now >= self._reopened_at.get(key, float("-inf")) + self.visibility
+        ]
 
     def choice(self, history: History, task: str | None) -> Choice:
         """What becomes of those that need an evaluation."""

@@ -60,6 +60,11 @@ class Turns:
         copy = self._follow(("", digest), copied, now)
         return copied is not None and now < copy.grew_at + self.patience_seconds + copy.seconds
 
+    def anything_goes_on(self, now: float) -> bool:
+        """Whether any node is still copying anything."""
+        self._bytes_of("")
+        return bool([digest for digest in self._bytes or () if self.goes_on(digest, now)])
+
     def _bytes_of(self, digest: str) -> int | None:
         if self._bytes is None:
             self._bytes = self._read()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sidecar.checkpoints.found import Found
 from sidecar.history import History
-from sidecar.records import Key
+from sidecar.records import Checkpoint, Key
 from sidecar.selection import Selection
 
 
@@ -27,7 +27,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Says which of the checkpoints that were found are wanted: those that some node's task still needs."""
+    """Says which of the checkpoints that were found are wanted: those that some node's task still needs.
+
+    By its own settings a node chooses what it pins, but a pin stays until a plan has settled its checkpoint for every
+    task that is there: other nodes may have other settings.
+    """
 
     history: History
     selection: Selection
@@ -36,19 +40,19 @@ class Wants:
     unwanted: set[Key]
     nothing_yet: bool
     done: bool
-    publishes: bool
+    releases: bool  # whether this node may let go of pins at all: one that could not propose keeps what stands
     before: int  # nodes that come first
     reopened: int
 
     @property
     def basis(self) -> tuple[object, ...]:
         """Equal as long as nothing becomes wanted that is settled now."""
-        return self.tasks, self.reopened
+        return self.tasks, self.reopened, self.releases
 
     @property
     def version(self) -> tuple[object, ...]:
         """Equal as long as the answers about the same checkpoints are."""
-        told = self.nothing_yet, self.done, self.publishes
+        told = self.nothing_yet, self.done, self.releases
         return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
 
     def __call__(self, found: Mapping[Key, Found], /) -> Wanted:
@@ -61,11 +65,15 @@ class Wants:
         for task in self.tasks:
             keys = self.history.unsettled(found, task)
             undecided.update(keys)
+            keep.update(keys)
             if self.nothing_yet:
-                keep.update(keys)
                 continue
             waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
-            wanted = self.selection.choose(waiting, self.history, over=self.done).hold
-            hold |= wanted
-            keep |= wanted | self.unwanted.intersection(keys) if self.publishes else set(keys)
-        return Wanted(hold, keep, undecided)
+            hold |= self.selection.choose(waiting, self.history, over=self.done).hold
+        return Wanted(hold, keep, undecided) if self.releases else Wanted(hold, found.keys(), None)
+
+    def known_as(self, folder: str) -> list[Key]:
+        """Return the checkpoints that the journal settled and whose pins are named so."""
+        digest = folder.rpartition("@")[2]
+        keys = {*self.history.settled, *self.history.succeeded}
+        return [key for key in keys if key[1].startswith(digest) and Checkpoint(*key, None, "").folder == folder]

@@ -5,23 +5,28 @@ see. No I/O and no clock.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.agreement.members import Freshness, Reading
 from sidecar.checkpoints.found import Found, Look
+from sidecar.checkpoints.gaps import Gaps
 from sidecar.daemon.sightings import Sightings
+from sidecar.daemon.training import Training
 from sidecar.daemon.wants import Wants
+from sidecar.eligibility import counts, disputed, largest_alike, left_out, may_release, members_for, seen_elsewhere
 from sidecar.group.member import group_id
-from sidecar.history import Entry, History
+from sidecar.history import Entry, History, Settled, incarnation_of
 from sidecar.policy import View, proposer
-from sidecar.records import Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 from sidecar.snapshot import RECENT
 from sidecar.status import Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
+_UNREADABLE_TOLD: Final = 32  # names of checkpoints in a heartbeat
+_TOLD: Final = 20  # sentences on a status page
 _TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
@@ -48,16 +53,19 @@ class World:
     identity: Identity
     lease: float
     sightings: Sightings
+    min_workers: int = 1
     history: History = field(default_factory=lambda: History(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digest of the numeric profile
     state: NodeState = "starting"
+    withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
     pins_bytes: int = 0
     saves_bytes: int = 0
     opened_at: float = 0.0
     groups_formed: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
     _freshness: Freshness = field(init=False)
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
@@ -69,7 +77,9 @@ class World:
     _looked_at: float = 0.0  # and the newest with a look
     _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
     _waiting_since: float = 0.0
+    _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
+    _training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
         self._freshness = Freshness(self.identity.node, self.lease)
@@ -79,13 +89,16 @@ class World:
     def resume(self, history: History) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
+        self._training.follow((), history.reached, live=False)
         newest = history.newest
         self._group = tuple(member.worker for member in newest.plan.members or ()) if newest is not None else ()
 
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
-        self.sightings.fold(record)
+        self.sightings.fold(record, now)
+        self._fold_names(record, entries)
+        self._training.follow(entries, self.history.reached, live=self.caught_up)
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
@@ -105,11 +118,25 @@ class World:
             self._group = group
         return entries
 
+    def _fold_names(self, record: Plan | Outcome, entries: list[Entry]) -> None:
+        """Checkpoints that a record names were seen by somebody; what ended has all before it behind it."""
+        if isinstance(record, Plan) and record.checkpoint is not None:
+            self.gaps.journaled(record.checkpoint.name, self._is_there, settled=False)
+        for entry in entries:
+            about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
+            if about is not None:
+                ended = isinstance(entry, Settled) or entry.outcome.status == "succeeded"
+                self.gaps.journaled(about.name, self._is_there, settled=ended)
+
+    def _is_there(self, name: str) -> bool:
+        return any(name == key[0] for key in self.found)
+
     def meet(self, own: Heartbeat, others: Reading, now: float) -> None:
         """The own heartbeat was written, those of others were read."""
         self._met_at = now
         self._freshness.wrote(own, now)
         self._freshness.observe(others, now)
+        self._unknown_members = others.unknown
         if (waiting := self._all_waiting()) != self._waiting:
             self._waiting, self._waiting_since = waiting, now
 
@@ -117,6 +144,8 @@ class World:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         is_first, self._looked_at = not self.looked, self._met_at
         new = self.sightings.see(look, given_up, self.history, self.task, now, wall)
+        self.gaps.look(new, now)
+        self._training.see(new, self.found)
         if new or is_first:
             self._active_at = now
         return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
@@ -127,6 +156,11 @@ class World:
     def found(self) -> Mapping[Key, Found]:
         """Complete checkpoints that are there, in order of discovery."""
         return self.sightings.found
+
+    @property
+    def shown_state(self) -> NodeState:
+        """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
+        return "starting" if self.withdrawn and self.state == "ready" else self.state
 
     @property
     def looked(self) -> bool:
@@ -145,7 +179,11 @@ class World:
         self._available = available
         seen = self.sightings
         choice, draws_line = seen.choice(self.history, self.task), self.looked and seen.only_new(self.history)
-        undone = bool(choice.evaluate or choice.settled or seen.given_up or draws_line)
+        tasks, returned = self._tasks(fresh), seen.returned(self.history, now)
+        unreadable = self._unreadable(fresh, members)
+        undone = draws_line or bool(returned or choice.settled)  # what only others can do is no work of this node
+        undone |= any(each.folder not in unreadable for each in choice.evaluate)
+        undone |= not all(disputed(each, self.identity.node, members) for each in seen.given_up.values())
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -158,11 +196,14 @@ class World:
             members=members,
             found=seen.relevant(self.history, self.task),
             given_up=list(seen.given_up.values()),
+            returned=returned,
+            unreadable=unreadable,
             unwanted=seen.unwanted or _NO_KEYS,
             draws_line=draws_line,
             no_room=frozenset(seen.no_room),
-            tasks=self._tasks(fresh),
+            tasks=tasks,
             done=seen.done,
+            last_step=self._training.last_step,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
             ready_to_propose=self._freshness.ready_to_propose(now),
@@ -198,7 +239,10 @@ class World:
         if newest is None or self.history.open is not None:
             return None
         ready = _ready_workers(self._freshness.fresh_heartbeats(now))
-        alike = [each for each in ready if (each.version, each.task) == (self.identity.version, self.task)]
+        alike = largest_alike(ready, self.identity.node)
+        if self.identity.node not in (each.node for each in alike):
+            return None
+        alike = members_for(alike, self.history, self.min_workers, None, self.task)
         members = newest.plan.members or ()
         joined = {None, *(each.worker for each in members), *self.history.spent_workers}  # a heartbeat may be late
         free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
@@ -207,11 +251,12 @@ class World:
     def wanted(self, now: float) -> Wants:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
 
-        What is passed over but not settled yet, as a plan is open, is let go by who publishes: he proposes, too, and
-        others may have other settings. The answer is asked from another thread, which only looks things up.
+        The answer is asked from another thread, which only looks things up.
         """
         plan, fresh, seen = self.history.open, self._freshness.fresh_heartbeats(now), self.sightings
-        nodes = [each.node for each in _ready_workers(fresh)]
+        ready, me = _ready_workers(fresh), self.identity.node
+        nodes = [each.node for each in ready]
+        alike = largest_alike(ready, me)
         return Wants(
             self.history,
             seen.selection,
@@ -220,8 +265,8 @@ class World:
             seen.unwanted or set(),
             nothing_yet=seen.only_new(self.history) and not seen.looked,
             done=seen.done,
-            publishes=self._first_of(fresh),
-            before=nodes.index(self.identity.node) if self.identity.node in nodes else len(nodes),
+            releases=self._freshness.ready_to_propose(now) and may_release(alike, me),
+            before=nodes.index(me) if me in nodes else len(nodes),
             reopened=seen.reopened,
         )
 
@@ -235,7 +280,7 @@ class World:
             beat=beat,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             version=self.identity.version,
             task=self.task,
             plan=self.history.through,
@@ -243,6 +288,13 @@ class World:
             slots=slots,
             profile=self.profile,
         )
+
+    def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
+        """Add to a heartbeat what this node sees and what it cannot read; it makes no beat of its own."""
+        fresh, seen = self._freshness.fresh_heartbeats(now), self.sightings
+        unreadable = sorted(self._unreadable(fresh, _ready_workers(fresh)))[:_UNREADABLE_TOLD]
+        sees, more = seen.sees(self.history, self.task, self._tasks(fresh))
+        return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
 
     def status(self, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
         """What people see."""
@@ -252,6 +304,9 @@ class World:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
         waiting = self.sightings.choice(self.history, self.task).evaluate
+        without = left_out(_ready_workers(fresh), self.history, self.identity.node, self.min_workers)
+        unknown = {**self.sightings.failed, **self.sightings.unknown}
+        sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
         return Status(
             run=self.identity.run,
             node=self.identity.node,
@@ -259,7 +314,7 @@ class World:
             version=self.identity.version,
             role=self.identity.role.role,
             role_source=self.identity.role.source,
-            state=self.state,
+            state=self.shown_state,
             publisher=self._first_of(fresh),
             unready=unready,
             hint=self.sightings.hint,
@@ -267,6 +322,7 @@ class World:
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
             newest=self.sightings.newest,
+            unseen=self.gaps.count,
             plan=self.history.open.plan if self.history.open is not None else None,
             group_size=len(self._group),
             groups_formed=self.groups_formed,
@@ -274,6 +330,10 @@ class World:
             workers=workers,
             pins_bytes=self.pins_bytes,
             saves_bytes=self.saves_bytes,
+            left_out={node: each.why for node, each in without.items()},
+            left_out_reasons=counts(without),
+            unknown=sentences[:_TOLD],
+            unknown_count=len(sentences),
         )
 
     def publishes(self, now: float) -> bool:
@@ -282,6 +342,14 @@ class World:
 
     def _first_of(self, fresh: list[Heartbeat]) -> bool:
         return proposer(_ready_workers(fresh)) == self.identity.node
+
+    def _unreadable(self, fresh: Sequence[Heartbeat], workers: Sequence[Heartbeat]) -> frozenset[str]:
+        """Names of checkpoints that this node cannot read, or gave up though another one finds them whole."""
+        found = self.sightings.unreadable(self.history, self._tasks(fresh))
+        given_up = [
+            each for each in self.sightings.given_up.values() if seen_elsewhere(each, self.identity.node, workers)
+        ]
+        return found | {Checkpoint(each.name, each.digest, each.step, "").folder for each in given_up}
 
     def _tasks(self, fresh: Sequence[Heartbeat]) -> frozenset[str | None]:
         """The tasks for which something may have to be evaluated."""
@@ -311,7 +379,7 @@ class World:
         return {each.node: why for each in others if (why := self._lost_by(each, now))}
 
     def _lost_by(self, member: Member, now: float) -> str | None:
-        incarnation = member.worker.removeprefix(f"{member.node}.").split(".")[0]
+        incarnation = incarnation_of(member.worker, member.node)
         if why := self._freshness.lost(member.node, incarnation):
             return why
         if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:

@@ -201,7 +201,7 @@ def _require_packages() -> None:
     if missing:
         raise SettingsError(
             f"the demo needs {' and '.join(missing)}, which {sys.executable} does not have: "
-            "pip install 'sidecar-evaluator[tensorflow]' scikit-learn"
+            "pip install '.[tensorflow]' scikit-learn, in a clone of the repository"
         )
 
 

@@ -31,6 +31,7 @@ class Overrun:
     worker: str
     kind: str
     message: str
+    phase: str | None = None  # what it was in
 
 
 def limit(bounds: Bounds, phase: str, *, batches: int, slowest: float) -> Limit | None:

@@ -4,7 +4,6 @@ Each replica is a slot with at most one active worker (it joined a group) and on
 not). Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from sidecar.group.environment import worker_environment
 from sidecar.group.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.ports import Port, Ports
 from sidecar.group.process import Event, Exited, Halted, Post, Process, start
-from sidecar.records import Member, Slot
+from sidecar.records import Slot, group_id
 from sidecar.status import WorkerStatus
 
 __all__ = ["Bounds", "Launch", "Overrun", "Worker", "Workers", "group_id"]
@@ -94,7 +93,7 @@ class Worker:
         if bound is None or seconds <= bound.seconds:
             return None
         message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
-        return Overrun(self.worker, bound.kind, message)
+        return Overrun(self.worker, bound.kind, message, self.phase)
 
 
 @dataclass(slots=True)
@@ -299,8 +298,3 @@ class Workers:
                 replica.active = None
             if replica.standby is worker:
                 replica.standby = None
-
-
-def group_id(members: Sequence[Member]) -> str:
-    """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
-    return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]

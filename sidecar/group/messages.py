@@ -48,7 +48,8 @@ class Join:
 class Evaluate:
     """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
 
-    `evaluated` is the plan's: it decides which eval sets take part, all of them at 0.
+    `save_root` is the part of `save_to` in which links are followed; empty: all but its last name. `evaluated` is the
+    plan's: it decides which eval sets take part, all of them at 0.
     """
 
     plan: int
@@ -58,6 +59,7 @@ class Evaluate:
     save_weights: SaveWeights  # of which ranks
     progress_seconds: float  # at most one Progress report per so many seconds
     evaluated: int = 0
+    save_root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised."""
+    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised.
+
+    `sides`: ranks that said the same, where ranks compared what they are about to do and it differs.
+    """
 
     kind: str
     message: str
@@ -128,6 +133,7 @@ class Failed:
     phase: str | None = None
     details: dict[str, str] = field(default_factory=dict)
     lost: int | None = None  # the rank that could not be reached, where that is known
+    sides: tuple[tuple[int, ...], ...] = ()
 
 
 Command = Check | Join | Evaluate

@@ -1,12 +1,13 @@
 """Start, talk to and kill a worker process; ask another program. The only importer of subprocess.
 
-A worker leads its own session and process group, so that SIGKILL reaches whatever it started. It must be started from
+A worker leads its own session and process group, so that SIGKILL reaches whatever it started; what left the group is
+ended by the worker's guard (`sidecar.worker.guard`). It must be started from
 the daemon's main thread: its parent-death signal fires when the thread that started it ends.
 """
 
 import contextlib
-import glob
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.group.logs import WorkerLog, remove_old_logs
 from sidecar.group.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "worker" / "__main__.py"
-_LOG_TAIL_BYTES: Final = 4000
-_LOGS_KEPT: Final = 20  # of a node's workers that ended: the last days of a bad week, not the disk
+_MARK: Final = "_SIDECAR_WORKER_PROCESS"  # a variable by which a worker's descendants are known; it is not a setting
+_LOG_SECONDS: Final = (1.0, 0.1)  # between two looks at a log's length: usually, and after it was too long
 _HALTS: Final = os.WSTOPPED | os.WCONTINUED
 _DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
 
@@ -71,18 +73,24 @@ class Process(Protocol):
 class WorkerProcess:
     """A worker process and the threads that read its reports and wait for its end."""
 
-    def __init__(self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: Path, post: Post) -> None:
+    def __init__(
+        self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: WorkerLog, post: Post
+    ) -> None:
         self._worker, self._popen, self._log, self._post = worker, popen, log, post
         self._reports = reports
         self._reaping = threading.Lock()
+        self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{worker}", daemon=True)
+        self._limiter = threading.Thread(target=self._limit_log, name=f"log-{worker}", daemon=True)
         try:
             self._reader.start()
+            self._limiter.start()
             self._waiter.start()
         except RuntimeError:  # no more threads can be had: nobody would know of it
             _kill_group(popen.pid)
             popen.wait()
+            self._ended.set()
             raise
 
     @property
@@ -135,7 +143,22 @@ class WorkerProcess:
         if self._popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._popen.stdin.close()
-        self._post(self._worker, Exited(status, _tail(self._log)))
+        self._ended.set()
+        self._limiter.join()
+        self._limited()
+        self._post(self._worker, Exited(status, self._log.tail()))
+        self._log.close()
+
+    def _limit_log(self) -> None:
+        usual, soon = _LOG_SECONDS
+        pause = usual
+        while not self._ended.wait(pause):
+            pause = soon if self._limited() else usual
+
+    def _limited(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self._log.limit()
+        return False
 
     def _is_halted_or_goes_on(self) -> bool:
         """Wait for what happens to the process next; false: it ended, and is not reaped yet."""
@@ -164,27 +187,44 @@ def start(
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("workers are started from the main thread: their parent-death signal is its end")
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        output = log.open("ab")
-        _prune(log, keep_logs)
+        kept = WorkerLog.create(log)
+        remove_old_logs(log, keep_logs)
     except OSError as error:
         raise StorageError(f"the worker's log {log} cannot be written: {error.strerror}") from error
+    try:
+        return _spawn(worker, interpreter, framework, environment, directory, kept, post)
+    except BaseException:
+        kept.close()
+        raise
+
+
+def _spawn(
+    worker: str,
+    interpreter: str,
+    framework: str,
+    environment: Mapping[str, str],
+    directory: str,
+    log: WorkerLog,
+    post: Post,
+) -> WorkerProcess:
+    mark = secrets.token_hex(16)
+    output = log.appending()
     ours, theirs = os.pipe()
     try:
-        with output:
-            popen = subprocess.Popen(  # noqa: S603 - the interpreter is a setting of the user's
-                [
-                    *(interpreter, "-P", str(_ENTRY)),
-                    *("--framework", framework, "--reports", str(theirs), "--parent", str(os.getpid())),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=dict(environment),
-                cwd=directory,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
+        popen = subprocess.Popen(  # noqa: S603 - the interpreter is a setting of the user's
+            [
+                *(interpreter, "-P", str(_ENTRY)),
+                *("--framework", framework, "--reports", str(theirs), "--parent", str(os.getpid())),
+                *("--mark", f"{_MARK}={mark}"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**environment, _MARK: mark},
+            cwd=directory,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
     except OSError as error:
         os.close(ours)
         if error.filename == directory:
@@ -193,6 +233,7 @@ def start(
             f"worker_python {interpreter!r} cannot be run: {error.strerror}; name the Python of the training job"
         ) from error
     finally:
+        os.close(output)
         os.close(theirs)
     return WorkerProcess(worker, popen, os.fdopen(ours, "rb"), log, post)
 
@@ -206,29 +247,8 @@ def query(arguments: Sequence[str], *, seconds: float) -> str | None:
     return done.stdout
 
 
-def _prune(log: Path, keep: Collection[str]) -> None:
-    """Remove old logs of this node; those of others that share the folder are theirs."""
-    node = log.stem.rsplit(".", 2)[0]
-    written: dict[Path, float] = {}
-    for path in log.parent.glob(f"{glob.escape(node)}.*.log"):
-        with contextlib.suppress(FileNotFoundError):
-            if path != log and path.stem not in keep and path.stem.rsplit(".", 2)[0] == node:
-                written[path] = path.stat().st_mtime
-    for path in sorted(written, key=lambda path: written[path], reverse=True)[_LOGS_KEPT:]:
-        path.unlink(missing_ok=True)
-
-
 def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sidecar.eligibility import Reason
 from sidecar.history import History
 from sidecar.records import NodeState, Result
 from sidecar.status import Status
@@ -77,12 +78,20 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
     "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
+    "sidecar_checkpoints_unseen_total": (
+        _ONE,
+        "Checkpoints deleted before any node saw them, as gaps in their numbers tell, since this daemon started.",
+    ),
     "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
     "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
     "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
     "sidecar_members": (
         ("run", "state"),
         "Nodes whose heartbeat this node sees, by the state they report; chiefs apart.",
+    ),
+    "sidecar_nodes_left_out": (
+        ("run", "reason"),
+        "Ready nodes that take no part in evaluations, or not in all, by the reason; `sidecar status` names them.",
     ),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
     "sidecar_saves_bytes": (_ONE, "Disk space of what workers saved about their evaluations."),
@@ -224,11 +233,14 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
     if status.role == "worker":  # a chief does not look at checkpoints
         samples.add("sidecar_checkpoints_pending", status.pending)
+        samples.add("sidecar_checkpoints_unseen_total", status.unseen if status.journal_read else None)
     samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
     samples.add("sidecar_group_size", status.group_size)
     samples.add("sidecar_groups_formed_total", status.groups_formed)
     for state, count in (dict.fromkeys(get_args(NodeState), 0) | status.members).items():
         samples.add("sidecar_members", count, state)
+    for reason, count in (dict.fromkeys(get_args(Reason), 0) | status.left_out_reasons).items():
+        samples.add("sidecar_nodes_left_out", count, reason)
     samples.add("sidecar_pins_bytes", status.pins_bytes)
     samples.add("sidecar_saves_bytes", status.saves_bytes)
     samples.add("sidecar_ready", status.unready is None, status.node)

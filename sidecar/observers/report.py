@@ -101,6 +101,9 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "workers": [dataclasses.asdict(worker) for worker in status.workers],
         "pins_bytes": status.pins_bytes,
         "saves_bytes": status.saves_bytes,
+        "left_out": dict(status.left_out),
+        "unknown": list(status.unknown),
+        "unknown_count": status.unknown_count,
     }
 
 

@@ -3,6 +3,7 @@
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +35,16 @@ _KIND_BY_PHASE: Final = {
 
 
 class EvaluationError(Exception):
-    """A failure whose cause this code understands; `kind` is one of `records.KINDS`, `lost` a rank that is gone."""
+    """A failure whose cause this code understands; `kind` is one of `records.KINDS`, `lost` a rank that is gone.
 
-    def __init__(self, kind: str, message: str, *, lost: int | None = None) -> None:
+    `sides`: ranks grouped by what they said, where that differs.
+    """
+
+    def __init__(
+        self, kind: str, message: str, *, lost: int | None = None, sides: Iterable[Iterable[int]] = ()
+    ) -> None:
         super().__init__(message)
-        self.kind, self.lost = kind, lost
+        self.kind, self.lost, self.sides = kind, lost, tuple(map(tuple, sides))
 
 
 def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int | None) -> Failed:
@@ -51,8 +57,8 @@ def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int |
         kind, message = "out_of_memory", f"out of memory: {error}"
     else:
         kind, message = _KIND_BY_PHASE.get(phase, "worker_died"), _user_traceback(error)
-    lost = error.lost if isinstance(error, EvaluationError) else None
-    return Failed(kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase, lost=lost)
+    lost, sides = (error.lost, error.sides) if isinstance(error, EvaluationError) else (None, ())
+    return Failed(kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase, lost=lost, sides=sides)
 
 
 def _user_traceback(error: BaseException) -> str:

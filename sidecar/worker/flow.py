@@ -96,7 +96,7 @@ def evaluate(
                 "metrics": evaluator.layout(),
             },
         )
-    with Saves(Path(command.save_to)) as saves:
+    with Saves(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
         with phase("evaluate", "evaluate"):
             saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
             states = evaluator.evaluate(progress.tick, saves.keep)
@@ -169,7 +169,7 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
     for column, (name, complaint) in enumerate(_HELLO.items()):
         if groups := _differing(rows[:, column]):
             told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or _tell(groups, join)
-            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}")
+            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}", sides=groups)
     for column, stream in enumerate(compared, start=len(_HELLO)):
         if groups := _differing(rows[:, column]):
             raise EvaluationError(
@@ -177,6 +177,7 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
                 f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must "
                 f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
                 f"not at all, list files with shuffle=False, and let all nodes see the same files",
+                sides=groups,
             )
 
 
@@ -195,7 +196,7 @@ def _reduce(
     restored, *times = told[: said.size].reshape(said.shape).T
     if groups := _differing(restored):
         complaint = "restored different values from the same checkpoint (variables)"
-        raise EvaluationError("mismatch", f"ranks {complaint}: {_tell(groups, join)}")
+        raise EvaluationError("mismatch", f"ranks {complaint}: {_tell(groups, join)}", sides=groups)
     # Most states are counts, which fill one row in nine: what nobody uses stays at home.
     rows = np.split(told[said.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
     packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]

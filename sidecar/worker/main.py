@@ -7,7 +7,6 @@ of `group.messages`: whatever the user's code prints goes to its log.
 import argparse
 import ctypes
 import os
-import select
 import signal
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
 from sidecar.group.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
+from sidecar.worker.guard import leave_guard
 
 _PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1
@@ -31,9 +31,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--framework", required=True)
     parser.add_argument("--reports", type=int, required=True, help="file descriptor to write reports to")
     parser.add_argument("--parent", type=int, required=True, help="process id of the daemon")
+    parser.add_argument("--mark", required=True, help="NAME=VALUE in the environment of this process alone")
     options = parser.parse_args(arguments)
     _never_outlive(options.parent)
-    _guard()
+    leave_guard(options.mark)
     _be_gentle()
     commands = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
@@ -103,22 +104,6 @@ def _never_outlive(parent: int) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _guard() -> None:
-    """Leave a process behind that kills this process group once the daemon is gone.
-
-    The parent-death signal ends this process alone; what the user's code started would live on. The guard holds nothing
-    but our input, whose other end only the daemon has, and waits for its closing without reading from it. It is forked
-    before anything is imported, so that it stays small; when the daemon lives it ends with the group.
-    """
-    if os.fork() != 0:
-        return
-    os.closerange(1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65536)
-    closing = select.poll()
-    closing.register(0, 0)  # no event but a hang-up, which is always told
-    closing.poll()
-    os.killpg(0, signal.SIGKILL)
 
 
 def _be_gentle() -> None:

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from sidecar.agreement.journal import Journal, open_run
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.run import open_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.errors import StorageError
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, dumps
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, dumps, group_id
 
 CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf")
 MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)
@@ -97,7 +98,7 @@ def new_outcome(run):
     """Build a success, or with `kind` a failure."""
 
     def build(number=1, nonce="end", kind=None, **changes):
-        result = Result("g", 1, {"test": 3}, {"test": {}}, {}, "v", "t", {}, ())
+        result = Result(group_id(MEMBERS), 1, {"test": 3}, {"test": {}}, {}, "v", "t", {}, ())
         given = {
             "plan": number,
             "run": run,

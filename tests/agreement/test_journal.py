@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.agreement.journal import Journal, check_run, open_run, outcome_path
+from sidecar.agreement.journal import Journal, outcome_path
+from sidecar.agreement.run import check_run, open_run
 from sidecar.agreement.storage import PosixStorage
-from sidecar.errors import RecordError, StorageError, StorageLostError
+from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 from sidecar.history import Closed, History
 from sidecar.records import Member, dumps
 
@@ -47,12 +48,12 @@ def test_daemons_that_start_together_join_one_run(storage):
 
 
 def test_a_state_directory_that_was_replaced_or_wiped_is_lost(storage, run, put):
-    """Another id, or none, means that this daemon's numbers mean nothing there."""
+    """Another id, or none, means that this daemon's numbers mean nothing there; it may come back."""
     file = put("run.json", b'{"schema":1,"run":"other","nonce":"n"}')
-    with pytest.raises(StorageLostError, match=f"belongs to run other, this daemon to run {run}"):
+    with pytest.raises(StateUnavailableError, match=f"belongs to run other, this program to run {run}"):
         check_run(storage, run)
     file.unlink()
-    with pytest.raises(StorageLostError, match="is gone"):
+    with pytest.raises(StateUnavailableError, match="is gone"):
         check_run(storage, run)
 
 
@@ -115,7 +116,7 @@ def test_history_and_journal_agree_on_what_is_open(journal, new_plan, new_outcom
                 history.apply(entry)
             assert (journal.through, journal.open) == (history.through, history.open)
             if journal.open:
-                assert journal.close(new_outcome(number))
+                assert journal.close(new_outcome(number, kind="stalled"))
     assert history.through == len(shapes)
 
 
@@ -250,7 +251,7 @@ def test_a_proposal_whose_fate_was_unknown_may_turn_up_later(storage, run, new_p
     """After a lost reply and a blind moment the next proposal loses to another: in truth to its own former one."""
 
     class Blind(faulty):
-        reads = iter([True, False, False, False])  # run.json, then three blind looks at the plan
+        reads = iter([True, True, False, False, False])  # run.json, outcome 1, then three blind looks at the plan
 
         def read(self, path):
             if not next(self.reads, True):
@@ -267,7 +268,7 @@ def test_a_proposal_whose_fate_was_unknown_may_turn_up_later(storage, run, new_p
 def test_no_record_is_put_into_another_runs_journal(journal, storage, put, new_plan):
     """A directory that was wiped and begun anew gets no plan with a number of the old one."""
     put("run.json", b'{"schema":1,"run":"other","nonce":"n"}')
-    with pytest.raises(StorageLostError):
+    with pytest.raises(StateUnavailableError):
         journal.propose(new_plan(1))
     assert storage.names("plans") == []
 
@@ -313,7 +314,7 @@ def test_a_newer_schema_is_not_acted_on(journal, put, new_plan):
     """A record of a newer version stops the reader with the remedy; unknown fields of this version do not."""
     record = json.loads(dumps(new_plan(1)))
     file = put("plans/000000000001.json", json.dumps(record | {"schema": 2}).encode())
-    with pytest.raises(RecordError, match=r"plans/000000000001\.json.*schema 2.*update this daemon"):
+    with pytest.raises(NewerSchemaError, match=r"plans/000000000001\.json.*schema 2.*update this daemon"):
         journal.read_new()
     file.write_bytes(json.dumps(record | {"from_the_future": [1]}).encode())
     assert journal.read_new() == [new_plan(1)]
@@ -343,10 +344,11 @@ def test_temporary_files_in_the_journal_are_not_there(journal, put, new_plan):
 
 
 def test_a_garbage_file_under_the_next_number_fails_the_proposal(journal, put, new_plan):
-    """Who stands there cannot be known, so nothing is claimed."""
+    """Who stands there cannot be known, so nothing is claimed, and whoever reads on is told."""
     put("plans/000000000001.json", b"{")
+    assert not journal.propose(new_plan(1))
     with pytest.raises(RecordError, match="plans/000000000001"):
-        journal.propose(new_plan(1))
+        journal.read_new()
 
 
 def test_the_result_is_written_once_and_rebuilt_when_lost(journal, storage, put, new_plan, new_outcome):
@@ -394,7 +396,7 @@ def test_under_any_schedule_of_faults_there_is_one_journal(new_plan, new_outcome
             shaky[who].schedule = list(faults)
             try:
                 if journal.open:
-                    record = new_outcome(journal.open.plan, nonce=f"{step}", run=run)
+                    record = new_outcome(journal.open.plan, nonce=f"{step}", run=run, kind="stalled")
                     won = journal.close(record)
                 else:
                     members = None if step % 4 == 0 else (Member(0, "n", f"w{step}", "a:1"),)

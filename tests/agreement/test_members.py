@@ -3,8 +3,10 @@ import random
 from itertools import pairwise
 
 import pytest
+from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
 from sidecar.agreement.members import Freshness, Members, Reading, member_path, natural_order
+from sidecar.agreement.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
 from sidecar.records import dumps
 
@@ -103,13 +105,108 @@ def test_some_members_can_be_read_without_the_others(members, put, new_heartbeat
     assert not reading.complete
 
 
-def test_storage_that_does_not_answer_is_no_empty_reading(members, put, new_heartbeat):
+def test_a_folder_that_cannot_be_listed_is_no_empty_reading(members, put, new_heartbeat):
     """Who cannot look must not conclude that nobody is there."""
-    put("members/a.json/in_the_way", b"")
-    with pytest.raises(StorageError):
-        members.read_all()
-    with pytest.raises(StorageError):
-        members.write(new_heartbeat("a"))
+    put("members", b"in the way")
+    for use in (members.read_all, lambda: members.look(0.0), lambda: members.write(new_heartbeat("a"))):
+        with pytest.raises(StorageError):
+            use()
+
+
+ODD = {
+    "a folder": lambda path: path.mkdir(),
+    "a FIFO": os.mkfifo,
+    "a link to a terminal": lambda path: path.symlink_to("/dev/tty"),
+    "a terabyte": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    "torn": lambda path: path.write_bytes(b'{"run":'),
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("odd", list(ODD))
+def test_one_odd_file_is_named_and_stops_nobody(storage, put, new_heartbeat, odd):
+    """It takes its turn like all others, is named as long as it stands there, and the others are known."""
+    put("members/n2.json", new_heartbeat("n2"))
+    path = storage.root / "members" / "n1.json"
+    ODD[odd](path)
+    members, view = Members(storage, "run-a"), Freshness("me", LEASE)
+    for beat in range(3):
+        members.write(new_heartbeat("me", beat=beat))
+        view.wrote(new_heartbeat("me", beat=beat), 2.0 * beat)
+        put("members/n2.json", new_heartbeat("n2", beat=beat))
+        reading = members.look(2.0 * beat)
+        view.observe(reading, 2.0 * beat)
+        assert (list(reading.unread), reading.complete) == (["n1"], True)
+        (sentence,) = reading.unknown
+        assert "members/n1.json" in sentence
+    assert view.fresh("n2", 4.0)
+    view.wrote(new_heartbeat("me", beat=4), LEASE)
+    view.observe(members.look(LEASE), LEASE)
+    assert view.ready_to_propose(LEASE)
+    path.rmdir() if path.is_dir() else path.unlink()
+    put("members/n1.json", new_heartbeat("n1"))
+    reading = members.look(12.0)
+    assert ([each.node for each in reading.heartbeats], reading.unknown) == (["n1", "n2"], ())
+
+
+def test_the_own_heartbeat_cannot_be_written_over_a_folder(storage, members, new_heartbeat):
+    """Nothing can be agreed without it: the sentence says what is in the way."""
+    (storage.root / "members" / "me.json").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"members/me.json: it is a folder, .*; move it away"):
+        members.write(new_heartbeat("me"))
+
+
+@only_root
+def test_a_heartbeat_that_only_its_user_may_read_stops_nobody(new_heartbeat):
+    """One daemon runs as another user, with umask 077: the others go on without it, and say why."""
+    with shared_folder() as shared:
+        storage = PosixStorage(shared / "run")
+        with acting_as(VICTIM):
+            Members(storage, "run-a").write(new_heartbeat("n1"))
+            Members(storage, "run-a").write(new_heartbeat("n2"))
+        with acting_as(MALLORY, 0o077):
+            Members(storage, "run-a").write(new_heartbeat("n3"))
+        with acting_as(VICTIM):
+            reading = Members(storage, "run-a").look(0.0)
+        assert [each.node for each in reading.heartbeats] == ["n1", "n2"]
+        (sentence,) = reading.unknown
+        assert "members/n3.json: Permission denied; let the user with id 54321" in sentence
+        assert "read it" in sentence
+
+
+def test_a_file_that_storage_does_not_give_says_nothing_of_its_node(freshness, new_heartbeat):
+    """An error is not silence: the node is not given up by it, nor is it counted on for longer than its lease."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a", beat=1)), 0.0)
+    view.observe(look(new_heartbeat("a", beat=2)), 2.0)
+    for at in (4.0, 8.0, 12.0, 40.0):
+        view.wrote(new_heartbeat("me", beat=int(at)), at)
+        view.observe(Reading((), {"a": "Input/output error"}, frozenset({"a"})), at)
+        assert view.lost("a") is None
+    assert not view.fresh("a", 12.0)
+    assert view.ready_to_propose(40.0)
+
+
+def test_files_that_cannot_be_read_take_no_turns_from_the_others(storage, new_heartbeat):
+    """Each may take as long as the storage's timeout, so a look ends after three, and the others come first then."""
+
+    class Failing(Counted):
+        def read(self, path):
+            self.asked.append(("read", path))
+            if "bad" in path:
+                raise StorageError(f"cannot read {path}: Input/output error")
+            return self.storage.read(path)
+
+    nodes = [f"bad-{number}" for number in range(9)] + [f"good-{number}" for number in range(9)]
+    for node in nodes:
+        Members(storage, "run-a").write(new_heartbeat(node))
+    failing = Failing(storage)
+    members, looks = Members(failing, "run-a"), []
+    for at in range(12):
+        failing.asked.clear()
+        looks.append([each.node for each in members.look(2.0 * at).heartbeats])
+        assert sum("bad" in path for _, path in failing.asked) <= 3
+    assert [len(nodes) for nodes in looks[-5:]] == [9] * 5
 
 
 def test_a_restarted_daemon_takes_over_its_file(storage, new_heartbeat):
@@ -368,6 +465,18 @@ def test_the_lease_is_three_times_the_largest_gap_within_reason(freshness, new_h
     assert not view.fresh("a", last + lease)
 
 
+def test_a_gap_is_forgotten_after_a_while(freshness, new_heartbeat):
+    """A bad minute of the storage does not make its nodes hard to miss for ever."""
+    view, now, leases = freshness(), 0.0, []
+    view.observe(look(new_heartbeat("a", beat=0)), now)
+    for beat in range(1, 700):
+        now += 9.0 if beat == 10 else 2.0
+        view.observe(look(new_heartbeat("a", beat=beat)), now)
+        leases.append(view.lease_of("a"))
+    assert leases[9:300] == [27.0] * 291
+    assert leases[-1] == LEASE
+
+
 def test_a_restart_is_no_gap(freshness, new_heartbeat):
     """The time that a node takes to start again says nothing of how late its storage shows changes."""
     view = freshness()
@@ -414,7 +523,7 @@ def test_of_many_nodes_each_is_read_in_its_turn(crowd, new_heartbeat):
         reading = members.look(2.0 * look)
         found.append([each.node for each in reading.heartbeats])
         complete.append(reading.complete)
-        assert len(counted.asked) <= 1 + 24
+        assert len([each for each in counted.asked if each[0] != "modified"]) <= 1 + 24
     assert complete == [False, False, True, *[True] * 6]
     for node in (f"worker-{number}" for number in range(1, 64)):
         looks = [look for look, nodes in enumerate(found) if node in nodes]
@@ -485,6 +594,10 @@ class Crowd:
         """As `Storage.names`."""
         return sorted(path.removeprefix(f"{folder}/") for path in self.files)
 
+    def modified(self, _):
+        """As `Storage.modified`: this one cannot tell."""
+        return {}
+
     def read(self, path):
         """As `Storage.read`."""
         return self.files.get(path)
@@ -492,6 +605,122 @@ class Crowd:
     def replace(self, path, data):
         """As `Storage.replace`."""
         self.files[path] = data
+
+
+HOUR, WEEK = 3600.0, 7 * 86400.0
+
+
+@pytest.fixture
+def aged(put, new_heartbeat):
+    """Write a heartbeat as if so many seconds ago; the daemon's clock is another than the storage's."""
+
+    def write(node, seconds=0.0, **changes):
+        at = 1_000_000_000.0 - seconds
+        os.utime(put(member_path(node), new_heartbeat(node, **changes)), (at, at))
+
+    return write
+
+
+def beat(members, view, aged, now, *, step=0.0):
+    """One visit of node `me`, which starts at 0; `step`: how much later it is on the storage's clock."""
+    members.write(view.heartbeat("me"))
+    aged("me", -now - step)
+    view.wrote(view.heartbeat("me"), now)
+    reading = members.look(now)
+    view.observe(reading, now)
+    return reading
+
+
+@pytest.mark.parametrize("state", ["ready", "left"])
+def test_beside_three_thousand_dead_nodes_the_living_are_known_at_once(storage, freshness, aged, state):
+    """Names that were made up for pods come to that: a start reads none whose file is an hour old."""
+    for number in range(3000):
+        aged(f"dead-{number}", 2 * HOUR + number, state=state)
+    counted = Counted(storage)
+    members, view = Members(counted, "run-a"), freshness()
+    for number, now in enumerate((0.0, 0.5, 1.0, 1.5)):
+        for node in ("a", "b", "c"):
+            aged(node, -now, beat=number)
+        beat(members, view, aged, now)
+        if view.ready_to_propose(now):
+            break
+    assert now < 2.0
+    assert [each.node for each in view.fresh_heartbeats(now)] == ["a", "b", "c", "me"]
+    assert sum("dead" in path for method, path in counted.asked if method == "read") <= 2 * (number + 1)
+
+
+def test_of_those_that_died_lately_the_newest_are_read_first(storage, freshness, aged):
+    """Files of this hour say nothing yet; but who lives wrote last."""
+    for number in range(200):
+        aged(f"dead-{number}", HOUR / 2 + number)
+    aged("z", 1.0)
+    members, view = Members(storage, "run-a"), freshness()
+    assert "z" in [each.node for each in beat(members, view, aged, 0.0).heartbeats]
+
+
+def test_a_node_whose_file_seemed_old_is_read_first_as_soon_as_it_beats(storage, freshness, aged):
+    """Its clock may be wrong, where clients set the times; that it changed while nobody read it says little."""
+    aged("away", 3 * HOUR)
+    members, view = Members(storage, "run-a"), freshness()
+    assert beat(members, view, aged, 0.0).nodes == set()
+    assert view.ready_to_propose(0.0)
+    aged("away", 3 * HOUR - 30, beat=2)  # two hours behind, and alive
+    assert beat(members, view, aged, 31.0).nodes == {"away"}
+    assert not view.fresh("away", 31.0)
+    for number in range(3, 60):
+        aged("away", 3 * HOUR - 2 * number - 30, beat=number)
+        beat(members, view, aged, 31.0 + 2 * number)
+        assert view.fresh("away", 31.0 + 2 * number)
+    assert (storage.root / member_path("away")).exists()
+
+
+def test_storage_that_cannot_tell_when_files_were_written_has_no_dormant_ones(storage, freshness, aged):
+    """All of one time, or none: every file is read, as it was ever."""
+    for node in ("a", "b"):
+        aged(node, 0.0)
+    members, view = Members(storage, "run-a"), freshness()
+    assert beat(members, view, aged, 0.0).nodes == {"a", "b"}
+
+
+def visits(members, view, aged, begin, end, step=300.0):
+    now = begin
+    while now < end:
+        beat(members, view, aged, now)
+        now += step
+
+
+def test_what_nodes_left_that_are_gone_is_removed(storage, freshness, aged, put):
+    """A week after the last beat, or as it said that it left; not before an hour of looking has found no change."""
+    aged("week", WEEK + HOUR)
+    aged("left", 2 * HOUR, state="left")
+    aged("days", WEEK / 2)
+    aged("new", 0.0)
+    torn = put("members/torn.json", b"{")
+    os.utime(torn, (1_000_000_000 - 2 * WEEK,) * 2)
+    (storage.root / "members" / "folder.json").mkdir()
+    members, view = Members(storage, "run-a"), freshness()
+    everybody = {"week", "left", "days", "new", "torn", "folder", "me"}
+    names = lambda: {name.removesuffix(".json") for name in storage.names("members")}  # noqa: E731
+    visits(members, view, aged, 0.0, HOUR)
+    assert names() == everybody
+    visits(members, view, aged, HOUR, 2 * HOUR)
+    assert names() == everybody - {"week", "left", "torn"}
+    visits(members, view, aged, WEEK / 2 + HOUR, WEEK / 2 + 4 * HOUR)
+    assert names() == {"new", "folder", "me"}
+    visits(members, view, aged, 8 / 7 * WEEK, 8 / 7 * WEEK + 4 * HOUR)
+    assert names() == {"folder", "me"}
+    assert beat(members, view, aged, 2 * WEEK).nodes == {"folder"}
+
+
+def test_a_node_that_comes_back_keeps_its_file(storage, freshness, aged):
+    """It beats again, if only once, before its old file would have gone."""
+    aged("back", WEEK + HOUR)
+    members, view = Members(storage, "run-a"), freshness()
+    visits(members, view, aged, 0.0, HOUR)
+    aged("back", -HOUR, beat=2)
+    visits(members, view, aged, HOUR, 20 * HOUR)
+    assert view.heartbeat("back").beat == 2
+    assert "back.json" in storage.names("members")
 
 
 @pytest.mark.parametrize(("live", "dead"), [(3, 0), (64, 0), (100, 0), (130, 0), (300, 0), (3, 130), (30, 1000)])

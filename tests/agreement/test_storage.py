@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from users import MALLORY, VICTIM, acting_as, is_untouched, only_root, private_folder, shared_folder
 
 from sidecar.agreement import storage as module
 from sidecar.agreement.storage import MAX_RECORD_BYTES, PosixStorage
@@ -145,7 +146,7 @@ def test_a_failed_replacement_keeps_the_old_content(storage, monkeypatch):
     """Whole or not at all."""
     storage.replace("members/x", b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "replace", failing(errno.EIO))
+        patch.setattr(module.os, "rename", failing(errno.EIO))
         with pytest.raises(StorageError, match="cannot write"):
             storage.replace("members/x", b"new")
     assert storage.read("members/x") == b"old"
@@ -191,7 +192,7 @@ def test_a_filesystem_that_cannot_sync_folders_is_good_enough(storage, monkeypat
 def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, stale, answers):
     """NFS calls such a file stale: that is no failure, unless it goes on."""
     storage.replace("members/x", b"data")
-    real, left = module._read_all, [stale]
+    real, left = module.read_from, [stale]
 
     def read(*args):
         if left[0]:
@@ -199,7 +200,7 @@ def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, st
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(*args)
 
-    monkeypatch.setattr(module, "_read_all", read)
+    monkeypatch.setattr(module, "read_from", read)
     if answers:
         assert storage.read("members/x") == b"data"
     else:
@@ -211,7 +212,7 @@ def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
     """What stands in the way is named, with the remedy."""
     put("plans", b"")
     for use in (storage.read, lambda path: storage.create(path, b"")):
-        with pytest.raises(StorageError, match=r"plans/1: Not a directory; .* move it away"):
+        with pytest.raises(StorageError, match=r"plans/1: Not a directory \(.*/plans\); .* move it away"):
             use("plans/1")
     with pytest.raises(StorageError, match="cannot list"):
         storage.names("plans")
@@ -220,7 +221,7 @@ def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
 def test_a_folder_in_the_place_of_a_file_is_explained(storage):
     """The other way round."""
     storage.create("plans/1/x", b"")
-    with pytest.raises(StorageError, match=r"plans/1: Is a directory; .* move it away"):
+    with pytest.raises(StorageError, match=r"plans/1: it is a folder, .*; move it away"):
         storage.read("plans/1")
 
 
@@ -237,7 +238,7 @@ def test_a_daemon_killed_before_the_link_leaves_no_record(storage):
 def test_a_daemon_killed_before_the_rename_leaves_its_last_heartbeat(storage):
     """A torn heartbeat is never visible after a kill."""
     storage.replace("members/x", b"before")
-    run_until_killed(storage.root, "replace", "replace('members/x', b'dead')")
+    run_until_killed(storage.root, "rename", "replace('members/x', b'dead')")
     assert storage.read("members/x") == b"before"
 
 
@@ -263,3 +264,131 @@ def test_of_many_creators_of_one_name_one_wins_and_all_see_it(storage):
     for reads in zip(*seen, strict=True):
         assert len(set(reads)) == 1
         assert len(reads[0]) == 100000
+
+
+ODD = {
+    "a FIFO": (os.mkfifo, "it is a FIFO, not a regular file; move it away"),
+    "a folder": (lambda path: path.mkdir(), "it is a folder, not a regular file; move it away"),
+    "a link to a terminal": (lambda path: path.symlink_to("/dev/tty"), "it is a link, not a regular file; move it"),
+    "a link to a record": (lambda path: path.symlink_to("000000000001.json"), "it is a link, not a regular file"),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "it is a link, not a regular file; move it away"),
+}
+
+
+@pytest.mark.parametrize("folder", ["members", "plans", "outcomes"])
+@pytest.mark.parametrize("odd", list(ODD))
+def test_whatever_stands_in_the_place_of_a_file_is_explained_at_once(storage, folder, odd):
+    """A FIFO would hold the storage thread for ever, and a link leads anywhere."""
+    storage.create(f"{folder}/000000000001.json", b"data")
+    make, sentence = ODD[odd]
+    make(storage.root / folder / "2.json")
+    with pytest.raises(StorageError, match=sentence) as caught:
+        storage.read(f"{folder}/2.json")
+    assert f"cannot read {storage.root}/{folder}/2.json: " in str(caught.value)
+    assert storage.read(f"{folder}/000000000001.json") == b"data"
+
+
+@pytest.mark.timeout(20)
+def test_a_file_of_a_terabyte_is_refused_without_being_read(storage, put):
+    """A sparse one takes nothing to make."""
+    os.truncate(put("plans/1", b""), 1 << 40)
+    with pytest.raises(RecordError, match="plans/1 is longer than"):
+        storage.read("plans/1")
+
+
+@pytest.mark.parametrize("path", ["members/n1.json", "evaluations/ckpt-5@0/n1.json"])
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_link_in_the_place_of_a_folder_leads_nowhere(storage, tmp_path, path, level):
+    """Nothing behind it is read, replaced, created, listed or removed, and the link is named."""
+    outside = tmp_path / "outside" / "ckpt-5@0"
+    for name in (outside / "n1.json", outside.parent / "n1.json"):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.write_text("mine")
+    folders = path.split("/")[:-1]
+    link = storage.root / folders[0] if level == 0 else storage.root.joinpath(*folders)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside.parent)
+    folder = "/".join(folders)
+    uses = {
+        "read": lambda: storage.read(path),
+        "write": lambda: storage.replace(path, b"ours"),
+        "create": lambda: storage.create(f"{folder}/new", b"ours"),
+        "list": lambda: storage.names(folder),
+        "remove": lambda: storage.remove(path),
+        "sync": lambda: storage.sync(folder),
+    }
+    for verb, use in uses.items():
+        with pytest.raises(
+            StorageError, match=f"cannot {verb} .*no link inside the state directory is followed"
+        ) as caught:
+            use()
+        assert str(link) in str(caught.value)
+    assert [name.read_text() for name in (outside / "n1.json", outside.parent / "n1.json")] == ["mine", "mine"]
+    assert len([each for each in outside.parent.rglob("*") if each.is_file()]) == 2
+
+
+def test_the_state_directory_itself_may_be_behind_a_link(tmp_path):
+    """Its path is a setting: whoever gives it may do so."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "disk")
+    storage = PosixStorage(tmp_path / "state" / "run")
+    storage.create("plans/1", b"data")
+    assert (tmp_path / "disk" / "run" / "plans" / "1").read_bytes() == b"data"
+
+
+@only_root
+def test_what_this_user_may_not_read_is_said_so():
+    """Another user's file with umask 077: to read is what is missing."""
+    with shared_folder() as shared:
+        with acting_as(MALLORY):
+            PosixStorage(shared / "run").replace("members/n2.json", b"{}")
+            (shared / "run/members/n2.json").chmod(0)
+        with acting_as(VICTIM), pytest.raises(StorageError, match=f"Permission denied; let .* {VICTIM}, .*, read it$"):
+            PosixStorage(shared / "run").read("members/n2.json")
+
+
+@only_root
+def test_a_folder_that_another_user_replaces_by_a_link_makes_nobody_write_behind_it():
+    """What the user of this daemon may write to, and that one may not even look into."""
+    with shared_folder() as shared:
+        private, storage = private_folder(shared), PosixStorage(shared / "run")
+        with acting_as(VICTIM):
+            storage.replace("members/n1.json", b"{}")
+        with acting_as(MALLORY):
+            (shared / "run/members").rename(shared / "run/away")
+            (shared / "run/members").symlink_to(private)
+        with acting_as(VICTIM), pytest.raises(StorageError, match="no link inside the state directory is followed"):
+            storage.replace("members/n1.json", b"{}")
+        assert is_untouched(private)
+
+
+def test_files_tell_when_they_were_written_and_nothing_else_does(storage, put):
+    """Relative to one another."""
+    for name, seconds in (("a.json", 1000), ("b.json", 2000)):
+        os.utime(put(f"members/{name}", b""), (seconds, seconds))
+    (storage.root / "members" / "folder.json").mkdir()
+    (storage.root / "members" / "link.json").symlink_to("a.json")
+    assert storage.modified("members") == {"a.json": 1000, "b.json": 2000}
+    assert storage.modified("nowhere") == {}
+
+
+def test_a_file_is_removed_and_a_folder_stays(storage, put):
+    """What is gone already is no error."""
+    put("members/a.json", b"")
+    put("members/b.json/in_it", b"")
+    for _ in range(2):
+        storage.remove("members/a.json")
+    with pytest.raises(StorageError, match="cannot remove"):
+        storage.remove("members/b.json")
+    assert files(storage) == ["members/b.json/in_it"]
+
+
+def test_what_killed_writers_left_is_swept_once_it_is_old(storage, put):
+    """What is being written now stays, and what is no unfinished write."""
+    for name, seconds in ((".tmp-old", 1000), (".tmp-new", 3000), ("1.json", 1000)):
+        os.utime(put(f"plans/{name}", b""), (seconds, seconds))
+    (storage.root / "plans" / ".tmp-folder").mkdir()
+    storage.sweep("plans", 2000)
+    storage.sweep("", 2000)
+    storage.sweep("nowhere", 2000)
+    assert files(storage) == ["plans/.tmp-new", "plans/1.json"]

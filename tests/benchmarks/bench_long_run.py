@@ -7,10 +7,11 @@ from programs import Daemon, scratch, wait_until
 from table import Figure, Table
 
 from sidecar.agreement import snapshots
-from sidecar.agreement.journal import open_run, outcome_path, plan_path
+from sidecar.agreement.journal import outcome_path, plan_path
+from sidecar.agreement.run import open_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.history import History
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, dumps
+from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, dumps, group_id
 from sidecar.snapshot import RECENT, take
 
 HOW = """A journal of plans that all succeeded, each with the result of an eval set with three metrics and a group of
@@ -78,7 +79,7 @@ def _records(number, run):
     }
     phases = dict.fromkeys(("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish"), 0.1)
     result = Result(
-        "0123456789abcdef",
+        group_id(members),
         2,
         {"test": 10_000},
         {"test": values},

@@ -173,7 +173,8 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 def test_pins(checkpoint, root, new_catalog, pins, kind):
     """Linked or copied as the writer's habits ask, unchanged by what the trainer does then."""
-    from sidecar.checkpoints.pin import pin, pins_bytes, unpin
+    from sidecar.checkpoints.pin import pin, unpin
+    from sidecar.checkpoints.pins_usage import pins_bytes
     from sidecar.checkpoints.single import restore_path, verify
 
     format_, name, files = checkpoint(kind)

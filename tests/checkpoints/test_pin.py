@@ -3,17 +3,19 @@ import errno
 import io
 import os
 import shutil
-import time
+import threading
 from dataclasses import replace
 
 import pytest
 
+from sidecar.checkpoints import gather as gather_module
 from sidecar.checkpoints import pin as pin_module
 from sidecar.checkpoints.formats.tf_object import TfObject
-from sidecar.checkpoints.held import PIN_RECORD
-from sidecar.checkpoints.pin import bytes_copied, clean, pin, pins_bytes, unpin
+from sidecar.checkpoints.pin import pin, unpin
+from sidecar.checkpoints.pin_names import PIN_RECORD
+from sidecar.checkpoints.pins_usage import bytes_copied, pins_bytes
 from sidecar.checkpoints.single import restore_path, verify
-from sidecar.errors import IncompleteError, MustCopyError, StorageError, VanishedError
+from sidecar.errors import IncompleteError, MustCopyError, StorageError, UnreadableError, VanishedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -32,7 +34,7 @@ def listed(folder) -> list[str]:
 
 
 def refuse_links(monkeypatch, code):
-    def refused(*_):
+    def refused(*_, **__):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", refused)
@@ -70,7 +72,7 @@ def test_refused_links_are_copied(found, root, pins, monkeypatch, code):
 def test_what_must_be_copied_is_left_to_another_node_if_asked_to(found, pins, monkeypatch):
     """Nothing is held then, and nothing left over; but what is small is copied by whoever finds it."""
     refuse_links(monkeypatch, errno.EPERM)
-    monkeypatch.setattr(pin_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(gather_module, "_SMALL_BYTES", 0)
     with pytest.raises(MustCopyError, match="ckpt-3 cannot be linked"):
         pin(found, pins, copies=False)
     assert listed(pins) == []
@@ -88,8 +90,8 @@ def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
         seen.append(bytes_copied(pins))
         return copy_file(*args)
 
-    copy_file = pin_module._copy
-    monkeypatch.setattr(pin_module, "_copy", copy)
+    copy_file = gather_module._copy
+    monkeypatch.setattr(gather_module, "_copy", copy)
     pin(found, pins)
     sizes = [each[found.checkpoint.digest[:12]] for each in seen]
     assert sizes == [sum(file.size for file in found.files[:place]) for place in range(len(found.files))]
@@ -137,11 +139,37 @@ def test_deleted_before_it_was_pinned(found, root, pins, name):
     assert listed(pins) == []
 
 
-def test_deleted_by_another_client(found, pins, monkeypatch):
-    """NFS says ESTALE instead."""
-    refuse_links(monkeypatch, errno.ESTALE)
+def test_deleted_by_another_client(found, root, pins, monkeypatch):
+    """NFS says ESTALE of what was opened before; then its name says whether it is gone."""
+
+    def stale(*_, **__):
+        (root / DATA).unlink(missing_ok=True)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(gather_module, "_part", stale)
     with pytest.raises(VanishedError):
         pin(found, pins)
+    assert listed(pins) == []
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_stale_files_that_are_there_say_nothing(found, pins, monkeypatch, times):
+    """They are opened once more by their names; if that does not help, this node cannot read them now."""
+    part, left = gather_module._part, [None] * times
+
+    def stale(*args):
+        if left:
+            left.pop()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return part(*args)
+
+    monkeypatch.setattr(gather_module, "_part", stale)
+    if times == 1:
+        assert pin(found, pins).folder.is_dir()
+        return
+    with pytest.raises(UnreadableError, match="Stale"):
+        pin(found, pins)
+    assert listed(pins) == []
 
 
 def test_the_directory_is_gone(found, root, pins):
@@ -207,57 +235,62 @@ def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatc
     assert left.startswith(".tmp-")
 
 
+@pytest.mark.parametrize(("call", "code"), [("rename", errno.ENOENT), ("mkdir", errno.EEXIST), ("link", errno.EEXIST)])
+def test_requests_that_are_sent_twice_leave_nothing(found, pins, monkeypatch, call, code):
+    """NFS: the first was carried out and its answer was lost, so the second finds it done, and says so."""
+    original = getattr(os, call)
+
+    def twice(*arguments, **settings):
+        original(*arguments, **settings)
+        raise OSError(code, os.strerror(code))
+
+    pins.parent.mkdir(parents=True)
+    monkeypatch.setattr(os, call, twice)
+    pinned = pin(found, pins)
+    assert listed(pins) == [found.checkpoint.folder]
+    assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
+    unpin(pinned.checkpoint, pins)
+    assert listed(pins) == []
+
+
+def test_one_that_is_removed_while_it_is_made_begins_anew(found, pins, monkeypatch):
+    """By a node that took it for left over: nobody is told that the checkpoint vanished."""
+    copy = gather_module._copy
+
+    def removed(*args):
+        (folder,) = pins.iterdir()
+        shutil.rmtree(folder)
+        return copy(*args)
+
+    monkeypatch.setattr(gather_module, "_copy", removed)
+    with pytest.raises(StorageError, match="begins anew"):
+        pin(found, pins)
+    assert listed(pins) == []
+
+
+def test_a_pin_in_the_making_is_touched(found, pins, monkeypatch):
+    """Others see that its maker lives, though nothing of it grows while all is compared."""
+    monkeypatch.setattr(pin_module, "TOUCH_SECONDS", 0.01)
+    seen = set()
+
+    def compare(*_):
+        (folder,) = pins.iterdir()
+        for _ in range(1000):
+            seen.add(folder.stat().st_mtime_ns)
+            if len(seen) > 3:
+                return
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(TfObject, "check", compare)
+    pin(found, pins, check=True)
+    assert len(seen) > 3
+
+
 def test_bytes(found, root, pins):
     """What pins would occupy alone; no folder is zero."""
     assert pins_bytes(pins) == 0
     pin(found, pins)
     assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size
-
-
-def test_clean(found, pins, monkeypatch):
-    """Only old leftovers go: other daemons are at work in the same folder, and pins are not leftovers."""
-    assert clean(pins) == 0
-    pinned = pin(found, pins)
-    shutil.copytree(pinned.folder, pins / ".tmp-left")
-    written = (pins / ".tmp-left").stat().st_ctime
-    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 86_000)
-    assert clean(pins) == 0
-    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 87_000)
-    assert clean(pins) == 1
-    assert listed(pins) == [pinned.folder.name]
-
-
-def test_what_a_daemon_left_in_its_former_life_goes_soon(found, pins, monkeypatch):
-    """Killed in the middle of a copy: what it left would count as held, and block others, for as long as it lies."""
-    written = time.time()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    refuse_links(monkeypatch, errno.EPERM)
-    monkeypatch.setattr(pin_module, "_write_record", broken("killed"))
-    for owner in ("worker-1", "worker-2"):
-        with pytest.raises(RuntimeError):
-            pin(found, pins, owner=owner)
-    monkeypatch.undo()
-    assert len(listed(pins)) == 2
-    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 70)
-    assert clean(pins, owner="worker-1") == 0, "it may be at it"
-    monkeypatch.setattr(pin_module, "_LIFE", "ffffffff")
-    assert clean(pins, owner="worker-1") == 1
-    assert clean(pins, owner="worker-1") == 0
-    assert set(bytes_copied(pins)) == {found.checkpoint.digest[:12]}
-    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 50)
-    assert clean(pins, owner="worker-2") == 0, "another daemon under this name, by mistake, may be at it"
-    monkeypatch.setattr(pin_module, "_storage_time", lambda _: written + 70)
-    assert clean(pins, owner="worker-2") == 1
-    assert listed(pins) == []
-
-
-def test_the_age_of_leftovers_is_told_by_the_storage(pins):
-    """Its clock need not be this machine's."""
-    assert clean(pins, older_than_seconds=-10.0) == 0
-    (pins / ".tmp-left").mkdir(parents=True)
-    assert clean(pins) == 0
-    assert clean(pins, older_than_seconds=-10.0) == 1
-    assert listed(pins) == []
 
 
 def broken(message):
@@ -280,8 +313,8 @@ def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monke
     else:
         bad = type("Bad", (io.RawIOBase,), {"read": refused})
         opens = refused if where == "open" else lambda *_: contextlib.nullcontext(bad())
-        monkeypatch.setattr(pin_module, "open_file", opens)
-    with pytest.raises(IncompleteError, match=os.strerror(code)):
+        monkeypatch.setattr(gather_module, "open_file", opens)
+    with pytest.raises(UnreadableError, match=os.strerror(code)):
         pin(found, pins)
     assert listed(pins) == []
 

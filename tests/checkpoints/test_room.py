@@ -9,7 +9,8 @@ from disk import Disk
 from fakes import FakeClock, save
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.pin import pin, pins_bytes, pins_bytes_alone, unpin
+from sidecar.checkpoints.pin import pin, unpin
+from sidecar.checkpoints.pins_usage import pins_bytes, pins_bytes_alone
 from sidecar.checkpoints.room import Room, free_bytes
 from sidecar.errors import NoRoomError
 
@@ -108,7 +109,7 @@ def test_what_pins_alone_hold(place):
 def test_a_copy_without_room_is_not_begun(place, code, monkeypatch):
     """Whole checkpoints are copied where links are refused; nothing is left of what cannot be."""
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(code, os.strerror(code))
 
     pins = place / ".sidecar" / "pins"
@@ -137,7 +138,7 @@ def test_a_copy_ends_when_training_takes_the_room_meanwhile(place, monkeypatch):
     pins = place / ".sidecar" / "pins"
     (first, *_) = found(place, pins)
     free = iter([10**6, 500])
-    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
+    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
     with pytest.raises(NoRoomError):
         pin(first, pins, room=Room(None, 1000, lambda: next(free)))
     assert list(pins.iterdir()) == []

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from fakes import FakeClock
 
-from sidecar.agreement.journal import Journal, open_run
+from sidecar.agreement.journal import Journal
 from sidecar.agreement.members import Members
+from sidecar.agreement.run import open_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.standing import Onlooker
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Slot
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Slot, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
 
@@ -83,7 +84,8 @@ class Writers:
     def close(self, kind=None, message=None):
         """The end of the open plan: a success, unless a kind of failure is named."""
         number = self.journal.through
-        result = None if kind else Result("g", 1, {"test": 10}, {}, {}, "v", "t1", {}, ())
+        group = group_id(self.journal.open.members)
+        result = None if kind else Result(group, 1, {"test": 10}, {}, {}, "v", "t1", {}, ())
         status = "failed" if kind else "succeeded"
         outcome = Outcome(number, self.run, f"end-{number}", status, "node-0", AT, result, kind, message=message)
         assert self.journal.close(outcome)

@@ -126,6 +126,16 @@ def test_who_differs_is_told(watched):
     assert "this node alone would form a group of 1 worker process" in found[3][1]
 
 
+def test_who_computes_otherwise_than_most_is_told(watched):
+    """This node's own profile is not known before a worker of it has joined a group."""
+    usual, other = {"beat": {"profile": "p1"}}, {"beat": {"profile": "p2"}}
+    first, last = told(group(watched(node_0=usual, node_1=other, node_2=usual), HERE))
+    assert first[1].startswith(
+        "node-1 computes with other versions, devices or settings than most (numeric profile p2)"
+    )
+    assert last[1].startswith("node-0, node-2 are there")
+
+
 def test_a_majority_with_other_code_leaves_this_node_out(watched):
     """That is a mistake, and the check fails."""
     other = {"beat": {"task": "t2"}}

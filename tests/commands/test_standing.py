@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from fakes import Node as FakeNode
@@ -235,6 +236,36 @@ def test_nodes_with_another_task_are_told(onlooker, writers):
     writers.beat("node-0", 1)
     writers.beat("node-1", 1, task="t2")
     assert "different code of the task, so not one group: t1 on node-0; t2 on node-1" in shown(onlooker.look())
+
+
+def test_nodes_that_are_left_out_are_told_with_the_reason(onlooker, writers, clock):
+    """By name, of those that are known to be there: whoever looks cannot say it of others."""
+    told = {"node-2": {"profile": "q"}, "node-3": {"unreadable": ("ckpt-5@eeee",)}, "node-4": {"version": "0.9"}}
+    for beat in (1, 2):
+        for node in ("node-0", "node-1", *told):
+            writers.beat(node, beat, **({"profile": "p"} | told.get(node, {})))
+        clock.seconds += 1
+        found = onlooker.look()
+    left_out = strict(found)["left_out"]
+    assert {node: each["reason"] for node, each in left_out.items()} == {
+        "node-2": "profile",
+        "node-3": "unreadable",
+        "node-4": "version",
+    }
+    assert "node-3 is left out of evaluations: it cannot read ckpt-5@eeee" in shown(found)
+
+
+def test_what_cannot_be_read_is_told(onlooker, writers, monkeypatch):
+    """On this node; others may read it."""
+    writers.beat("node-0", 1)
+    look = onlooker.catalog.look
+    unknown = {f"ckpt-{number}@e": "Input/output error" for number in range(7)}
+    monkeypatch.setattr(onlooker.catalog, "look", lambda: replace(look(), unknown=unknown))
+    found = onlooker.look()
+    assert strict(found)["unknown"][0] == {"checkpoint": "ckpt-0@e", "reason": "Input/output error"}
+    text = shown(found)
+    assert "cannot be read here now: ckpt-0@e: Input/output error" in text
+    assert "and 2 more" in text
 
 
 def test_each_record_is_read_once(onlooker, writers, checkpoint, storage):

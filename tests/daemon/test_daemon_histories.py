@@ -9,6 +9,7 @@ from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 from sidecar.agreement.journal import outcome_path
 from sidecar.checkpoints.pin import pin
 from sidecar.daemon.courier import CreatePlan, Open, Visit
+from sidecar.daemon.keeper import Keeper
 from sidecar.errors import StorageError, TaskError
 from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 from sidecar.history import Closed
@@ -249,8 +250,8 @@ def test_a_new_run_into_the_same_directory(node):
     assert node.status.newest.step == 2
 
 
-def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
-    """The look that gives it up may be the one whose pin cannot be written: the next one tells of it."""
+def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatch):
+    """An error about one checkpoint is no word about another."""
     save(node.checkpoint_dir, 5)
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(58, node)
@@ -262,10 +263,28 @@ def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
     save(node.checkpoint_dir, 6, keep=[5])
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(70, node)
+    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
+    assert ["No space" in why for why in node.world.sightings._look.failed.values()] == [True]
+    monkeypatch.undo()
+    pass_time(40, node)
+    assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
+    """The look that gives it up may fail in the end: the next one tells of it."""
+    save(node.checkpoint_dir, 5)
+    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
+    pass_time(58, node)
+
+    def fail(*_):
+        raise StorageError("cannot list: Input/output error")
+
+    monkeypatch.setattr(Keeper, "_measure_pins", fail)
+    pass_time(70, node)
     assert outcomes(node.history) == []
     monkeypatch.undo()
     pass_time(20, node)
-    assert sorted(outcomes(node.history)) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
+    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
 
 
 def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, monkeypatch):
@@ -282,6 +301,8 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
 
     monkeypatch.setattr(node.courier.keeper.catalog, "look", look_and_delete)
     save(node.checkpoint_dir, 6, keep=[5])
+    pass_time(58, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
     pass_time(20, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("vanished", "ckpt-6")]
     assert node.status.pending == 0
@@ -377,8 +398,8 @@ def test_what_found_no_room_and_was_deleted_has_vanished(tmp_path, clock):
     save(node.checkpoint_dir, 3)
     pass_time(5, node)
     node.silent = set()
-    pass_time(10, node)
-    assert outcomes(node.history) == [("succeeded", "ckpt-1"), ("vanished", "ckpt-2"), ("succeeded", "ckpt-3")]
+    pass_time(70, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-1"), ("succeeded", "ckpt-3"), ("vanished", "ckpt-2")]
 
 
 # -- failures --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import catalog, held, pin
+from sidecar.checkpoints import gather, judging, pin_reading
 from sidecar.errors import IncompleteError
 from sidecar.group.messages import Evaluate
 from sidecar.observers.prometheus import Exporter
@@ -58,15 +58,15 @@ def one_size(folder):
 # -- queue and every_steps -------------------------------------------------------------------------------------------
 
 
-def test_with_every_steps_what_lies_between_is_neither_evaluated_nor_held(new_node):
-    """During an evaluation, too, when nothing can be settled; deleted by then it was skipped, it has not vanished."""
+def test_with_every_steps_what_lies_between_is_let_go_when_it_is_settled(new_node):
+    """During an evaluation nothing can be settled, so what was pinned as the newest stays until then."""
     node = new_node(every_steps=100)
     node.silent = {"Evaluate"}
     storm(node, 90, 95)
     pass_time(5, node)
     storm(node, 99, 105, 107, 190, 199, 203, 210)
     pass_time(5, node)
-    assert pinned(node) == [90, 105, 203, 210]
+    assert pinned(node) == [90, 95, 99, 105, 107, 190, 199, 203, 210]
     assert node.status.pending == 3
     node.silent = set()
     pass_time(20, node)
@@ -103,8 +103,8 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(catalog, "as_checkpoint", nameless)
-    monkeypatch.setattr(held, "as_checkpoint", nameless)
+    monkeypatch.setattr(judging, "as_checkpoint", nameless)
+    monkeypatch.setattr(pin_reading, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2, 3]}
@@ -113,14 +113,14 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
 
 
 def test_with_latest_what_waits_gives_way_and_is_let_go(new_node):
-    """However many come during one evaluation: one is held beside it, the others are skipped, none has vanished."""
+    """However many come during one evaluation: the newest is evaluated, the others are skipped, none has vanished."""
     node = new_node(queue="latest")
     node.silent = {"Evaluate"}
     storm(node, 1)
     pass_time(5, node)
     storm(node, *range(2, 30))
     pass_time(5, node)
-    assert pinned(node) == [1, 29]
+    assert pinned(node) == list(range(1, 30)), "until a plan has settled them: other nodes may want each"
     node.silent = set()
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 29], "skipped": list(range(2, 29))}
@@ -161,23 +161,26 @@ def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
 
 
 def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
-    """A bad block: those after it are held and evaluated, and it is given up once that has lasted."""
-    node, open_file = new_node(), pin.open_file
+    """A bad block: those after it are held and evaluated. It is no verdict, however long it lasts, and it may heal."""
+    node, open_file = new_node(), gather.open_file
 
     def refused(folder, name):
         if name == "ckpt-5.index":
             raise OSError(errno.EIO, "Input/output error")
         return open_file(folder, name)
 
-    monkeypatch.setattr(pin, "open_file", refused)
+    monkeypatch.setattr(gather, "open_file", refused)
     save(node.checkpoint_dir, 5)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(10, node)
     assert ends(node) == {"succeeded": [6]}
-    assert "cannot be read" in str(node.world.sightings._told_waiting)
     pass_time(100, node)
-    assert ends(node) == {"succeeded": [6], "corrupt": [5]}
-    assert node.exited is None
+    assert ends(node) == {"succeeded": [6]}
+    ((name, why),) = node.world.sightings._look.unknown.items()
+    assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
+    monkeypatch.setattr(gather, "open_file", open_file)
+    pass_time(40, node)
+    assert ends(node) == {"succeeded": [6, 5]}
 
 
 def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
@@ -187,7 +190,7 @@ def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
 
     def copy(found, *_, **__):
         threading.Event().wait(0.02)
-        raise IncompleteError(f"{found.checkpoint.name} cannot be read: Input/output error")
+        raise IncompleteError(f"{found.checkpoint.name} has other content than when it was found")
 
     pinner.make, pinner.patience_seconds = copy, 0.0
     save(node.checkpoint_dir, 5)
@@ -369,7 +372,7 @@ def test_pins_give_way_before_the_disk_is_full(new_node):
     node.report(node.active, failed("stalled"))
     pass_time(10, node)
     node.free, node.silent = 20_000, set()
-    pass_time(30, node)
+    pass_time(80, node)
     assert ends(node)["skipped"][:1] == [1]
     assert 5 in ends(node)["succeeded"]
     assert ends(node)["vanished"] == [4]
@@ -526,3 +529,49 @@ def test_all_nodes_end(new_node, ending, fails, code):
     (nodes[0].checkpoint_dir / "DONE").touch() if ending == "done" else None
     pass_time(200, *nodes)
     assert [node.exited for node in nodes] == [code] * 3
+
+
+# -- what nobody saw -------------------------------------------------------------------------------------------------
+
+
+def test_what_training_deleted_while_the_daemon_stood_still_is_counted_and_told(new_node):
+    """24, then 33 and 34: the numbers in between, with a remedy, once what came after them is evaluated."""
+    node = new_node()
+    for step in range(1, 35):
+        save(node.checkpoint_dir, step, keep=[step - 1])
+        for path in node.checkpoint_dir.glob(f"ckpt-{step}.*"):
+            os.utime(path, (node.clock.wall(), node.clock.wall()))  # written by the clock that the node looks at
+        if step < 25:
+            node.wake()
+            pass_time(5, node)
+        else:  # the daemon is stopped
+            node.clock.seconds += 5.0
+    node.wake()
+    pass_time(20, node)
+    assert ends(node) == {"succeeded": [*range(1, 25), 33, 34]}
+    (told,) = node.log.of("checkpoints_deleted_unseen")
+    assert (told["count"], told["numbers"]) == (8, list(range(25, 33)))
+    assert "max_to_keep" in told["remedy"]
+    assert counted(node, "unseen") == 8
+
+
+def test_what_another_node_saw_was_seen(new_node):
+    """One stands still, the other evaluates: nothing is missing, and with every_steps nothing is either."""
+    one, other = new_node("worker-1", every_steps=3), new_node("worker-2", every_steps=3)
+    both = one, other
+    pass_time(5, *both)
+    for step in range(1, 8):
+        save(one.checkpoint_dir, step)
+        pass_time(2, *both)
+    for step in range(8, 20):
+        save(one.checkpoint_dir, step)
+        other.wake()
+        pass_time(2, other)
+    pass_time(60, *both)
+    for step in range(20, 24):
+        save(one.checkpoint_dir, step)
+        pass_time(2, *both)
+    pass_time(60, *both)
+    assert counted(one, "unseen") == 0
+    assert counted(other, "unseen") == 0
+    assert not one.log.of("checkpoints_deleted_unseen")

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import RUN_PATH, outcome_path, plan_path
+from sidecar.agreement.journal import outcome_path, plan_path
+from sidecar.agreement.run import RUN_PATH
 from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
-from sidecar.errors import NodeNameTakenError, StorageError, StorageLostError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageError, StorageLostError
 from sidecar.group.messages import Evaluate, Join, Phase, Progress
 
 
@@ -237,13 +238,14 @@ def test_a_state_directory_that_cannot_be_written_ends_the_daemon_at_the_start(n
 
 
 def test_a_state_directory_that_belongs_to_another_run_ends_the_daemon(node):
-    """It was wiped and begun anew under it: exit code 5, and nothing is written there."""
+    """It was wiped and begun anew under it: nothing is written there, and another daemon follows after a lease."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
     node.storage.storage.replace(RUN_PATH, b'{"run":"another","nonce":"n"}')
     pass_time(3, node)
-    assert isinstance(node.exited, StorageLostError)
-    assert node.exited.exit_code == 5
+    assert "holds run another now" in node.status.unready
+    pass_time(12, node)
+    assert isinstance(node.exited, RunReplacedError)
 
 
 def test_the_later_of_two_daemons_of_one_name_ends(node):

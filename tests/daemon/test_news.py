@@ -63,7 +63,7 @@ def compared(monkeypatch):
         chosen, wanted = original(keeper, look, choose), choose(look.by_key)
         assert chosen.wanted.hold == wanted.hold
         assert chosen.wanted.keep == wanted.keep
-        concerned = {*wanted.hold, *look.pinned, *keeper._damaged}
+        concerned = {*wanted.hold, *look.pinned, *keeper._pinning.damaged}
         assert chosen.concerned == [key for key in look.by_key if key in concerned]
         times.append(len(look.by_key))
         return chosen

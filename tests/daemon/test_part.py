@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fakes import done, failed
 
-from sidecar.daemon.part import Part
+from sidecar.daemon.part import Part, odd_nodes
 from sidecar.group.member import group_id
 from sidecar.group.messages import Evaluate, Failed, Join, Joined, Ready
 from sidecar.group.process import Exited
@@ -152,6 +152,54 @@ def test_the_rank_that_could_not_be_reached_is_to_blame():
     named.observe("n1.i.1", Failed("member_lost", "rank 1 is gone", lost=1), 5.0)
     unnamed.observe("n1.i.1", failed("member_lost"), 5.0)
     assert [(each.ending.fail.node, each.ending.fail.rank) for each in (named, unnamed)] == [("n2", 1), ("n2", 2)]
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_ranks_that_do_not_come_together_blame_the_same_node(node):
+    """If each blamed itself, or the other, nobody would ever learn that they do not reach each other."""
+    part = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
+    part.observe(f"{node}.i.1", Failed("join", "the worker was forming the group for 120 s", phase="join"), 5.0)
+    assert (part.ending.fail.kind, part.ending.fail.node, part.ending.fail.rank) == ("join", "n2", 2)
+    alone = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
+    alone.observe(f"{node}.i.1", Failed("join", "no such framework", phase="import"), 5.0)
+    assert alone.ending.fail.node == node
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_the_nodes_that_differ_are_told(node):
+    """By each rank alike; the first of them is to blame."""
+    part = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
+    part.observe(f"{node}.i.1", Failed("mismatch", "because", 7, 1, sides=((0,), (1, 2))), 5.0)
+    assert (part.ending.fail.odd, part.ending.fail.node, part.ending.fail.rank) == (("n2",), "n2", 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sides", "odd"),
+    [
+        ("abc", [[0, 1], [2]], ("c",)),
+        ("abc", [[0], [1, 2]], ("a",)),
+        ("abcd", [[0], [1, 2], [3]], ("a", "d")),
+        ("ab", [[0], [1]], ("a",)),
+        ("abcd", [[0, 1], [2, 3]], ("c", "d")),
+        ("xyz", [[0, 2], [1]], ("y",)),
+        ("xy", [[0], [1]], ("y",)),
+        ("abc", [[0], [1], [2]], ()),
+        ("abcd", [[0, 1], [2], [3, 9]], ("c", "d")),
+        ("aab", [[0], [1, 2]], ("a",)),
+        ("aaab", [[0, 1, 2], [3]], ("a",)),
+        ("aa", [[0], [1]], ()),
+        ("abc", [], ()),
+    ],
+    ids=[
+        *("one of three", "the first of three", "two of four", "one against one: not the proposer", "two against two"),
+        *("the proposer has no rank", "one against one without the proposer", "all differ", "an unknown rank"),
+        *("one of a node's two", "nodes count, not ranks", "a node differs from itself", "nothing was compared"),
+    ],
+)
+def test_the_odd_nodes_are_those_that_differ_from_most(nodes, sides, odd):
+    """Plans are b's."""
+    members = tuple(Member(rank, node, f"{node}.i.{rank}", "h:1") for rank, node in enumerate(nodes))
+    assert odd_nodes(Plan(7, "r", "p", CHECKPOINT, 1, members, (), "t1", "b", "now"), sides) == odd
 
 
 def test_a_result_proves_that_no_peer_was_lost():

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.checkpoints.found import Found
 from sidecar.daemon.pinner import Pinner
-from sidecar.errors import VanishedError
+from sidecar.errors import StorageError, VanishedError
 from sidecar.records import Checkpoint
 
 BOUND = 10.0
@@ -75,3 +75,66 @@ def test_what_nobody_asks_for_any_more_blocks_nobody():
     assert pinner.pin(found("a"), copies=True) is None
     copying.ended.set()
     assert finished(pinner, found("b")).folder == Path("/pins/b")
+
+
+def test_one_that_hangs_holds_up_no_other():
+    """It is named; what comes after it is pinned, one at a time as ever."""
+    hanging, copying = Copying(), Copying()
+    pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
+    assert pinner.pin(found("a"), copies=True) is None
+    assert pinner.pin(found("b"), copies=True) is None
+    assert hanging.begun == ["a"], "it may only be slow"
+    until(pinner.hanging)
+    assert "reading a hangs" in pinner.hanging()["a@aaaaaaaaaaaa"]
+    pinner.make = copying
+    assert pinner.pin(found("b"), copies=True) is None
+    assert pinner.pin(found("c"), copies=True) is None
+    assert copying.begun == ["b"]
+    copying.ended.set()
+    assert finished(pinner, found("b")).folder == Path("/pins/b")
+    hanging.ended.set()
+    assert finished(pinner, found("a")).folder == Path("/pins/a")
+    assert pinner.hanging() == {}
+
+
+def test_when_as_many_hang_as_may_nothing_is_begun():
+    """That is said; and nobody waits for them, as they may never end."""
+    hanging = Copying()
+    pinner = Pinner(Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
+    for number, name in enumerate("abcd"):
+        until(lambda number=number: len(pinner.hanging()) == number)
+        assert pinner.pin(found(name), copies=True) is None
+    until(lambda: len(pinner.hanging()) == 4)
+    with pytest.raises(StorageError, match="reading 4 others hangs: a, b, c, d"):
+        pinner.pin(found("e"), copies=True)
+    assert hanging.begun == ["a", "b", "c", "d"]
+    hanging.ended.set()
+    until(lambda: not pinner.hanging())
+    assert finished(pinner, found("e")).folder == Path("/pins/e")
+
+
+def test_one_that_takes_long_does_not_hang_as_long_as_it_gets_on(tmp_path):
+    """It reads, writes or compares: the kernel counts that it had its turns, also where nothing grows."""
+    over = threading.Event()
+
+    def check(each, _, **__):
+        while not over.wait(0.001):
+            (tmp_path / "file").write_bytes(b"x")
+        return each
+
+    pinner = Pinner(tmp_path, patience_seconds=0.01, make=check, hangs_after_seconds=0.2)
+    for _ in range(50):
+        assert pinner.pin(found("a"), copies=True) is None
+        assert pinner.hanging() == {}
+        threading.Event().wait(0.01)
+    over.set()
+    assert finished(pinner, found("a")) == found("a")
+
+
+def until(holds):
+    """Wait until it holds."""
+    for _ in range(1000):
+        if holds():
+            return
+        threading.Event().wait(BOUND / 1000)
+    raise AssertionError("it never came")

@@ -1,4 +1,4 @@
-from sidecar.daemon.retention import Retention, Tidying
+from sidecar.daemon.retention import TRIES, Retention, Tidied, Tidying
 from sidecar.history import History
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
@@ -43,7 +43,7 @@ def follow(retention, accuracies, *, size=10, sizes=None):
         while (due := retention.due(0.0)) != Tidying():
             assert set(due.measure) <= kept
             kept -= set(due.thin)
-            retention.done(due, {each: (sizes or {}).get(each, size) for each in due.measure})
+            retention.done(due, Tidied({each: (sizes or {}).get(each, size) for each in due.measure}), 0.0)
     return [number for number in range(1, len(accuracies) + 1) if folder(number) in kept]
 
 
@@ -70,7 +70,7 @@ def test_what_is_due_is_said_until_it_is_done():
     retention.evaluated()
     due = retention.due(0.0)
     assert retention.due(1.0) == due
-    retention.done(due, {folder(2): 5})
+    retention.done(due, Tidied({folder(2): 5}), 0.0)
     assert retention.due(2.0) == Tidying()
     assert retention.bytes == 5
 
@@ -81,7 +81,7 @@ def test_what_became_due_meanwhile_is_not_taken_for_done():
     retention.evaluated()
     due = retention.due(0.0)
     retention.evaluated()
-    retention.done(due, {folder(1): 5})
+    retention.done(due, Tidied({folder(1): 5}), 0.0)
     assert retention.due(0.0) == Tidying((), folders(1), folders(2))
     assert retention.bytes == 0
 
@@ -93,7 +93,7 @@ def test_what_failed_plans_left_is_removed_when_nobody_writes_there_any_more():
     retention.failed(plan(2), 130.0)
     assert retention.due(159.0) == Tidying()
     assert retention.due(160.0) == Tidying(folders(1))
-    retention.done(retention.due(160.0), {})
+    retention.done(retention.due(160.0), Tidied({}), 0.0)
     assert retention.due(200.0) == Tidying(folders(2))
 
 
@@ -155,14 +155,47 @@ def test_nothing_goes_for_want_of_bytes_before_all_are_measured():
     retention.evaluated()
     retention.evaluated()
     assert retention.due(0.0) == Tidying((), (), folders(1, 2))
-    retention.done(retention.due(0.0), {folder(1): 10, folder(2): 10})
+    retention.done(retention.due(0.0), Tidied({folder(1): 10, folder(2): 10}), 0.0)
     assert retention.bytes == 20
     later = Follower(3, max_bytes=15)
     later.evaluated()
     later.evaluated()
-    later.done(later.due(0.0), {folder(1): 10, folder(2): 10})
+    later.done(later.due(0.0), Tidied({folder(1): 10, folder(2): 10}), 0.0)
     later.evaluated()
     assert later.due(0.0) == Tidying((), (), folders(1, 2, 3))
     assert retention.due(0.0) == Tidying((), folders(1))
-    retention.done(retention.due(0.0), {})
+    retention.done(retention.due(0.0), Tidied({}), 0.0)
     assert retention.bytes == 10
+
+
+def test_a_folder_that_cannot_be_tidied_is_tried_again_a_few_times():
+    """A minute apart; then it is given up, which is told once, and the others were done at the first time."""
+    retention = Follower(1)
+    for _ in range(3):
+        retention.evaluated()
+    retention.failed(plan(9), -100.0)
+    stays, given_up, now = {folder(2): "why", folder(9): "why"}, [], 0.0
+    for tries in range(1, TRIES + 1):
+        due = retention.due(now)
+        assert set(due.drop + due.thin) == {folder(1), *stays} if tries == 1 else set(stays)
+        given_up.append(retention.done(due, Tidied(dict.fromkeys(due.measure, 5), stays), now))
+        assert retention.due(now) == retention.due(now + 59.9) == Tidying()
+        now += 60.0
+    assert given_up == [[]] * (TRIES - 1) + [[folder(9), folder(2)]]
+    assert retention.due(now + 1e9) == Tidying()
+    assert retention.bytes == 5
+
+
+def test_what_had_to_make_room_and_stayed_is_tried_again():
+    """It is not among those that are kept meanwhile: else the next oldest would go for it."""
+    retention = Follower(3, max_bytes=25)
+    for _ in range(3):
+        retention.evaluated()
+    retention.done(retention.due(0.0), Tidied(dict.fromkeys(folders(1, 2, 3), 10)), 0.0)
+    assert retention.due(0.0) == Tidying((), folders(1))
+    retention.done(retention.due(0.0), Tidied({}, {folder(1): "why"}), 0.0)
+    retention.done(retention.due(1.0), Tidied({folder(2): 10, folder(3): 10}), 1.0)
+    assert retention.due(2.0) == Tidying()
+    assert retention.due(60.0) == Tidying((), folders(1))
+    assert retention.done(retention.due(60.0), Tidied(), 60.0) == []
+    assert retention.due(200.0) == Tidying()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import outcomes, pass_time, save
 
-from sidecar.checkpoints import pin
+from sidecar.checkpoints import gather
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.found import Found
 from sidecar.daemon.turns import Turns
@@ -91,12 +91,12 @@ def no_links(monkeypatch):
     link = os.link
 
     def refuse(source, target, **options):
-        if not options:
+        if "src_dir_fd" not in options:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         link(source, target, **options)
 
     monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(pin, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(gather, "_SMALL_BYTES", 0)
 
 
 class Copies:
@@ -150,7 +150,7 @@ def test_the_next_in_line_copies_if_the_first_does_not(new_node):
 @pytest.fixture
 def slow_copy(monkeypatch):
     """Copies of data take until the test says so; what they have copied shows."""
-    copy, go_on = pin._copy, threading.Event()
+    copy, go_on = gather._copy, threading.Event()
 
     def slow(original, name, temporary):
         copied = copy(original, name, temporary)
@@ -158,7 +158,7 @@ def slow_copy(monkeypatch):
             go_on.wait(10)
         return copied
 
-    monkeypatch.setattr(pin, "_copy", slow)
+    monkeypatch.setattr(gather, "_copy", slow)
     yield go_on
     go_on.set()
 
@@ -195,7 +195,7 @@ def test_what_is_deleted_has_vanished_when_its_copy_gets_no_further(new_node):
     pass_time(5, *nodes)
     for path in nodes[0].checkpoint_dir.glob("ckpt-5.*"):
         path.unlink()
-    pass_time(60, nodes[1])
+    pass_time(130, nodes[1])
     assert outcomes(nodes[1].history) == [("vanished", "ckpt-5")]
 
 

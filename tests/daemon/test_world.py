@@ -102,29 +102,50 @@ def test_undone_work_is_timed_from_when_it_was_seen():
     assert view(world, 111.0).undone_since is None
 
 
-def test_what_vanished_is_given_up_when_the_next_look_does_not_find_it_either():
+def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
     """Another node may have pinned it in time."""
     world = new_world()
     world.see(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
     assert view(world, 0.0).given_up == []
     assert view(world, 0.0).incomplete_since == 0.0
     world.see(look(2), (), 2.0, 0.0)
-    assert [each.name for each in view(world, 2.0).given_up] == ["ckpt-1"]
-    assert view(world, 2.0).incomplete_since is None
+    world.see(look(2), (), 59.9, 0.0)
+    assert view(world, 59.9).given_up == []
+    world.see(look(2), (), 60.0, 0.0)
+    assert [each.name for each in view(world, 60.0).given_up] == ["ckpt-1"]
+    assert view(world, 60.0).incomplete_since is not None, "the end waits for what this node alone gave up"
+    world.fold(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
+    world.see(look(2), (), 62.0, 0.0)
+    assert view(world, 62.0).incomplete_since is None
+
+
+AWAY, UNREADABLE = look(missing=True), replace(look(), unknown={found(1).checkpoint.folder: "Input/output error"})
 
 
 @pytest.mark.parametrize(
     ("after", "vanished"),
-    [([look(), look()], True), ([look()], False), ([look(), look(1)], False), ([look(missing=True)] * 3, False)],
-    ids=["gone", "gone for one look", "it flickered", "the directory is gone"],
+    [
+        ({2: look(), 62: look()}, True),
+        ({2: look(), 61: look()}, False),
+        ({2: look(), 62: look(), 64: look(1)}, False),
+        ({2: look(), 40: look(1), 42: look(), 62: look()}, False),
+        ({2: AWAY, 62: AWAY, 122: AWAY}, False),
+        ({2: look(), 4: AWAY, 62: AWAY, 64: look()}, False),
+        ({2: look(), 4: UNREADABLE, 64: UNREADABLE, 66: look()}, False),
+        ({2: look(), 62: look(), 64: UNREADABLE}, False),
+    ],
+    ids=[
+        *("gone", "gone for less than a minute", "it came back", "it flickered", "the directory is gone"),
+        *("the directory was gone meanwhile", "its pin could not be read", "its pin is there after all"),
+    ],
 )
 def test_what_was_there_and_is_gone_has_vanished(after, vanished):
     """Unless it comes back, or the whole directory went: that may come back with all that was in it."""
     world = new_world()
     world.see(look(1), (), 0.0, 0.0)
-    for seen in after:
-        world.see(seen, (), 2.0, 0.0)
-    assert [each.verdict for each in view(world, 2.0).given_up] == ["vanished"] * vanished
+    for now, seen in after.items():
+        world.see(seen, (), float(now), 0.0)
+    assert [each.verdict for each in view(world, 200.0).given_up] == ["vanished"] * vanished
 
 
 def test_what_is_settled_may_go():

@@ -1,5 +1,6 @@
 """Every query of the dashboards, run against a real Prometheus that scrapes real daemons."""
 
+import contextlib
 import json
 import math
 import os
@@ -28,6 +29,7 @@ RULES = GRAFANA.parent / "prometheus" / "rules"
 SIDECAR = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")
 CHECKPOINTS = 6
 SCRAPE_SECONDS = 1
+HOLD_SECONDS = 22.0  # panels and annotations look every 10 s
 PATIENCE_SECONDS = 150.0
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}  # no one's settings
 
@@ -186,6 +188,29 @@ class Run:
             os.kill(busy[0], signal.SIGKILL)
         return False
 
+    def hold(self):
+        """Stop the worker processes between the first evaluation and the last, longer than any panel's interval.
+
+        Where the machine is busy all evaluations wait, then follow each other so quickly that no panel sees one before
+        the next. Returns whether this was the moment.
+        """
+        address = self.daemons()["worker"]
+        with open_url(f"http://{address}/metrics", timeout=10) as answer:
+            if not re.search(r"^sidecar_checkpoints_evaluated_total{.*} [1-9]", answer.read().decode(), re.MULTILINE):
+                return False
+        with open_url(f"http://{address}/api/status", timeout=10) as answer:
+            workers = [each["pid"] for each in json.load(answer)["workers"]]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        held = time.monotonic() + HOLD_SECONDS
+        try:
+            self.until(lambda: time.monotonic() > held, "the next interval")
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        return True
+
     def scrape(self):
         """Start Prometheus, with the rules as they are deployed and one alert that always fires."""
         (self.folder / "always.yml").write_text(
@@ -266,6 +291,7 @@ def run(needs, tmp_path_factory):
         made.until(lambda: len(made.daemons()) == 2, "two daemons")
         made.scrape()
         made.until(made.sabotage, "an attempt that fails")
+        made.until(made.hold, "the first evaluation")
         made.until(lambda: "until you press Ctrl-C" in made.said, "the end of training")
         made.until(
             lambda: any(

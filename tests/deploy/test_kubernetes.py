@@ -20,6 +20,11 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 TREES = ("cluster", "base", "overlays/example")
 NEWEST = kubernetes_validate.latest_version()
 CHIEF = {"training.kubeflow.org/job-name": "digits", "training.kubeflow.org/job-role": "master"}
+RANK_0 = {  # of a TrainJob
+    "jobset.sigs.k8s.io/jobset-name": "digits",
+    "jobset.sigs.k8s.io/replicatedjob-name": "node",
+    "batch.kubernetes.io/job-completion-index": "0",
+}
 
 # What one replica holds in memory, in MB (README, DESIGN): the daemon; a worker process; its standby.
 DAEMON, WORKER, STANDBY = 70, 700, 540
@@ -128,6 +133,21 @@ def base(trees):
 @pytest.fixture
 def example(trees):
     return copy.deepcopy(trees["overlays/example"])
+
+
+@pytest.fixture
+def changed(kubectl, tmp_path):
+    """`changed(file, pattern, replacement)`: the example's objects after that edit of one of its files."""
+
+    def edit(name, pattern, replacement):
+        shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+        path = tmp_path / "kubernetes" / "overlays" / "example" / name
+        text, times = re.subn(pattern, replacement, path.read_text())
+        assert times == 1
+        path.write_text(text)
+        return render(kubectl, path.parent)
+
+    return edit
 
 
 @pytest.fixture(params=["base", "overlays/example"])
@@ -362,19 +382,55 @@ def test_selectors_find_the_pods(daemons):
     assert {each["port"] for each in daemons.one("PodMonitor")["spec"]["podMetricsEndpoints"]} == names
 
 
+def kept_apart(objects, labels):
+    """Whether no node may have a daemon and a pod with these labels."""
+    terms = objects.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert {each["topologyKey"] for each in terms} == {"kubernetes.io/hostname"}
+    return any(selects(each["labelSelector"], labels) for each in terms)
+
+
 def test_daemons_stand_apart_and_never_beside_the_chief(daemons):
     """No node has two of a run, nor one beside the chief's pod as Kubeflow labels it; its workers are no obstacle."""
     assert daemons.one("StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
-    terms = daemons.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert {each["topologyKey"] for each in terms} == {"kubernetes.io/hostname"}
+    assert kept_apart(daemons, daemons.pod["metadata"]["labels"])
+    assert kept_apart(daemons, CHIEF)
+    assert not kept_apart(daemons, CHIEF | {"training.kubeflow.org/job-role": "worker"})
+    assert not kept_apart(daemons, {"app": "somebody else's"})
 
-    def kept_apart(labels):
-        return any(selects(each["labelSelector"], labels) for each in terms)
 
-    assert kept_apart(daemons.pod["metadata"]["labels"])
-    assert kept_apart(CHIEF)
-    assert not kept_apart(CHIEF | {"training.kubeflow.org/job-role": "worker"})
-    assert not kept_apart({"app": "somebody else's"})
+def test_chiefs_of_other_jobs_are_no_obstacle(base, example):
+    """A run names its own job; the base, which knows none, keeps off every chief rather than off none."""
+    other = CHIEF | {"training.kubeflow.org/job-name": "letters"}
+    assert not kept_apart(example, other)
+    assert kept_apart(base, other)
+
+
+def test_the_chief_of_a_trainjob_is_known_by_its_index(changed):
+    """Trainer v2 sets no role: rank 0 is a completion index of a JobSet with the job's name."""
+    trainjob = changed("kustomization.yaml", r"path: chief\.yaml", "path: chief-trainjob.yaml")
+    assert kept_apart(trainjob, RANK_0)
+    assert kept_apart(trainjob, trainjob.pod["metadata"]["labels"])
+    for label, value in (
+        ("jobset.sigs.k8s.io/jobset-name", "letters"),
+        ("jobset.sigs.k8s.io/replicatedjob-name", "dataset-initializer"),
+        ("batch.kubernetes.io/job-completion-index", "1"),
+    ):
+        assert not kept_apart(trainjob, RANK_0 | {label: value})
+    for each in trainjob:
+        validate(each)
+
+
+def test_an_image_may_be_named_by_its_digest(changed):
+    """As the example's comment says."""
+    digest = f"sha256:{'0123' * 16}"
+    by_digest = changed("kustomization.yaml", r"newTag: tensorflow", f"digest: {digest}")
+    assert by_digest.container["image"].endswith(f"/sidecar-evaluator@{digest}")
+
+
+def test_no_group_is_given_where_nfs_refuses_it(changed):
+    """As the example's comment says."""
+    without = changed("run.yaml", r"fsGroup: 10001", "fsGroup: null")
+    assert "fsGroup" not in without.pod["spec"]["securityContext"]
 
 
 def test_eval_ports_are_open_between_members_only(daemons, settings):
@@ -437,6 +493,8 @@ def test_two_runs_in_one_namespace_stay_apart(kubectl, example, tmp_path):
     changed, times = re.subn(r"(nameSuffix: -|/instance: )digits$", r"\1letters", path.read_text(), flags=re.MULTILINE)
     assert times == 2
     path.write_text(changed)
+    chief = folder / "chief.yaml"
+    chief.write_text(chief.read_text().replace("- digits", "- letters"))
     second = render(kubectl, folder)
     assert {each["kind"] for each in second} == {each["kind"] for each in example}
     assert not {each["metadata"]["name"] for each in second} & {each["metadata"]["name"] for each in example}
@@ -448,9 +506,9 @@ def test_two_runs_in_one_namespace_stay_apart(kubectl, example, tmp_path):
     assert not selects(second.one("PodMonitor")["spec"]["selector"], ours)
     assert not selects(policy["podSelector"], ours)
     assert not admits(policy["ingress"], "from", 21000, ours)
-    terms = second.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert not any(selects(each["labelSelector"], ours) for each in terms)
-    assert any(selects(each["labelSelector"], CHIEF) for each in terms)
+    assert not kept_apart(second, ours)
+    assert not kept_apart(second, CHIEF)
+    assert kept_apart(second, CHIEF | {"training.kubeflow.org/job-name": "letters"})
 
 
 def test_another_task_is_another_pod(kubectl, example, tmp_path):

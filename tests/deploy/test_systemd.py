@@ -7,6 +7,7 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -207,14 +208,13 @@ class Staged:
     def __init__(self, root: Path, wheel: Path) -> None:
         self.root, self.wheel = root, wheel
 
-    def call(self, script: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    def call(
+        self, script: str, *arguments: str | Path, folder: Path = FOLDER, **environ: str
+    ) -> "subprocess.CompletedProcess[str]":
         """Run a script; pip installs nothing but the wheel."""
+        own = {"DESTDIR": str(self.root), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PYTHON": sys.executable}
         return subprocess.run(
-            [FOLDER / script, *arguments],
-            env=os.environ
-            | {"DESTDIR": str(self.root), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
+            [folder / script, *arguments], env=os.environ | own | environ, capture_output=True, text=True
         )
 
     def install(self, *arguments: str | Path) -> str:
@@ -302,6 +302,8 @@ def test_a_folder_that_is_no_environment_is_left_alone(staged: Staged) -> None:
         (("--prefix", "opt/sidecar"), "an absolute path is needed"),
         (("--python", "no-such-python"), "apt install python3"),
         (("--from", "/nowhere/"), "no such file or folder"),
+        (("--from", "sidecar-evaluator"), "--from sidecar-evaluator: no such file or folder"),
+        (("--from", "sidecar-evaluator==1.0"), "names are not looked up"),
         (("--froom", "x"), "unknown option --froom"),
         (("--from",), "--from needs a value"),
     ],
@@ -312,6 +314,45 @@ def test_mistakes_are_told(staged: Staged, arguments: tuple[str, ...], told: str
     assert done.returncode == 1
     assert told in done.stderr
     assert not staged.root.exists()
+
+
+def test_nothing_is_installed_by_its_name(staged: Staged, tmp_path: Path) -> None:
+    """A package index that has something under our name is not asked: neither outside a checkout nor with --from."""
+    alone = tmp_path / "alone" / "systemd"
+    shutil.copytree(FOLDER, alone)
+    index = {"PIP_FIND_LINKS": str(staged.wheel.parent)}
+    for arguments, told in (
+        ((), "--from"),
+        (("--with", "tensorflow"), "--from"),
+        (("--from", "sidecar-evaluator"), "no such file or folder"),
+    ):
+        done = staged.call("install", *arguments, folder=alone, **index)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not staged.root.exists()
+
+
+def test_it_installs_what_a_url_names(staged: Staged, tmp_path: Path) -> None:
+    """Outside a checkout, too; from a path with a space likewise, and with an extra."""
+    alone = tmp_path / "alone" / "systemd"
+    shutil.copytree(FOLDER, alone)
+    spaced = tmp_path / "with space" / staged.wheel.name
+    spaced.parent.mkdir()
+    shutil.copy(staged.wheel, spaced)
+    for source in (staged.wheel.as_uri(), spaced):
+        done = staged.call("install", "--from", str(source), "--with", "tensorflow", folder=alone)
+        assert done.returncode == 0, done.stderr
+        assert list((staged.root / "opt/sidecar").glob("lib/python*/site-packages/standing_in.py"))
+        shutil.rmtree(staged.root)
+
+
+def test_the_unit_s_documentation_is_installed(staged: Staged) -> None:
+    """The unit and the slice name the README, which lies where they say; no address that somebody else may own."""
+    staged.install()
+    for unit in (UNIT, FOLDER / "sidecar.slice"):
+        (url,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.MULTILINE)
+        assert (staged.root / url.removeprefix("file:///")).is_file()
 
 
 def test_an_old_python_is_refused(staged: Staged, tmp_path: Path) -> None:

@@ -89,30 +89,55 @@ def test_no_worker_outlives_its_parent(tmp_path, quiet_environment):
     pytest.fail("the worker is still there")
 
 
+ESCAPING_TASK = """
+import os, subprocess, sys
+from pathlib import Path
+from sidecar import Task
+
+Path("children").mkdir(exist_ok=True)
+note = "import os, time; open(f'children/{os.getpid()}', 'w').close(); time.sleep(600)"
+usual = subprocess.Popen([sys.executable, "-c", note])
+session = subprocess.Popen([sys.executable, "-c", note], start_new_session=True)
+if os.fork() == 0:  # as a daemon does it: two forks, and a session of its own
+    os.setsid()
+    if os.fork() == 0:
+        open(f"children/{os.getpid()}", "w").close()
+        below = subprocess.Popen([sys.executable, "-c", note], env={}, start_new_session=True)
+        below.wait()
+    os._exit(0)
+task = Task(print, {"test": print})
+"""
+
+
 @pytest.mark.tensorflow
-def test_nothing_that_the_users_code_started_outlives_the_daemon(tmp_path, quiet_environment):
-    """The parent-death signal ends the worker alone; its guard ends the rest of its process group."""
-    (tmp_path / "a_task.py").write_text(
-        "import subprocess\nfrom pathlib import Path\nfrom sidecar import Task\n"
-        "child = subprocess.Popen(['sleep', '600'])\nPath('child').write_text(str(child.pid))\n"
-        "task = Task(print, {'test': print})\n"
-    )
+@pytest.mark.parametrize("killed", ["daemon", "worker"])
+def test_nothing_that_the_users_code_started_outlives_daemon_or_worker(tmp_path, quiet_environment, killed):
+    """Children of the task go, also those in sessions of their own, which neither signals of the kernel reach."""
+    (tmp_path / "a_task.py").write_text(ESCAPING_TASK)
     check = "\nfrom sidecar.group.messages import Check\nworker.send(Check('a_task.py:task', 'tensorflow', '.'))\n"
     check += (
-        "while type(inbox.get(timeout=100)).__name__ != 'Checked': pass\nprint('Checked', flush=True)\ninbox.get()\n"
+        "while type(inbox.get(timeout=100)).__name__ != 'Checked': pass\nprint('Checked', flush=True)\n"
+        "while inbox.get(): pass\n"
     )
     code = PARENT.rsplit("inbox.get()\n", 1)[0] + check
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=quiet_environment
     ) as parent:
-        worker = psutil.Process(int(parent.stdout.readline()))
-        assert [parent.stdout.readline() for _ in range(2)] == ["Ready\n", "Checked\n"]
-        left = [worker, *worker.children(recursive=True)]
-        assert int((tmp_path / "child").read_text()) in [each.pid for each in left]
-        parent.kill()
-        parent.wait(10)
-    _, alive = psutil.wait_procs(left, timeout=10)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+        try:
+            worker = psutil.Process(int(parent.stdout.readline()))
+            assert [parent.stdout.readline() for _ in range(2)] == ["Ready\n", "Checked\n"]
+            deadline = time.monotonic() + 60
+            while len(children := [int(path.name) for path in (tmp_path / "children").iterdir()]) < 4:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            left = [worker, *worker.children(recursive=True)]
+            left += [psutil.Process(each) for each in children]
+            (parent if killed == "daemon" else worker).kill()
+            _, alive = psutil.wait_procs(left, timeout=20)
+            assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+        finally:
+            parent.kill()
+            parent.wait(10)
 
 
 def test_interpreter_without_the_framework(launched, tmp_path):

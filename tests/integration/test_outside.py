@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agreement.journal import Journal, read_run
+from sidecar.agreement.journal import Journal
+from sidecar.agreement.run import read_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.records import Plan, Settlement
 

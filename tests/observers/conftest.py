@@ -122,5 +122,9 @@ def status():
         workers=(WorkerStatus("w1-0", 4242, "evaluate", 3, 8), WorkerStatus("w1-9", 4243, "standby")),
         pins_bytes=1024,
         saves_bytes=2048,
+        left_out={"worker-7": "it runs version 2, most nodes 1"},
+        left_out_reasons={"version": 1},
+        unknown=("ckpt-9@d: Input/output error",),
+        unknown_count=1,
     )
     return lambda **changes: replace(ready, **changes)

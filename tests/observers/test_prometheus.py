@@ -1,6 +1,7 @@
 import math
 import os
 import threading
+from typing import get_args
 
 import psutil
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from sidecar.eligibility import Reason
 from sidecar.observers import prometheus
 from sidecar.observers.prometheus import Exporter
 from sidecar.records import KINDS, PHASES, Nonfinite, Value
@@ -209,6 +211,8 @@ def test_this_node(exporter, registry, journal, status):
     assert read("sidecar_group_size", RUN) == 2
     assert read("sidecar_groups_formed_total", RUN) == 4
     assert read("sidecar_members", RUN | {"state": "ready"}) == 2
+    left_out = {reason: read("sidecar_nodes_left_out", RUN | {"reason": reason}) for reason in get_args(Reason)}
+    assert left_out == {"version": 1, "task": 0, "profile": 0, "losses": 0, "unreadable": 0}
     assert read("sidecar_pins_bytes", RUN) == 1024
     assert read("sidecar_saves_bytes", RUN) == 2048
     node = {"node": "worker-0", "role": "worker", "role_source": "TF_CONFIG", "version": "0.1.0"}

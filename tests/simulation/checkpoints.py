@@ -6,26 +6,16 @@ what was known stays known, and is in `unknown`. That the product's own folders 
 """
 
 import errno
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from sidecar.checkpoints.discovery import Discovery
 from sidecar.checkpoints.found import BrokenPin, Found, Look
+from sidecar.checkpoints.presence import Answer, Presence
+from sidecar.daemon.retention import Tidied
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import Content, Disk
 from simulation.storage import refused
-
-try:
-    from sidecar.checkpoints.presence import Answer, Presence
-except ImportError:  # releases before it asked for nothing by name
-    Answer = Presence = None  # type: ignore[assignment,misc]
-try:
-    from sidecar.daemon.retention import Tidied
-except ImportError:
-    Tidied = None  # type: ignore[assignment,misc]
-
-_LOOK = {each.name for each in fields(Look)}
-_TELLS_UNKNOWN = "unknown" in _LOOK
 
 
 @dataclass(slots=True)
@@ -72,12 +62,21 @@ class NodeCatalog:
         copies = () if away else self._disk.copies
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
-        told: dict = {"unknown": seen.unknown} if _TELLS_UNKNOWN else {}
-        if "unclaimed" in _LOOK:
-            known = {each.checkpoint.folder for each in found.values()}
-            told["unclaimed"] = frozenset(seen.unknown.keys() & self._disk.pins) - known
-        there = tuple(ordered), tuple(seen.corrupt), tuple(waiting)
-        return Look(*there, missing=False, broken=tuple(seen.broken), making=making, **told)
+        known = {each.checkpoint.folder for each in found.values()}
+        by_key = {each.checkpoint.key: each for each in ordered}
+        return Look(
+            tuple(ordered),
+            tuple(seen.corrupt),
+            tuple(waiting),
+            missing=False,
+            by_key=by_key,
+            pinned={key: each for key, each in by_key.items() if each.checkpoint.pin is not None},
+            broken=tuple(seen.broken),
+            order=self._discovery.order,
+            making=making,
+            unknown=seen.unknown,
+            unclaimed=frozenset(seen.unknown.keys() & self._disk.pins) - known,
+        )
 
     def _look_at_directory(self, seen: "_Seen", now: float) -> None:
         host = self._life.host
@@ -107,12 +106,12 @@ class NodeCatalog:
         for folder, content in self._disk.pins.items():
             if now - since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
                 continue
-            why, is_newer = host.trouble_with(f"pin:{folder}"), content.schema > host.spec.schema
-            if why is None and is_newer and _TELLS_UNKNOWN:
-                why = "unusable pin: it needs a newer release"
+            why = host.trouble_with(f"pin:{folder}")
+            if why is None and content.schema > host.spec.schema:
+                why = "it needs a newer release"
             if why is not None:
                 self._doubt(content, why, seen)
-            elif is_newer or (is_bad(content, host.name) and (content.key, folder) not in self._accepted):
+            elif is_bad(content, host.name) and (content.key, folder) not in self._accepted:
                 self._judge_pin(content, folder, seen, now)
             else:
                 self._accepted.add((content.key, folder))
@@ -125,19 +124,16 @@ class NodeCatalog:
 
     def _doubt(self, content: Content, why: str, seen: "_Seen") -> None:
         """Note what this node cannot tell now: what it knew of it stays."""
-        if not _TELLS_UNKNOWN:
-            seen.waiting.append((content.name, why))
-            return
         known = self._before.get(content.key)
         if known is not None:
             seen.found[content.key] = known
         seen.unknown[self._found(content, None).checkpoint.folder] = why
 
-    def ask(self, found: Found):
+    def ask(self, found: Found) -> Answer:
         """As `Catalog.ask`: by name, not by a listing."""
         checkpoint, host = found.checkpoint, self._life.host
 
-        def effect():
+        def effect() -> Answer:
             entries = f"checkpoint:{checkpoint.name}", f"pin:{checkpoint.folder}"
             why = next((why for entry in entries if (why := host.trouble_with(entry)) is not None), None)
             if why is not None:
@@ -293,7 +289,7 @@ class NodeSaves:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
-    def tidy(self, tidying):
+    def tidy(self, tidying) -> Tidied:
         """As `Saves.tidy`."""
         sizes, storage = dict.fromkeys(tidying.measure, 1), self._life.storage
         try:
@@ -302,10 +298,8 @@ class NodeSaves:
             if tidying.drop:
                 storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
         except StorageError as error:
-            if Tidied is None:
-                raise
             return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
-        return sizes if Tidied is None else Tidied(sizes)
+        return Tidied(sizes)
 
     def _refuse(self) -> None:
         raise refused("measure", "evaluations", errno.EIO)

@@ -397,7 +397,10 @@ def _names_lost(simulation, _, fault) -> None:
 
 
 def _state_restored(simulation, _, fault) -> None:
-    """Somebody stops all daemons and restores a former state of the journal, but nothing else."""
+    """Somebody stops all daemons and restores a former state of the journal; with its snapshot, or without.
+
+    A snapshot that knows more than the journal says that something is missing, so daemons may refuse to start.
+    """
     book, disk = simulation.referee.book, simulation.disk
     kept = int(fault.value * (len(book.plans) + 1))
     for host in simulation.hosts:
@@ -409,6 +412,10 @@ def _state_restored(simulation, _, fault) -> None:
     for number in range(kept + 1, len(book.plans) + 1):
         disk.drop(plan_path(number))
         disk.drop(journal.outcome_path(number))
+    if fault.aimed:
+        disk.drop("snapshot.json")
+    else:
+        simulation.purged = True
     simulation.note(lambda: f"the journal is restored as of plan {kept}")
     simulation.referee.rewound(disk.files)
     simulation.referee.promises.restored()

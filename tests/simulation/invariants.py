@@ -110,6 +110,7 @@ class Referee:
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
         self.wiped_at = float("-inf")  # when the state directory was deleted
+        self.newest_schema = 1  # of records in the journal
         self.promises = Promises(simulation, self)
 
     def check(self, invariant: str, holds: bool, message="") -> None:
@@ -123,6 +124,7 @@ class Referee:
     def appeared(self, path: str, data: bytes, life) -> None:
         """A name stands on the disk that was not there."""
         self._stood[path] = data
+        self.newest_schema = max(self.newest_schema, 1 if plain(data) == data else 2)
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
         elif path.startswith("plans/"):
@@ -219,7 +221,7 @@ class Referee:
         key, settings = settlement.key, life.host.spec.settings
         failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
         self.promises.settled(plan, settlement, failures, life)
-        classes = Counter(KINDS[outcome.kind or ""] for outcome in failures)
+        classes = Counter("group" if outcome.odd else KINDS[outcome.kind or ""] for outcome in failures)
 
         def witnessed(kind: str) -> bool:
             nodes = {outcome.node for outcome in failures if outcome.kind == kind}
@@ -231,7 +233,7 @@ class Referee:
             seen = self.corrupt.get(key, set())
             earned = "*" in seen or life.host.name in seen or witnessed("corrupt")
         elif settlement.verdict == "vanished":
-            earned = key in self.gone or witnessed("vanished")
+            earned = key in self.gone
         else:
             earned = True
         self.check(
@@ -249,7 +251,7 @@ class Referee:
         if not linear:
             return
         assert plan is not None
-        nonce = getattr(outcome, "plan_nonce", None)  # releases before that wrote none
+        nonce = outcome.plan_nonce  # earlier releases wrote none
         group = plan.members and group_id(plan.members)
         self.check(
             "outcomes name their plan",
@@ -382,7 +384,8 @@ class Referee:
                     lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
                 )
         plan = life.daemon.world.history.open
-        if plan is None or life.role != "worker":  # a chief closes none, and all nodes may have become chiefs
+        stands_by = life.host.spec.schema < self.newest_schema  # it cannot read what came since
+        if plan is None or stands_by or life.role != "worker":  # chiefs close none, and all nodes may have become so
             life.open_plan = None
             return
         if life.open_plan is None or life.open_plan[0] != plan.plan:

@@ -191,7 +191,11 @@ MUTATIONS = (
     Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
     Mutation(
         "the run is not checked",
-        ((journal, "check_run", _nothing), (courier, "check_run", _nothing), (journal, "_reject_foreign", _nothing)),
+        (
+            (journal, "check_run", _nothing),
+            (courier.Courier, "_check_place", _nothing),
+            (journal.Journal, "_check", _nothing),
+        ),
         ("runs do not mix", "all is settled"),
         needs=with_fault("state_deleted"),
     ),

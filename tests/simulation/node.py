@@ -1,6 +1,5 @@
 """One node: a host that stays, and the lives of daemons on it. A life is the real daemon on a machine of fakes."""
 
-from dataclasses import fields
 from types import SimpleNamespace
 
 from sidecar.checkpoints.room import Room
@@ -22,10 +21,6 @@ from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import FakeProcess
-
-_SIGHTINGS = {each.name for each in fields(Sightings)}
-_COURIER = {each.name for each in fields(Courier)}
-_WORLD = {each.name for each in fields(World)}
 
 
 class Host:
@@ -164,9 +159,15 @@ class Life:
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, Turns(spec.settings.patience)
         keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
-        gained = {"place": NodePlace(simulation), "visibility_seconds": patience}
-        gained = {name: value for name, value in gained.items() if name in _COURIER}
-        self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce, **gained)
+        self.courier = Courier(
+            self.storage,
+            keeper,
+            host,
+            self.receive,
+            new_id=self._nonce,
+            place=NodePlace(simulation, self),  # type: ignore[arg-type]
+            visibility_seconds=patience,
+        )
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
 
@@ -174,10 +175,8 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        sightings = {"visibility": settings.visibility} if "visibility" in _SIGHTINGS else {}
-        knows = {"min_workers": settings.min_workers} if "min_workers" in _WORLD else {}
-        seen = Sightings(rules.selection, settings.start_new, **sightings)
-        world = World(identity, settings.lease, seen, **knows)
+        sightings = Sightings(rules.selection, settings.start_new, settings.visibility)
+        world = World(identity, settings.lease, sightings, rules.min_workers)
         return Daemon(
             world,
             rules,

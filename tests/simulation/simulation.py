@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from sidecar.agreement import journal, members, snapshots
+from sidecar.agreement import journal, members, names, snapshots
 from sidecar.daemon import loop
 from sidecar.daemon.loop import Heard, Woke
-from sidecar.errors import NodeNameTakenError, StorageLostError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
 from simulation.invariants import Referee
@@ -159,15 +159,17 @@ class Simulation:
             self.counts["liveness not asked for"] += self.violation is None
 
     def _ends(self) -> bool:
-        """Whether what ends the run comes; the last step does not if its checkpoint was deleted before it was seen."""
+        """Whether what ends the run comes, for those who start again, too.
+
+        The last step does not if its checkpoint is gone or broken by now: the journal of the past ends nothing.
+        """
         settings = self.hosts[0].spec.settings
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
         known = max((life.host.spec.schema for life in self._running()), default=1)
-        saves = [save for save in self.scenario.saves if save.schema <= known]
-        last = {save.name for save in saves if save.step == settings.stop_after_step}
-        seen = {*self.referee.book.succeeded, *self.referee.book.settled, *(each.key for each in self.disk.all())}
-        return any(name in last for name, _ in seen)
+        last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
+        there = {each.key for each in self.disk.all() if each.schema <= known} - self.referee.corrupt.keys()
+        return any(name in last for name, _ in there)
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
@@ -377,7 +379,7 @@ class Simulation:
         self.counts[f"exit: {exit_ if isinstance(exit_, int) else type(exit_).__name__}"] += 1
         self.referee.exited(life, exit_)
         restarts = not isinstance(exit_, NodeNameTakenError | StorageLostError | int)
-        if type(exit_).__name__ == "RunReplacedError":  # the process builds its daemon anew
+        if isinstance(exit_, RunReplacedError):  # the process builds its daemon anew
             restarts = True
         if restarts or (isinstance(exit_, StorageLostError) and self.healed):  # by its supervisor, or by a person
             self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
@@ -420,12 +422,12 @@ def _memory_of_records():
             found = known[cls, data] = loads(cls, data)
         return found
 
-    for module in (journal, members, snapshots):
+    for module in (journal, members, names, snapshots):
         module.dumps, module.loads = remembered_dumps, remembered_loads
     try:
         yield
     finally:
-        for module in (journal, members, snapshots):
+        for module in (journal, members, names, snapshots):
             module.dumps, module.loads = dumps, loads
 
 

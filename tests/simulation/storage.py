@@ -8,8 +8,7 @@ that was sent by a daemon that died since may still be carried out.
 import errno
 import os
 
-from sidecar import errors
-from sidecar.errors import CheckpointError, StorageError
+from sidecar.errors import CheckpointError, RunReplacedError, StateUnavailableError, StorageError
 from simulation.disk import JOURNAL, Disk
 
 
@@ -212,16 +211,18 @@ class NodeStorage:
 
 
 class NodePlace:
-    """Stands for `agreement.place.Place`: a marker in the checkpoint directory says that the state was there."""
+    """Stands for `agreement.place.Place`: a marker beside the checkpoints says that the state was there."""
 
-    def __init__(self, simulation) -> None:
-        self._simulation = simulation
-        self.checkpoint_dir = "/checkpoints"
+    checkpoint_dir = "/checkpoints"
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._host = simulation, life.host
+        self._lost_since: float | None = None
 
     def check_beginning(self) -> None:
         """As `Place.check_beginning`."""
         if self._is_away():
-            raise errors.StateUnavailableError("the state directory is away")  # type: ignore[attr-defined]
+            raise StateUnavailableError("the state directory is away")
 
     def join(self, run) -> None:
         """As `Place.join`."""
@@ -231,12 +232,19 @@ class NodePlace:
 
     def stands(self) -> None:
         """As `Place.stands`."""
+        self._lost_since = None
 
     def lost(self, run: str, found: str | None) -> StorageError:
         """As `Place.lost`."""
-        if self._is_away():
-            return errors.StateUnavailableError("the state directory is away")  # type: ignore[attr-defined]
-        return errors.RunReplacedError(f"run {run} was replaced by {found}")  # type: ignore[attr-defined]
+        records = any(path.startswith(("plans/", "outcomes/")) for path in self._simulation.disk.files)
+        if self._is_away() or (found is None and records):
+            self._lost_since = None
+            return StateUnavailableError(f"the state of run {run} is away")
+        now = self._simulation.scheduler.now
+        self._lost_since = now if self._lost_since is None else self._lost_since
+        if now - self._lost_since < self._host.spec.settings.lease:
+            return StateUnavailableError(f"run {run} is gone, or {found} is there")
+        return RunReplacedError(f"run {run} was replaced by {found}")
 
     def _is_away(self) -> bool:
         return self._simulation.away_until > self._simulation.scheduler.now

@@ -6,7 +6,7 @@ others wait; some time later they notice, or never do.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.process import Exited
@@ -16,7 +16,6 @@ from simulation.disk import Saved
 from simulation.faults import befall
 
 SIGKILL = -9
-_FAILED_FIELDS = {each.name for each in fields(Failed)}
 WAITING = frozenset({"standby", "idle", "hello", "reduce"})
 """Phases in which a process does nothing that could be judged: it waits for a command, or for its peers."""
 
@@ -272,13 +271,12 @@ class FakeProcess:
     def _failed(
         self, kind: str, message: str, plan: int | None = None, differ: tuple[tuple[int, ...], ...] | None = None
     ) -> None:
-        cause, told = "seed", {}
+        cause = "seed"
         if differ is not None:
             most = max(map(len, differ))
             cause = "odd" if 2 * most > sum(map(len, differ)) else "even"
-            told = {"sides": differ} if "sides" in _FAILED_FIELDS else {}
         self.simulation.referee.promises.failed_for(self.plan, kind, cause)
-        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, **told))
+        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, sides=differ or ()))
         self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 

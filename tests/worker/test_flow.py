@@ -222,6 +222,7 @@ def test_hello_names_what_differs(tmp_path, what, values, words):
         assert end.kind == "mismatch"
         assert words in str(end)
         assert phases[-1] == "hello"
+        assert sum(map(len, end.sides)) == 3
     assert not (tmp_path / "evaluations").exists()
 
 
@@ -231,6 +232,7 @@ def test_hello_tells_what_differs_in_the_profile(tmp_path):
     profiles = [usual, usual | {"device": "CPU"}, usual | {"threads": "4"}]
     for end, _, _ in run(tmp_path, ranks(), profile=profiles):
         assert end.kind == "mismatch"
+        assert end.sides == ((0,), (1,), (2,))
         assert str(end).partition("(profile): ")[2] == (
             "device is '1 x NVIDIA H200' for rank 0 on node-0, rank 2 on node-2 against 'CPU' for rank 1 on node-1; "
             "threads is '2' for rank 0 on node-0, rank 1 on node-1 against '4' for rank 2 on node-2"
@@ -238,6 +240,7 @@ def test_hello_tells_what_differs_in_the_profile(tmp_path):
     endless = [{"isa": "x" * 5000}, {"isa": "x" * 5000}, {"isa": "x" * 5000 + "y"}]
     error = run(tmp_path, ranks(), profile=endless)[0][0]
     assert str(error).endswith("(profile): rank 0 on node-0, rank 1 on node-1 against rank 2 on node-2")
+    assert as_failed(error, phase="hello", plan=1, rank=0).sides == ((0, 1), (2,))
 
 
 def test_a_set_divided_by_file(tmp_path):

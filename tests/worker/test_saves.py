@@ -1,14 +1,17 @@
 """A worker's folder: complete and on disk under its name, or not there."""
 
+import contextlib
 import errno
 import json
 import os
+import stat
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from users import MALLORY, VICTIM, acting_as, is_untouched, only_root, private_folder, shared_folder
 
 from sidecar.worker.backend import Rows
 from sidecar.worker.failures import EvaluationError, as_failed
@@ -16,8 +19,8 @@ from sidecar.worker.saves import Saves
 from sidecar.worker.states import ExactSum
 
 
-def save(folder, states=None, save_weights=None, rows=()):
-    with Saves(folder) as saves:
+def save(folder, states=None, save_weights=None, rows=(), root=None):
+    with Saves(folder, root) as saves:
         saves.begin(save_weights)
         for eval_set, each in rows:
             saves.keep(eval_set, each)
@@ -51,8 +54,10 @@ def test_everything_is_on_disk_before_the_folder_has_its_name(tmp_path, monkeypa
     """Every file and folder is synced first, states.json after all other files; the name is synced afterwards."""
     folder, synced = tmp_path / "evaluations" / "c" / "plan-1" / "worker-0-of-1", []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(str(Path(f"/proc/self/fd/{file}").readlink())))
-    save(folder, save_weights=lambda part: (part / "weights").touch(), rows=[("test", rows(0, 1.0))])
+    save(folder, save_weights=lambda part: (part / "weights").touch(), rows=[("test", rows(0, 1.0))], root=tmp_path)
     part = f"{folder.parent}/.worker-0-of-1.part"
+    assert synced[:3] == [str(path) for path in (tmp_path, *list(folder.parents)[2:0:-1])]  # each has its name first
+    synced = synced[3:]
     named = synced.index(str(folder.parent))
     states = synced.index(f"{part}/states.json")
     before = {"weights", "predictions/test/place.npy", "predictions/test/predictions.npy"}
@@ -120,16 +125,16 @@ def test_a_full_disk_is_a_failure_of_storage_that_leaves_nothing(tmp_path, monke
     if when == "sync":
         monkeypatch.setattr(os, "fsync", no_space)
     if when == "rename":
-        monkeypatch.setattr(Path, "rename", no_space)
+        monkeypatch.setattr(os, "rename", no_space)
     folder = tmp_path / "plan-1" / "worker-0-of-1"
+    folder.parent.mkdir()
     with pytest.raises(EvaluationError) as caught:
         save(folder, save_weights=no_space if when == "weights" else None, rows=[("test", rows(0, 1.0))])
     failed = as_failed(caught.value, phase="evaluate", plan=1, rank=0)
     assert failed.kind == "storage"
-    assert failed.message == (
-        f"cannot save to {folder}: OSError: [Errno 28] No space left on device; "
-        "make room there, or keep less: keep_saves, saves_max_bytes, save_weights"
-    )
+    assert failed.message.startswith(f"cannot save to {folder}: OSError: [Errno 28] No space left on device")
+    assert failed.message.endswith("; make room there, or keep less: keep_saves, saves_max_bytes, save_weights")
+    assert "/proc/" not in failed.message
     assert list(folder.parent.iterdir()) == []
 
 
@@ -168,7 +173,7 @@ def test_a_file_in_the_way_is_a_failure_of_storage(tmp_path):
     """Also for root, who may write everywhere."""
     (tmp_path / "plan-1").touch()
     with pytest.raises(EvaluationError, match=r"cannot save to .*plan-1/worker-0-of-1: NotADirectoryError") as caught:
-        save(tmp_path / "plan-1" / "worker-0-of-1")
+        save(tmp_path / "plan-1" / "worker-0-of-1", root=tmp_path)
     assert caught.value.kind == "storage"
 
 
@@ -201,3 +206,97 @@ def test_all_evaluations_write_weights_in_one_thread(tmp_path):
             saves.begin(lambda _: threads.add(threading.get_native_id()))
             saves.finish({}, "v")
     assert len(threads) == 1
+
+
+PLACE = "evaluations/ckpt-5@0/plan-1/worker-0-of-2"
+
+
+@pytest.mark.parametrize("link", ["evaluations", "evaluations/ckpt-5@0", "evaluations/ckpt-5@0/plan-1"])
+def test_a_link_in_the_place_of_a_folder_leads_nowhere(tmp_path, link):
+    """Nothing is saved behind it, and the reason names it."""
+    outside, root = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(outside)
+    with pytest.raises(EvaluationError, match="links in the state directory are not followed") as caught:
+        save(root / PLACE, save_weights=lambda folder: (folder / "weights").touch(), root=root)
+    assert caught.value.kind == "storage"
+    assert f"'{root / link}'" in str(caught.value)
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["worker-0-of-2", ".worker-0-of-2.part"])
+def test_a_link_in_the_place_of_the_own_folder_is_replaced(tmp_path, name):
+    """It is not what an interrupted attempt left, and what it points to stays."""
+    outside = tmp_path / "outside"
+    (outside / "below").mkdir(parents=True)
+    place = tmp_path / PLACE
+    place.parent.mkdir(parents=True)
+    (place.parent / name).symlink_to(outside)
+    save(place, save_weights=lambda folder: (folder / "weights").touch(), rows=[("test", rows(0, 1.0))], root=tmp_path)
+    assert sorted(path.name for path in place.iterdir()) == ["predictions", "states.json", "weights"]
+    assert [path.name for path in place.parent.iterdir()] == ["worker-0-of-2"]
+    assert [path.name for path in outside.rglob("*")] == ["below"]
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_who_writes_by_path_cannot_be_led_elsewhere_by_renaming(tmp_path, level):
+    """A folder above is swapped for a link while weights and predictions are written: they go where they were to."""
+    root, outside = tmp_path / "run", tmp_path / "outside"
+    place = root / PLACE
+    hidden = place.with_name(f".{place.name}.part")
+    swapped = [hidden, *hidden.parents][level]
+    (outside / hidden.relative_to(swapped)).mkdir(parents=True)
+
+    def save_weights(folder):
+        swapped.rename(root / "moved")
+        swapped.symlink_to(outside)
+        (folder / "weights").write_bytes(b"w")
+
+    expected = pytest.raises(EvaluationError, match="another user") if level == 0 else contextlib.nullcontext()
+    with expected:  # what was put there in its place is not taken for it
+        save(place, save_weights=save_weights, rows=[("test", rows(0, 1.0))], root=root)
+    assert [path for path in outside.rglob("*") if path.is_file()] == []
+
+
+@only_root
+def test_another_user_of_the_group_can_put_nothing_into_a_folder_that_is_filled():
+    """A link under a name that is to be written would be followed by writers that take paths."""
+    with shared_folder() as shared:
+        private, place = private_folder(shared), shared / PLACE
+        tried = []
+
+        def save_weights(folder):
+            os.seteuid(0)
+            with acting_as(MALLORY):
+                for path in (folder, place.with_name(f".{place.name}.part")):
+                    with pytest.raises(PermissionError):
+                        (path / "weights").symlink_to(private / "states")
+                    tried.append(path)
+            os.setegid(54320)
+            os.seteuid(VICTIM)
+            (folder / "weights").write_text("ours")
+
+        with acting_as(VICTIM):
+            save(place, save_weights=save_weights, root=shared)
+        assert len(tried) == 2
+        assert is_untouched(private)
+        assert (place / "weights").read_text() == "ours"
+        assert stat.S_IMODE(place.stat().st_mode) == 0o2775  # from then on as the umask has it
+
+
+@only_root
+def test_what_another_user_prepared_is_not_filled():
+    """A folder of theirs under the hidden name goes first, and the new one is the own user's."""
+    with shared_folder() as shared:
+        place = shared / PLACE
+        private = private_folder(shared)
+        with acting_as(MALLORY):
+            hidden = place.with_name(f".{place.name}.part")
+            hidden.mkdir(parents=True)
+            (hidden / "weights").symlink_to(private / "states")
+        with acting_as(VICTIM):
+            save(place, save_weights=lambda folder: (folder / "weights").write_text("ours"), root=shared)
+        assert is_untouched(private)
+        assert (place / "weights").read_text() == "ours"
+        assert place.stat().st_uid == VICTIM

@@ -65,3 +65,42 @@ def test_what_is_more_than_variables_is_written_whole(tmp_path, digits):
         weights.write(folder)
         saved = keys_and_values(folder / "weights")
         assert [value.tolist() for key, value in saved.items() if key.endswith("table-values")] == [[number]]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras, in its own writers
+def test_what_writes_by_path_writes_into_the_open_folder_and_nowhere_else(tmp_path, digits):
+    """TensorFlow and Keras, while a folder above is swapped for a link, and below a name that is a pattern."""
+    del digits
+    import keras
+
+    from sidecar.worker.saves import Saves
+    from sidecar.worker.tensorflow.weights import Weights
+
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model(np.zeros((1, 4), "float32"))
+    weights, expected = Weights(model), None
+    for number in (1, 2, 3):  # at first the graph is walked, later it is not; and once more for the swap
+        root, outside = tmp_path / f"run [{number}]", tmp_path / f"outside {number}"
+        outside.mkdir()
+
+        def write(folder, root=root, outside=outside, swaps=number == 3):
+            if swaps:
+                (root / "evaluations").rename(root / "moved")
+                (root / "evaluations").symlink_to(outside)
+            weights.write(folder)
+            model.save_weights(folder / "model.weights.h5")
+            model.save(folder / "model.keras")
+
+        with Saves(root / "evaluations/ckpt-5@0/plan-1/worker-0-of-1", root) as saves:
+            saves.begin(write)
+            saves.finish({}, "v")
+        place = root / ("moved" if number == 3 else "evaluations") / "ckpt-5@0/plan-1/worker-0-of-1"
+        (tmp_path / str(number)).symlink_to(place)  # a name that TensorFlow can read
+        names = ["model.keras", "model.weights.h5", "states.json"]
+        names += ["weights.data-00000-of-00001", "weights.index"]
+        assert sorted(path.name for path in place.iterdir()) == names
+        found = keys_and_values(tmp_path / str(number) / "weights")
+        expected = expected or found
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], value) for key, value in expected.items())
+        assert list(outside.iterdir()) == []

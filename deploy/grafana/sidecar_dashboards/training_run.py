@@ -21,6 +21,7 @@ _SETTLED: Final = {
     "skipped": ("checkpoints_skipped:max", GREY),
     "vanished": ("checkpoints_vanished:max", PURPLE),
     "corrupt": ("checkpoints_corrupt:max", ORANGE),
+    "unseen": ("checkpoints_unseen:max", DARK_BLUE),
     "given up": ("checkpoints_failed:max", VERMILION),
 }
 
@@ -367,13 +368,14 @@ def _keeping_up() -> list[Panel]:
         panels.lines(
             303,
             "Checkpoints settled",
-            "How checkpoints ended, counted since the run began. Skipped: passed over on purpose (queue, every_steps "
+            "How checkpoints ended, counted since the run began; unseen: deleted before any node saw them, counted "
+            "since the daemons started. Skipped: passed over on purpose (queue, every_steps "
             "and start settings) or for want of room (pin_max_bytes, keep_free_bytes). Vanished: deleted before they "
             "could be held. Corrupt: their files contradict themselves; look at the storage. Given up: see `sidecar "
             "history`.",
             *(
                 panels.query(ref, rule(series), name)
-                for ref, (name, (series, _)) in zip("ABCDE", _SETTLED.items(), strict=True)
+                for ref, (name, (series, _)) in zip("ABCDEF", _SETTLED.items(), strict=True)
             ),
         )
         .unit("none")

@@ -39,4 +39,6 @@ def readable(path: str) -> Iterator[str]:
         try:
             yield str(plain)
         except EvaluationError as error:
-            raise EvaluationError(error.kind, str(error).replace(str(plain), path), lost=error.lost) from error
+            raise EvaluationError(
+                error.kind, str(error).replace(str(plain), path), lost=error.lost, sides=error.sides
+            ) from error

@@ -116,13 +116,10 @@ def main(readme: Path, bundle: Path) -> int:
             walk.do(command.replace("<this repository>", str(bundle)).replace(" && cd sidecar-evaluator", ""))
             walk.folder = home / "sidecar-evaluator"
         elif command.startswith("pip install"):
-            walk.folder = own
             walk._run(f"python3 -m venv {own}/venv")
             walk.environ["PATH"] = f"{own}/venv/bin:{walk.environ['PATH']}"
-            # The package index may not have this version yet, so it is offered from the clone.
-            walk._run(f"pip wheel --quiet --no-deps --wheel-dir {own}/dist {home}/sidecar-evaluator")
-            walk.environ["PIP_FIND_LINKS"] = f"{own}/dist"
             walk.do(command)
+            walk.folder = own
         else:
             walk.do(command)
     walk.leave()

@@ -1,0 +1,95 @@
+"""Whether a checkpoint's own files are there, asked by name. A listing that misses a name is not evidence.
+
+It reads no contents and blocks for as long as the storage does.
+"""
+
+import errno
+import os
+import stat
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from sidecar.checkpoints.files import File
+from sidecar.checkpoints.found import Found
+from sidecar.confined import open_folder
+from sidecar.entry_errors import Entry, Meaning, meaning
+
+
+class Presence(StrEnum):
+    """What storage said about a checkpoint's files."""
+
+    THERE = "there"  # all of them are as they were, or a pin of it stands
+    GONE = "gone"  # one of them is not there, or another file is there under its name
+    UNKNOWN = "unknown"  # storage did not say
+
+
+class Answer(NamedTuple):
+    """What storage said, and why it did not say more."""
+
+    presence: Presence
+    why: str = ""
+
+
+def ask(found: Found, root: Path, pins: Path) -> Answer:
+    """Ask for the files of a checkpoint, where training wrote them and in the pins.
+
+    It is gone if both places say so, there if one of them has it, else unknown.
+    """
+    answers = [_ask(Entry.PIN, found, pins), _ask(Entry.CHECKPOINT, found, root)]
+    for presence in (Presence.THERE, Presence.UNKNOWN):
+        for answer in answers:
+            if answer.presence is presence:
+                return answer
+    return answers[0]
+
+
+def _ask(entry: Entry, found: Found, place: Path) -> Answer:
+    again = False
+    while True:
+        try:
+            is_there = _is_pinned(found, place) if entry is Entry.PIN else _lies_in(found, place)
+        except OSError as error:
+            match meaning(entry, error, again=again):
+                case Meaning.RETRY:
+                    again = True
+                    continue
+                case Meaning.GONE:
+                    return Answer(Presence.GONE)
+            return Answer(Presence.UNKNOWN, f"{error.filename or place}: {error.strerror}")
+        return Answer(Presence.THERE if is_there else Presence.GONE)
+
+
+def _is_pinned(found: Found, pins: Path) -> bool:
+    with open_folder(pins.parent) as state, state.folder(pins.name) as folder:
+        return stat.S_ISDIR(folder.stat(found.checkpoint.folder).st_mode)
+
+
+def _lies_in(found: Found, root: Path) -> bool:
+    """Return whether all files are as they were; the folder is opened first, since NFS then asks its server anew."""
+    with open_folder(root) as folder:
+        if not found.files:
+            return found.checkpoint.pin is None
+        return all(_is_as_it_was(file, folder.descriptor, root) for file in found.files)
+
+
+def _is_as_it_was(file: File, descriptor: int, root: Path) -> bool:
+    """Return whether a file has its size and time of writing; links within the checkpoint directory are followed."""
+    try:
+        there = os.stat(file.name, dir_fd=descriptor)
+    except OSError as error:
+        error.filename = str(root / file.name)
+        if error.errno == errno.ENOTDIR and _has_no_folder(file, descriptor):
+            return False
+        raise
+    return stat.S_ISREG(there.st_mode) and (there.st_size, there.st_mtime_ns) == (file.size, file.mtime_ns)
+
+
+def _has_no_folder(file: File, descriptor: int) -> bool:
+    """Return whether something else than a folder stands where the file had one."""
+    parts = file.name.split("/")[:-1]
+    for end in range(1, len(parts) + 1):
+        there = os.stat("/".join(parts[:end]), dir_fd=descriptor)
+        if not stat.S_ISDIR(there.st_mode):
+            return True
+    return False

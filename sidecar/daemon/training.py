@@ -1,0 +1,58 @@
+"""How far the training that goes on now has come, as one daemon sees it: `stop_after_step` is about nothing else.
+
+The journal alone does not say: a directory that is used again has the journal of the training before. So a step counts
+if its checkpoint is there, or was settled while this daemon lived. No I/O and no clock.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sidecar.checkpoints.found import Found
+from sidecar.history import Closed, Entry
+from sidecar.records import Key
+
+
+@dataclass(slots=True)
+class Training:
+    """What one daemon has seen of it."""
+
+    _settled: int = -1  # the highest step that was settled while this daemon lived
+    _reached: int | None = None
+    _newest: Found | None = None  # of those that are there the one that was written last
+
+    @property
+    def last_step(self) -> int:
+        """Return the step that training has come to; -1 if that is not known.
+
+        Of the checkpoints that are there it is that of the one written last: those of a training before may lie there,
+        too, with higher steps.
+        """
+        there = None if self._newest is None else self._newest.checkpoint.step
+        return max(self._settled, -1 if there is None else there)
+
+    def follow(self, entries: Iterable[Entry], reached: int | None, *, live: bool) -> None:
+        """Note entries of the journal, and the step that it then stands at; `live`: they were written just now.
+
+        What is corrupt or gone was perhaps no checkpoint of this training.
+        """
+        if reached is not None and self._reached is not None and reached < self._reached:
+            self._settled = -1  # another training began
+        self._reached = reached
+        for entry in entries if live else ():
+            step = _step_of(entry)
+            self._settled = max(self._settled, -1 if step is None else step)
+
+    def see(self, new: Collection[Found], found: Mapping[Key, Found]) -> None:
+        """Note the checkpoints that are there; `new` are those that were not there before."""
+        is_there = self._newest is not None and self._newest.checkpoint.key in found
+        among = [self._newest, *new] if is_there and self._newest is not None else found.values()
+        known = (each for each in among if each.checkpoint.step is not None)
+        self._newest = max(known, key=lambda each: (each.written_at, each.checkpoint.step or 0), default=None)
+
+
+def _step_of(entry: Entry) -> int | None:
+    """Return the step of a checkpoint that came to its end; None if it did not, or its step is unknown."""
+    if isinstance(entry, Closed):
+        checkpoint = entry.plan.checkpoint
+        return checkpoint.step if checkpoint is not None and entry.outcome.status == "succeeded" else None
+    return entry.settlement.step if entry.settlement.verdict in ("skipped", "failed") else None

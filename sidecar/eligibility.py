@@ -1,0 +1,150 @@
+"""Which nodes take part in the next plan, which one proposes it, and who is left out and why. PURE.
+
+All of it follows from heartbeats and the journal, so that nodes which read the same decide alike. `policy` lists
+members by it, the daemon decides by it who lets go of pins, and `sidecar status` shows who is left out.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sidecar.history import History, blame, losers
+from sidecar.records import Checkpoint, Heartbeat, Settlement
+
+Reason = Literal["version", "task", "profile", "losses", "unreadable"]
+
+_NAMED: Final = 3
+_DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Why a node takes no part: a reason of a closed list, and a sentence."""
+
+    reason: Reason
+    why: str
+
+
+def largest_alike(workers: Sequence[Heartbeat], node: str | None = None) -> list[Heartbeat]:
+    """Return the largest set of ready nodes with equal version, task and numeric profile; that of `node` among equals.
+
+    A node that does not know its profile yet, since no worker of its own joined a group, is in each set of its version
+    and task.
+    """
+    ready = [each for each in workers if each.state == "ready" and each.task is not None]
+    kinds = dict.fromkeys((each.version, each.task, each.profile) for each in ready)
+    sets = [[each for each in ready if _is_of(each, kind)] for kind in kinds]
+    return max(sets, key=lambda each: (len(each), any(one.node == node for one in each)), default=[])
+
+
+def _is_of(each: Heartbeat, kind: tuple[str, str | None, str | None]) -> bool:
+    version, task, profile = kind
+    return (each.version, each.task) == (version, task) and each.profile in (None, profile)
+
+
+def turns(alike: Sequence[Heartbeat], plans: int) -> list[Heartbeat]:
+    """Return the nodes in the order in which they may propose the plan after so many: those that read everything first.
+
+    The others take turns in being the first of them: each may be the only one that can read some checkpoint.
+    """
+    well = [each for each in alike if not each.unreadable]
+    impaired = [each for each in alike if each.unreadable]
+    first = plans % len(impaired) if impaired else 0
+    return [*well, *impaired[first:], *impaired[:first]]
+
+
+def may_release(alike: Sequence[Heartbeat], node: str) -> bool:
+    """Whether a node may let go of pins: it could propose, and no other reads more than it does."""
+    own = next((each for each in alike if each.node == node), None)
+    return own is not None and (not own.unreadable or all(each.unreadable for each in alike))
+
+
+def members_for(
+    alike: Sequence[Heartbeat], history: History, min_workers: int, checkpoint: Checkpoint | None, task: str | None
+) -> list[Heartbeat]:
+    """Return the nodes that should evaluate a checkpoint, or any: without those that would fail, if enough are left."""
+    lost, blind = set[str](), set[str]()
+    if checkpoint is not None:
+        lost = _losers_of(checkpoint, history, task)
+        blind = {each.node for each in alike if checkpoint.folder in each.unreadable}
+    often = {each.node for each in alike if history.is_left_out(each.node, each.incarnation)}
+    for without in (blind | lost | often, blind | lost, blind):
+        left = [each for each in alike if each.node not in without]
+        if sum(bool(slot.worker or slot.standby) for each in left for slot in each.slots) >= min_workers:
+            return left
+    return list(alike)
+
+
+def _losers_of(checkpoint: Checkpoint, history: History, task: str | None) -> set[str]:
+    """Nodes that failed with it. What the task raised there counts for that task; a node that cannot, for all."""
+    by_task = history.failures.get(checkpoint.key, {})
+    failures = [each for of, all_ in by_task.items() for each in all_ if of == task or blame(each) != "checkpoint"]
+    return {node for outcome in failures for node in losers(outcome)}
+
+
+def disputed(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
+    """Whether another node finds whole what this one gave up, or may, as it cannot name all that it finds.
+
+    What is corrupt has no digest of its own, so it is compared by name.
+    """
+    if settlement.verdict not in ("vanished", "corrupt"):
+        return False
+    others = [each for each in workers if each.node != node]
+    return any(each.sees_more or _sees(each, settlement) for each in others)
+
+
+def seen_elsewhere(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
+    """Whether another node says that it finds it whole."""
+    return any(_sees(each, settlement) for each in workers if each.node != node)
+
+
+def _sees(each: Heartbeat, settlement: Settlement) -> bool:
+    folder = Checkpoint(settlement.name, settlement.digest, None, "").folder
+    if settlement.verdict == "corrupt":
+        name = folder.rpartition("@")[0]
+        return any(seen.rpartition("@")[0] == name for seen in each.sees)
+    return folder in each.sees
+
+
+def left_out(workers: Sequence[Heartbeat], history: History, node: str | None, min_workers: int) -> dict[str, LeftOut]:
+    """Return the ready nodes that take no part, or not in everything, and why."""
+    alike = largest_alike(workers, node)
+    if not alike:
+        return {}
+    there = {each.node for each in alike}
+    some = members_for(alike, history, min_workers, None, None)
+    found = {}
+    for each in workers:
+        if each.state != "ready" or each.task is None:
+            continue
+        if each.node not in there:
+            found[each.node] = _difference(each, alike)
+        elif each not in some:
+            count = history.losses[each.node, each.incarnation].count
+            lost = "the last plan" if count == 1 else f"{count} plans in a row"
+            found[each.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
+        elif each.unreadable:
+            found[each.node] = LeftOut("unreadable", f"it cannot read {_some(each.unreadable)}")
+    return found
+
+
+def _difference(each: Heartbeat, alike: Sequence[Heartbeat]) -> LeftOut:
+    version, task = alike[0].version, alike[0].task or ""
+    if each.version != version:
+        return LeftOut("version", f"it runs version {each.version}, most nodes {version}")
+    if each.task != task:
+        return LeftOut("task", f"it runs other code of the task ({(each.task or '')[:_DIGITS]}, most {task[:_DIGITS]})")
+    known = next((other.profile for other in alike if other.profile is not None), "")
+    told = f"{each.profile}, most {known}"
+    return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {told})")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def counts(found: dict[str, LeftOut]) -> dict[str, int]:
+    """How many nodes are left out for each reason."""
+    return dict(Counter(each.reason for each in found.values()))

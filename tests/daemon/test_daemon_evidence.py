@@ -1,0 +1,344 @@
+"""Several nodes of which one sees, reads or computes what the others do not: no verdict follows. As histories."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from fakes import failed, outcomes, pass_time, save
+
+from sidecar.agreement.members import member_path
+from sidecar.group.messages import Evaluate, Failed, Join, Joined
+from sidecar.records import Heartbeat, loads
+from sidecar.snapshot import restore, take
+
+
+def ends(node):
+    """How checkpoints ended, and how many attempts failed, by kind."""
+    return Counter(outcomes(node.history))
+
+
+def told(node):
+    """What the node's heartbeat says."""
+    return loads(Heartbeat, node.storage.storage.read(member_path(node.node)))
+
+
+def blind(node, *names, known=True):
+    """From now on the node cannot read pins of these names; without `known` it does not see them either."""
+    catalog = node.courier.keeper.catalog
+    look = type(catalog).look
+
+    def look_without(*arguments, **more):
+        seen = look(catalog, *arguments, **more)
+        at = {key: each for key, each in seen.pinned.items() if each.checkpoint.name in names}
+        if not known:
+            return seen.changed(dict.fromkeys(at))
+        return replace(seen, unknown={each.checkpoint.folder: "Input/output error" for each in at.values()})
+
+    catalog.look = look_without
+
+
+def heal(node):
+    """It reads as the others do."""
+    del node.courier.keeper.catalog.look
+
+
+def two_with_pins(new_node, *steps, **settings):
+    """Two nodes that evaluate ckpt-5 and hold these, all that is left of what training deleted."""
+    nodes = [new_node(name, **settings) for name in ("worker-1", "worker-2")]
+    save(nodes[0].checkpoint_dir, 5)
+    for node in nodes:
+        node.silent = {"Evaluate"}
+    pass_time(30, *nodes)
+    assert len(nodes[0].history.open.members) == 2
+    for step in steps:
+        save(nodes[0].checkpoint_dir, step)
+        pass_time(4, *nodes)
+    return nodes
+
+
+def go_on(*nodes):
+    for node in nodes:
+        node.silent = set()
+
+
+def members(node):
+    """The nodes of each plan that succeeded, by the name of its checkpoint."""
+    plans = [entry.plan for entry in node.history.entries if getattr(entry, "outcome", None)]
+    return {plan.checkpoint.name: "".join(each.node[-1] for each in plan.members) for plan in plans}
+
+
+# -- a node that cannot read, or does not see -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, known):
+    """Its pin is all there is of it. For minutes one node gets errors. What is only not shown, it asks for by name."""
+    nodes = two_with_pins(new_node, 6, 7)
+    blind(nodes[which], "ckpt-6", known=known)
+    pass_time(100, *nodes)
+    if known:
+        assert [name.split("@")[0] for name in told(nodes[which]).unreadable] == ["ckpt-6"]
+        assert "ckpt-6@" in nodes[which].status.unknown[0]
+        assert nodes[which].status.unknown_count == 1
+    go_on(*nodes)
+    pass_time(60, *nodes)
+    assert ends(nodes[0]) == {("succeeded", f"ckpt-{step}"): 1 for step in (5, 6, 7)}
+    assert members(nodes[0]) == {"ckpt-5": "12", "ckpt-6": str(2 - which) if known else "12", "ckpt-7": "12"}
+    assert told(nodes[which]).unreadable == ()
+    assert list((nodes[0].run_dir / "pins").iterdir()) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_checkpoint_that_only_one_node_sees_is_evaluated_though_new_ones_keep_coming(new_node, which):
+    """The blind node would otherwise propose the newest again and again, as it is the first by name."""
+    nodes = two_with_pins(new_node, 6)
+    blind(nodes[which], "ckpt-6")
+    pass_time(10, *nodes)
+    go_on(*nodes)
+    for step in range(7, 17):
+        save(nodes[0].checkpoint_dir, step)
+        pass_time(4, *nodes)
+    assert ("succeeded", "ckpt-6") in ends(nodes[0])
+
+
+def test_two_nodes_that_each_cannot_read_another_checkpoint(new_node):
+    """They take turns, or the first by name would go on for ever with what comes."""
+    nodes = two_with_pins(new_node, 6, 7)
+    for node, name in zip(nodes, ("ckpt-6", "ckpt-7"), strict=True):
+        blind(node, name)
+    pass_time(10, *nodes)
+    go_on(*nodes)
+    for step in range(8, 20):
+        save(nodes[0].checkpoint_dir, step)
+        pass_time(4, *nodes)
+    pass_time(60, *nodes)
+    assert ends(nodes[0]) == {("succeeded", f"ckpt-{step}"): 1 for step in range(5, 20)}
+    assert {name: members(nodes[0])[name] for name in ("ckpt-6", "ckpt-7")} == {"ckpt-6": "2", "ckpt-7": "1"}
+
+
+def test_what_nobody_can_read_for_a_while_waits(new_node):
+    """And everything else goes on; no verdict follows from it."""
+    nodes = two_with_pins(new_node, 6, 7)
+    for node in nodes:
+        blind(node, "ckpt-6")
+    pass_time(4, *nodes)
+    go_on(*nodes)
+    pass_time(600, *nodes)
+    assert ends(nodes[0]) == {("succeeded", "ckpt-5"): 1, ("succeeded", "ckpt-7"): 1}
+    for node in nodes:
+        heal(node)
+    pass_time(10, *nodes)
+    assert ("succeeded", "ckpt-6") in ends(nodes[0])
+
+
+@pytest.mark.parametrize("ending", [{"wait": False}, {"stop_idle": 30.0}])
+def test_a_run_ends_after_the_other_node_evaluated_what_this_one_gave_up(new_node, ending):
+    """The blind node does not leave it alone, and does not wait for ever."""
+    nodes = two_with_pins(new_node, 6, **ending)
+    blind(nodes[0], "ckpt-6", known=False)
+    pass_time(10, *nodes)
+    go_on(*nodes)
+    pass_time(200, *nodes)
+    assert ends(nodes[0]) == {("succeeded", "ckpt-5"): 1, ("succeeded", "ckpt-6"): 1}
+    assert [node.exited for node in nodes] == [0, 0]
+
+
+def test_a_run_ends_though_something_cannot_be_read(new_node):
+    """After as long as anything incomplete is waited for; and says so."""
+    node = new_node(wait=False)
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    blind(node, "ckpt-6")
+    pass_time(4, node)
+    node.silent = set()
+    pass_time(40, node)
+    assert node.exited is None
+    pass_time(40, node)
+    assert (node.exited, ends(node)) == (0, {("succeeded", "ckpt-5"): 1})
+    (told_,) = node.log.of("run_ended")
+    assert "1 checkpoint(s) could not be read" in told_["reason"]
+
+
+def test_a_plan_of_what_this_node_cannot_read_fails_by_its_storage(new_node):
+    """With as many nodes as min_workers nobody can be left out; it is not said to have vanished."""
+    nodes = two_with_pins(new_node, 6, min_workers=2)
+    blind(nodes[1], "ckpt-6")
+    pass_time(4, *nodes)
+    go_on(nodes[1])  # the other rank waits for it
+    pass_time(80, *nodes)
+    assert ends(nodes[0]) == {("succeeded", "ckpt-5"): 1, ("failed", "storage"): 1}
+    assert "Input/output error" in nodes[0].history.entries[-1].outcome.message
+    heal(nodes[1])
+    go_on(nodes[0])
+    pass_time(60, *nodes)
+    assert ("succeeded", "ckpt-6") in ends(nodes[0])
+
+
+def test_what_vanished_and_is_there_again_is_evaluated(new_node):
+    """A folder that was moved away for minutes, say; training deleted everything else."""
+    node = new_node(pin_max_bytes=1)
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 5)
+    pass_time(10, node)
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    files = {path: path.read_bytes() for path in node.checkpoint_dir.glob("ckpt-6.*")}
+    for path in files:
+        path.unlink()
+    pass_time(70, node)
+    node.silent = set()
+    pass_time(10, node)
+    assert ends(node) == {("succeeded", "ckpt-5"): 1, ("vanished", "ckpt-6"): 1}
+    for path, data in files.items():
+        path.write_bytes(data)
+    pass_time(20, node)
+    assert outcomes(node.history)[2:] == [("requeued", "ckpt-6"), ("succeeded", "ckpt-6")]
+    assert "there again" in node.history.entries[2].settlement.reason
+
+
+# -- settings that differ ---------------------------------------------------------------------------------------------
+
+
+def test_only_nodes_that_could_propose_let_go_of_pins(new_node):
+    """One with an older task, and a queue that passes most over, is first by name but in the minority."""
+    nodes = [new_node("worker-1", queue="latest"), new_node("worker-2"), new_node("worker-3")]
+    nodes[0].task = "t0"
+    save(nodes[0].checkpoint_dir, 5)
+    for node in nodes:
+        node.silent = {"Evaluate"}
+    pass_time(30, *nodes)
+    for step in (6, 7, 8, 9):
+        save(nodes[0].checkpoint_dir, step)
+        pass_time(4, *nodes)
+    go_on(*nodes)
+    pass_time(100, *nodes)
+    assert ends(nodes[1]) == {("succeeded", f"ckpt-{step}"): 1 for step in range(5, 10)}
+    assert nodes[1].status.left_out_reasons == {"task": 1}
+    assert list(nodes[1].status.left_out) == ["worker-1"]
+
+
+# -- a node that computes otherwise -----------------------------------------------------------------------------------
+
+
+def differs(nodes, odd, kind="mismatch", *, profiles=False):
+    """The ranks of one of these nodes say something else than those of the others."""
+
+    def reply(node):
+        usual = type(node).reply
+
+        def of(process, command):
+            if isinstance(command, Join) and profiles:
+                return Joined(command.group, node.task, {"isa": "avx2" if node is odd else "avx512"})
+            if isinstance(command, Evaluate):
+                ranks = process.told(Join)[0].members
+                other = tuple(each.rank for each in ranks if each.node == odd.node)
+                same = tuple(each.rank for each in ranks if each.node != odd.node)
+                if other and same:
+                    return Failed(kind, "because", command.plan, sides=tuple(sorted((same, other))))
+            return usual(node, process, command)
+
+        return of
+
+    for node in nodes:
+        node.reply = reply(node)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_a_node_with_another_profile_costs_one_attempt(new_node, which):
+    """From then on it is known, and stands in no group; it is told, and the others evaluate everything."""
+    nodes = [new_node(f"worker-{number}") for number in range(4)]
+    differs(nodes, nodes[which], profiles=True)
+    for step in (5, 6, 7, 8):
+        save(nodes[0].checkpoint_dir, step, keep=range(5, step))
+        for node in nodes:
+            node.silent = {"Evaluate"}
+        pass_time(20, *nodes)  # ranks compare what they do once all have joined
+        go_on(*nodes)
+        pass_time(20, *nodes)
+    assert ends(nodes[0]) == {("failed", "mismatch"): 1} | {("succeeded", f"ckpt-{step}"): 1 for step in (5, 6, 7, 8)}
+    assert nodes[0].history.entries[0].outcome.odd == (f"worker-{which}",)
+    assert nodes[0].history.newest.outcome.result.workers == 3
+    assert nodes[0].status.left_out_reasons == {"profile": 1}
+    assert list(nodes[0].status.left_out) == [f"worker-{which}"]
+
+
+def test_a_node_with_other_data_is_left_out_ever_longer(new_node):
+    """Nothing but its losses tells of it: twelve checkpoints cost five attempts."""
+    nodes = [new_node(f"worker-{number}") for number in range(3)]
+    differs(nodes, nodes[0], "stream_differs")
+    for step in range(5, 17):
+        save(nodes[0].checkpoint_dir, step, keep=range(5, step))
+        pass_time(30, *nodes)
+    assert ends(nodes[0])[("failed", "stream_differs")] == 5
+    assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 12
+
+
+def test_one_node_whose_task_fails_does_not_fail_checkpoints(new_node):
+    """Its test data are not there, say: others have them."""
+    nodes = [new_node(f"worker-{number}") for number in range(3)]
+    usual = nodes[1].reply
+    nodes[1].reply = lambda process, command: (
+        failed("task_error", "FileNotFoundError", command.plan)
+        if isinstance(command, Evaluate)
+        else usual(process, command)
+    )
+    for step in range(5, 11):
+        save(nodes[0].checkpoint_dir, step, keep=range(5, step))
+        nodes[0].silent = nodes[2].silent = {"Evaluate"}
+        pass_time(10, *nodes)
+        nodes[0].silent = nodes[2].silent = set()
+        pass_time(20, *nodes)
+    assert ends(nodes[0])[("failed", "task_error")] == 3
+    assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 6
+
+
+# -- nodes that do not reach each other -------------------------------------------------------------------------------
+
+
+def unreachable(node):
+    """No group of several forms on this node."""
+    usual = node.reply
+    node.reply = lambda process, command: (
+        Failed("join", "the worker was forming the group for 120 s", phase="join")
+        if isinstance(command, Join) and len(command.members) > 1
+        else usual(process, command)
+    )
+
+
+def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
+    """Six checkpoints cost three attempts, forty seven; each node that reads the journal says the same."""
+    nodes = [new_node("worker-1"), new_node("worker-2")]
+    for node in nodes:
+        unreachable(node)
+    lost = []
+    for step in range(5, 45):
+        save(nodes[0].checkpoint_dir, step, keep=range(5, step))
+        pass_time(20, *nodes)
+        lost.append(ends(nodes[0])[("failed", "join")])
+    assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 40
+    assert (lost[5], lost[-1]) == (3, 7)
+    assert nodes[0].world.history.losses == nodes[1].world.history.losses
+    assert nodes[0].status.left_out_reasons == {"losses": 1}
+    assert list(nodes[0].status.left_out) == ["worker-2"]
+    snapshot = take(nodes[0].world.history, nodes[0].world.run)
+    assert restore(snapshot).losses == nodes[0].world.history.losses
+
+
+def test_nodes_that_reach_each_other_again_form_one_group(new_node):
+    """A node is left out for a number of plans, not for good."""
+    nodes = [new_node("worker-1"), new_node("worker-2")]
+    for node in nodes:
+        unreachable(node)
+    for step in range(5, 25):
+        if step == 9:
+            for node in nodes:
+                del node.reply
+        save(nodes[0].checkpoint_dir, step, keep=range(5, step))
+        pass_time(20, *nodes)
+    assert nodes[0].history.newest.outcome.result.workers == 2
+    assert nodes[0].world.history.losses == {}
+    assert nodes[0].status.left_out == {}

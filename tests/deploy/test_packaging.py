@@ -1,0 +1,159 @@
+"""What is built of this repository, and under which name it may be installed. Nothing here needs the network."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.version import __version__
+
+ROOT = Path(__file__).parents[2]
+LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo"}
+
+# Whoever registers the name at a package index first would be installed by these: it is ours nowhere but in a checkout.
+BY_NAME = re.compile(
+    r"""pip[\w. -]*\sinstall\b[^\n]*[\s'"]sidecar[-_]evaluator(?!\S*/)(?!\S*\s*@\s)  # a command that names it
+    |sidecar[-_]evaluator(\[\S*\])?\s*(==|>=|~=)                                    # or a requirement
+    |sidecar[-_]evaluator\[\S*\](?!\s*@\s)                                          # or one with an extra
+    |\.org/p(roject)?/sidecar                                                       # or its page there
+    """,
+    re.VERBOSE,
+)
+
+
+def files() -> Iterator[Path]:
+    """Every file of the repository, also where git is missing: an unpacked sdist."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in LEFT_BY_TOOLS and (not name.startswith(".") or name == ".ci") and not name.endswith("-info")
+        ]
+        yield from (Path(folder, name) for name in names if name not in (".git", ".coverage", "PKG-INFO"))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("pip install 'sidecar-evaluator[tensorflow]'", True),
+        ("pip3 install -U sidecar_evaluator", True),
+        ("python -m pip install --quiet sidecar-evaluator==1.2", True),
+        ('dependencies = ["sidecar-evaluator>=1"]', True),
+        ("https://pypi.org/project/sidecar-evaluator/", True),
+        ("pip install '.[tensorflow]'", False),
+        ("pip install /srv/sidecar-evaluator/dist/sidecar_evaluator-1.0-py3-none-any.whl", False),
+        ("pip install 'sidecar-evaluator[gpu] @ file:///srv/sidecar.whl'", False),
+        ("git clone <this repository> sidecar-evaluator && cd sidecar-evaluator", False),
+        ("docker build --tag sidecar-evaluator:daemon .", False),
+    ],
+)
+def test_an_installation_by_name_is_recognized(line: str, *, is_found: bool) -> None:
+    """The check below can fail, and lets other uses of the name pass."""
+    assert bool(BY_NAME.search(line)) is is_found
+
+
+def test_no_file_installs_it_by_its_name() -> None:
+    """Neither documents nor scripts nor messages of the program."""
+    excused = {Path(__file__), ROOT / "tests/deploy/test_systemd.py"}  # which try that it is refused
+    read = [path for path in files() if path not in excused]
+    assert ROOT / "README.md" in read
+    assert ROOT / "systemd/install" in read
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in read
+        for line in path.read_text(errors="replace").splitlines()
+        if BY_NAME.search(line)
+    ]
+    assert found == []
+
+
+def test_the_project_names_no_place_that_is_not_ours() -> None:
+    """Package metadata and image labels bear no address of something that somebody else may own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "urls" not in project
+    assert "://" not in (ROOT / "deploy/Dockerfile").read_text()
+
+
+def copied(where: Path, stamp: int, *, backwards: bool) -> Path:
+    """A checkout of its own: the same contents; other times, another order in its folders, other permissions."""
+    for path in sorted(files(), reverse=backwards):
+        to = where / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)
+        os.utime(to, (stamp, stamp))
+        if backwards:
+            to.chmod(to.stat().st_mode & 0o700)
+    return where
+
+
+def built(checkout: Path, where: Path, *targets: str) -> dict[str, str]:
+    """Build with the backend itself, which downloads nothing: name of the file ▶ its SHA-256."""
+    environ = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", where]
+    done = subprocess.run(
+        [*command, *(word for target in targets for word in ("--target", target))],
+        cwd=checkout,
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in where.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory) -> tuple[dict[str, str], dict[str, str], Path]:
+    """Hashes of sdist and wheel of two checkouts, and the folder with the first pair."""
+    folder = tmp_path_factory.mktemp("built")
+    first = copied(folder / "first", 1_700_000_000, backwards=False)
+    second = copied(folder / "second", 1_750_000_000, backwards=True)
+    one, other = (built(each, folder / f"dist-{each.name}", "sdist", "wheel") for each in (first, second))
+    return one, other, folder / "dist-first"
+
+
+def test_the_same_source_gives_the_same_bytes(twice) -> None:
+    """Sdist and wheel depend on contents alone: not on file times, the order of folders, nor who built them."""
+    one, other, _ = twice
+    assert sorted(name.rpartition(".")[2] for name in one) == ["gz", "whl"]
+    assert one == other
+
+
+def test_the_sdist_gives_the_same_wheel(twice, tmp_path) -> None:
+    """It holds all that a build needs."""
+    one, _, dist = twice
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    (wheel,) = built(source, tmp_path / "dist", "wheel").items()
+    assert wheel in one.items()
+
+
+def test_the_sdist_is_the_repository(twice) -> None:
+    """All of it: tests, units, manifests, dashboards; nothing else but its metadata."""
+    _, _, dist = twice
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    assert inside == {str(path.relative_to(ROOT)) for path in files()} | {"PKG-INFO"}
+
+
+def test_the_wheel_is_the_package(twice) -> None:
+    """The package, its license and the marker that it is typed; no tests."""
+    _, _, dist = twice
+    (wheel,) = dist.glob("*.whl")
+    inside, info = set(zipfile.ZipFile(wheel).namelist()), f"sidecar_evaluator-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in inside} == {"sidecar", info}
+    assert "sidecar/py.typed" in inside
+    assert f"{info}/licenses/LICENSE" in inside
+    modules = {str(path.relative_to(ROOT)) for path in files() if path.is_relative_to(ROOT / "sidecar")}
+    assert {name for name in inside if name.startswith("sidecar/")} == modules

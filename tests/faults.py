@@ -1,0 +1,89 @@
+"""Storage that fails for one place only: the calls are real, until they are about that file or folder."""
+
+import contextlib
+import io
+import os
+from pathlib import Path
+
+
+def path_of(path, dir_fd=None) -> str:
+    """The absolute path that a call is about: of a descriptor, or of a name in an opened folder."""
+    folder = path if isinstance(path, int) else dir_fd
+    opened = Path() if folder is None else Path(f"/proc/self/fd/{folder}").readlink()
+    return str(opened) if isinstance(path, int) else str(opened / os.fspath(path))
+
+
+class Place:
+    """A file or folder, and what is below it, of which storage says the same error each time."""
+
+    def __init__(self, path, code: int) -> None:
+        self.path, self.code = str(path), code
+
+    def check(self, path, dir_fd=None) -> None:
+        """Fail if a call is about it."""
+        about = path_of(path, dir_fd)
+        if about == self.path or about.startswith(f"{self.path}/"):
+            raise OSError(self.code, os.strerror(self.code), about)
+
+
+@contextlib.contextmanager
+def failing(call: str, path, code: int):
+    """`call` (stat, open, scandir, read) fails with that error for a path and what is below it."""
+    place, opens = Place(path, code), os.fdopen
+    names = ("fdopen", "pread") if call == "read" else (call,)
+    originals = {name: getattr(os, name) for name in names}
+
+    class Checked(io.FileIO):
+        """A file that is open, and is asked about before each read."""
+
+        def read(self, *arguments):
+            """As it was."""
+            place.check(self.fileno())
+            return super().read(*arguments)
+
+        def readinto(self, buffer):
+            """As it was."""
+            place.check(self.fileno())
+            return super().readinto(buffer)
+
+    def fdopen(descriptor, mode="r", *arguments, **settings):
+        return Checked(descriptor, mode) if mode == "rb" else opens(descriptor, mode, *arguments, **settings)
+
+    def checked(name):
+        def faulty(path, *arguments, **settings):
+            place.check(path, settings.get("dir_fd"))
+            return originals[name](path, *arguments, **settings)
+
+        return faulty
+
+    try:
+        for name in names:
+            setattr(os, name, fdopen if name == "fdopen" else checked(name))
+        yield
+    finally:
+        for name in names:
+            setattr(os, name, originals[name])
+
+
+@contextlib.contextmanager
+def hidden(*names: str):
+    """Listings of folders miss these names, though the files stand there."""
+    original = os.scandir
+
+    class Listing:
+        """A listing without them."""
+
+        def __init__(self, entries) -> None:
+            self._entries = entries
+
+        def __enter__(self):
+            return (entry for entry in self._entries if entry.name not in names)
+
+        def __exit__(self, *_):
+            self._entries.close()
+
+    os.scandir = lambda path=".": Listing(original(path))
+    try:
+        yield
+    finally:
+        os.scandir = original

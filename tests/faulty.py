@@ -1,0 +1,69 @@
+"""A real filesystem, in user space, that shows a folder with the faults that a test asks for.
+
+`Faulty` mounts it, faulty_server.py serves it. Each mount of one folder is one client of a shared storage:
+what one of them is refused, or waits for, others read. Rules name files by a part of their path, so one file fails and
+all others work. Needs root, /dev/fuse, and libfuse.
+"""
+
+import contextlib
+import ctypes.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+USABLE = os.geteuid() == 0 and Path("/dev/fuse").exists() and ctypes.util.find_library("fuse3") is not None
+READS = ("getattr", "open", "read", "readdir", "readlink")
+WRITES = ("create", "write", "mkdir", "link", "rename", "unlink", "truncate", "fsync")
+
+
+class Faulty:
+    """Shows `source` at `path`; `with` mounts it and ends it."""
+
+    def __init__(self, source, path):
+        self.source, self.path = Path(source), Path(path)
+        self._rules = self.path.with_name(f"{self.path.name}.rules")
+        self._server = None
+
+    def __enter__(self):
+        self.path.mkdir()
+        self._say([])
+        words = [sys.executable, Path(__file__).with_name("faulty_server.py"), self.source, self.path, self._rules]
+        self._server = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not self.path.is_mount():
+            assert self._server.poll() is None, "the filesystem's server ended"
+            assert time.monotonic() < end, "the filesystem was not mounted"
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_):
+        self._say([])  # whoever hangs goes on
+        subprocess.run(["umount", "--lazy", str(self.path)], check=False)
+        self._server.kill()
+        self._server.wait(30)
+
+    @contextlib.contextmanager
+    def failing(self, part, error, *operations):
+        """These operations (default: all that read) on paths with this part raise an error, or never return: "hang"."""
+        self._say([{"part": part, "error": error, "operations": operations or READS}])
+        try:
+            yield
+        finally:
+            self._say([])
+
+    @contextlib.contextmanager
+    def quota(self, limit):
+        """Writing more bytes than these is refused with EDQUOT, though `statvfs` says that there is room."""
+        self._say([{"part": "", "error": "EDQUOT", "operations": WRITES[:2], "beyond": limit}])
+        try:
+            yield
+        finally:
+            self._say([])
+
+    def _say(self, rules):
+        part = self._rules.with_suffix(".part")
+        part.write_text(json.dumps(rules))
+        part.replace(self._rules)

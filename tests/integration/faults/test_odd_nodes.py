@@ -1,0 +1,147 @@
+"""One node is odd: it computes with other threads, or runs another release. The majority goes on, and names it."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[3]
+AWAY_SECONDS = 10.0
+BEFORE = "e86a1ee"  # the last commit whose daemons knew nothing of what came after
+
+
+@pytest.fixture
+def cluster(new_cluster):
+    made = new_cluster()
+    yield made
+    made.free()
+    for daemon in made.living().values():
+        daemon.process.kill()
+
+
+def left_out(daemon, node):
+    """Wait until a daemon names a node that it evaluates without, and return why."""
+    return daemon.until(lambda: daemon.status()["left_out"].get(node), f"{node} to be named as left out")
+
+
+@pytest.mark.parametrize("odd", ["worker-0", "worker-2"])
+def test_one_node_computes_with_another_number_of_threads(cluster, odd):
+    """No plan fails for it: the others evaluate each checkpoint at the first attempt, and say who is left out."""
+    nodes = ["worker-0", "worker-1", "worker-2"]
+    for node in nodes:
+        cluster.start(node, SIDECAR_THREADS="2" if node == odd else "1")
+    cluster.is_whole()
+    for _ in range(2):
+        (row,) = cluster.evaluated(cluster.save())
+        assert row["workers"] == 2
+    for node in set(nodes) - {odd}:
+        assert "profile" in left_out(cluster.daemons[node], odd)
+    assert set(cluster.living()) == set(nodes)
+
+
+@pytest.fixture(scope="module")
+def release_before(tmp_path_factory):
+    """The package as it was, under the version that it would have had."""
+    archive = subprocess.run(["git", "archive", BEFORE, "sidecar"], cwd=ROOT, capture_output=True)
+    if archive.returncode != 0:
+        pytest.skip(f"this clone has no commit {BEFORE}: fetch the whole history")
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
+    version = folder / "sidecar" / "version.py"
+    version.write_text(version.read_text().replace('"0.1.0"', '"0.0.9"'))
+    return folder
+
+
+def test_nodes_are_upgraded_one_by_one(cluster, release_before):
+    """At each step the majority evaluates what is saved, once and right, and no daemon ends by itself."""
+    nodes = ["worker-0", "worker-1", "worker-2"]
+    for node in nodes:
+        cluster.start(node, PYTHONPATH=str(release_before))
+    cluster.is_whole()
+    cluster.evaluated(cluster.save())
+    for done, node in enumerate(reversed(nodes), 1):
+        assert cluster.daemons[node].process.poll() is None, cluster.words()
+        cluster.daemons[node].process.terminate()
+        assert cluster.daemons[node].wait().code == 0
+        waits = cluster.save()  # while this node is away
+        cluster.start(node)
+        cluster.is_whole()
+        cluster.evaluated(waits)
+        row = cluster.evaluated(cluster.save())[-1]
+        assert row["workers"] == max(done, len(nodes) - done)
+    assert set(cluster.living()) == set(nodes)
+    assert all(row["status"] == "succeeded" for row in cluster.rows())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own needs root")
+def test_the_state_directory_is_away_for_ten_seconds(cluster, tmp_path, until):
+    """It lies on a mount of its own; the daemons wait for it, evaluate nothing twice, and none of them ends."""
+    disk, state = tmp_path / "disk", tmp_path / "state"
+    disk.mkdir()
+    state.mkdir()
+    cluster.run_dir = disk / "ckpts"
+    with mounted(disk, state):
+        for node in ("worker-0", "worker-1"):
+            cluster.start(node, "--state-dir", state)
+        cluster.is_whole()
+        cluster.evaluated(cluster.save())
+    began = time.monotonic()
+    saved = cluster.save()
+    daemons = cluster.living().values()
+    until(lambda: all(each.get("/readyz")[0] == 503 for each in daemons), "every daemon to say that it is not ready")
+    assert all(str(state) in each.get("/readyz")[1] for each in daemons), cluster.words()
+    time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+    assert list(state.iterdir()) == []
+    with mounted(disk, state):
+        cluster.evaluated(saved)
+        assert len(cluster.living()) == 2
+        assert [row["status"] for row in cluster.rows()].count("succeeded") == 2
+        for daemon in cluster.living().values():
+            assert daemon.end(signal.SIGTERM).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_pin_cannot_be_entered_by_a_daemon_of_another_user(cluster, until):
+    """Somebody takes its permissions away: a daemon that is not root cannot read it, and one that is evaluates it."""
+    for path in [*cluster.folder.parents, cluster.gate, *cluster.gate.parents]:
+        if path.stat().st_uid == os.geteuid() and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o055)
+    cluster.folder.chmod(0o777)
+    cluster.gate.chmod(0o777)
+    old = os.umask(0)
+    try:
+        cluster.start("worker-0", before=["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"], HOME="/tmp")
+        cluster.start("worker-1")
+    finally:
+        os.umask(old)
+    cluster.held(workers=2)
+    saved = cluster.save()
+    pins = cluster.run_dir / "pins"
+    until(lambda: list(pins.glob(f"{saved['name']}@*")), "the pin")
+    (pin,) = pins.glob(f"{saved['name']}@*")
+    for path in cluster.folder.glob(f"{saved['name']}.*"):
+        path.unlink()
+    pin.chmod(0)
+    daemon = cluster.daemons["worker-0"]
+    daemon.until(lambda: any(pin.name in each for each in daemon.status()["unknown"]), "the pin to be named")
+    cluster.free()
+    assert cluster.evaluated(saved)[-1]["workers"] == 1
+
+
+@contextlib.contextmanager
+def mounted(disk, path):
+    """The folder is seen at the path as long as this lasts."""
+    subprocess.run(["mount", "--bind", disk, path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
