@@ -21,6 +21,7 @@ class Content:
     written_at: float
     corrupt_on: frozenset = frozenset()
     wrong_on: frozenset = frozenset()
+    schema: int = 1  # releases before that one do not know its format
 
     @property
     def key(self) -> tuple[str, str]:
@@ -45,12 +46,14 @@ class Disk:
     unsynced: dict[str, bytes | None] = field(default_factory=dict)  # replaced without fsync: what stood there before
     unreturned: set[str] = field(default_factory=set)  # created, but no creator knows yet
     written: dict[str, float] = field(default_factory=dict)  # when files were replaced, by the storage's clock
+    former: dict[str, bytes] = field(default_factory=dict)  # heartbeats before the newest
     exists: bool = False  # the checkpoint directory
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
     # Pins in the making, by digest and life: how far they are, what was opened to be copied, and the pin's folder.
     copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
+    leftovers: dict[str, float] = field(default_factory=dict)  # of copiers that died: since when they do not grow
     saves: dict[str, Saved] = field(default_factory=dict)
 
     def all(self) -> list[Content]:

@@ -1,14 +1,20 @@
 """What each kind of fault does to a host or to the shared disk. Lengths are seconds; values are in [0, 1)."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
 from sidecar.agreement import journal
 from sidecar.agreement.journal import plan_path
+from sidecar.daemon.loop import Woke
 from sidecar.records import Plan, Settlement
 from simulation.scenario import FAILURES, LINGERS
 
-EVERYWHERE = frozenset({"all_replaced", "all_storage_hangs", "rewind", "state_deleted"})
+EVERYWHERE = frozenset(
+    {"all_replaced", "all_storage_hangs", "rewind", "state_deleted", "state_away", "names_lost", "state_restored"}
+)
+BORNE = frozenset({"reads_go_back", "moved_away", "leftover", "requeue", "wall_step"})  # they excuse no daemon
+FOR_GOOD = float("inf")
 
 
 def heal(host) -> None:
@@ -19,6 +25,9 @@ def heal(host) -> None:
     host.loses_replies = host.imports_fail = host.lies = False
     host.stop_before_create = host.stop_after_create = 0.0
     host.aimed_at_workers.clear()
+    host.wrong = {what: until for what, until in host.wrong.items() if until == FOR_GOOD}
+    host.pins_late = 0.0
+    host.simulation.away_until = now
     host.simulation.rewinds_after_create = 0.0
 
 
@@ -199,6 +208,7 @@ def _checkpoint_deleted(simulation, _, fault) -> None:
     simulation.referee.gone.add(content.key)
     if fault.value < 0.3:  # and somebody deletes the pin, too
         for folder in [folder for folder, pin in simulation.disk.pins.items() if pin.key == content.key]:
+            simulation.referee.promises.excused.add(content.key)
             del simulation.disk.pins[folder]
     simulation.note(lambda: f"{name} is deleted")
 
@@ -257,7 +267,206 @@ def _requeue(simulation, host, fault) -> None:
     simulation.appeared(path, data, host.life)
 
 
+def _upgrade(simulation, host, fault) -> None:
+    """Somebody stops the daemon, installs another release, and starts it; or goes back to the former one."""
+    scenario = simulation.scenario
+    if host.gone or host not in simulation.hosts[: len(scenario.upgraded)]:
+        return
+    number = simulation.hosts.index(host)
+    spec = scenario.upgraded[number]
+    if host.spec.kind == spec.kind:
+        spec = scenario.nodes[number]
+    if host.runs:
+        host.life.terminate()
+
+    def start() -> None:
+        if host.runs:
+            host.life.end()
+        host.spec = replace(spec, key=host.spec.key)
+        host.start()
+
+    _later(simulation, fault, start)
+
+
+def _links_broken(simulation, host, fault) -> None:
+    """For good: nobody heals a firewall. Groups do not form, or get stuck in the middle."""
+    other = next((each for each in simulation.hosts if each is not host), None)
+    if other is not None:
+        simulation.broken_links[frozenset((host.name, other.name))] = 0 if fault.value < 0.6 else 1
+
+
+# -- errors about one entry, or one kind of operation ------------------------------------------------------------------
+
+
+def _goes_wrong(simulation, host, fault, what: str, longest: float = FOR_GOOD) -> None:
+    host.wrong[what] = simulation.scheduler.now + min(fault.length, longest)
+    simulation.note(lambda: f"on {host.name}: {what}")
+
+
+def _one_entry(simulation, host, fault, what: str) -> None:
+    """For a while, or for good where others can do without this node."""
+    _goes_wrong(simulation, host, fault, what)
+    others = [each for each in simulation.hosts if each.spec == replace(host.spec, **_own(each.spec)) and not each.gone]
+    if fault.value > 0.9 and len(others) > 2 and host.spec.settings.min_workers == 1:
+        host.wrong[what] = FOR_GOOD
+
+
+def _own(spec) -> dict:
+    """Return in what nodes differ that are configured alike."""
+    names = "key name role replicas standby starts_at boot_offset wall_offset chief_has_workers"
+    return {name: getattr(spec, name) for name in names.split()}
+
+
+def _pin_unreadable(simulation, host, fault) -> None:
+    folders = list(simulation.disk.pins)
+    if folders:
+        _one_entry(simulation, host, fault, f"pin:{folders[int(fault.value * 83) % len(folders)]}")
+
+
+def _checkpoint_unreadable(simulation, host, fault) -> None:
+    if (name := _some_checkpoint(simulation, fault)) is not None:
+        _one_entry(simulation, host, fault, f"checkpoint:{name}")
+
+
+def _file_hangs(simulation, host, fault) -> None:
+    if (name := _some_checkpoint(simulation, fault)) is not None:
+        _goes_wrong(simulation, host, fault, f"hangs:{name}")
+
+
+def _heartbeat_unreadable(simulation, host, fault) -> None:
+    names = [name for name in simulation.disk.names("members") if name != f"{host.name}.json"]
+    if names:
+        name = names[int(fault.value * 83) % len(names)]
+        for each in [host] if fault.value < 0.5 else simulation.hosts:
+            if name != f"{each.name}.json":
+                _goes_wrong(simulation, each, fault, f"members/{name}")
+                each.troubled_until = max(each.troubled_until, simulation.scheduler.now + fault.length + LINGERS)
+                each.daemon_troubled_until = each.troubled_until
+
+
+def _snapshot_unreadable(simulation, host, fault) -> None:
+    _goes_wrong(simulation, host, fault, "snapshot.json")
+
+
+def _kind_of_operation(simulation, host, fault) -> None:
+    host.full_with = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)[int(fault.value * 97) % 3]
+    _goes_wrong(simulation, host, fault, fault.kind)
+
+
+def _short_reads(simulation, host, fault) -> None:
+    """For no longer than what is written takes to be seen."""
+    _goes_wrong(simulation, host, fault, fault.kind, 0.5 * host.spec.settings.visibility)
+
+
+def _run_missing(simulation, host, fault) -> None:
+    _goes_wrong(simulation, host, fault, fault.kind, 0.5 * host.spec.settings.visibility)
+
+
+def _pins_late(simulation, host, fault) -> None:
+    host.pins_late = fault.value * host.spec.settings.visibility
+    _later(simulation, fault, lambda: setattr(host, "pins_late", 0.0))
+
+
+def _leftover(simulation, _, fault) -> None:
+    """A machine was taken away while it copied: what it had copied lies there."""
+    simulation.disk.leftovers[f"left {fault.number}"] = simulation.scheduler.now
+
+
+def _state_away(simulation, _, fault) -> None:
+    """The mount of the state directory is away; its place is empty, and nobody may write there."""
+    simulation.away_until = simulation.scheduler.now + fault.length
+
+
+# -- what was durable is lost ------------------------------------------------------------------------------------------
+
+
+def _names_lost(simulation, _, fault) -> None:
+    """A purge of old files takes plans or outcomes; never that of the newest record, which is young."""
+    book, disk = simulation.referee.book, simulation.disk
+    numbers = [number for number in book.outcomes if number < len(book.plans) or book.open is None]
+    if not numbers:
+        return
+    last = numbers[int(fault.value * 83) % len(numbers)]
+    which = (plan_path,), (journal.outcome_path,), (plan_path, journal.outcome_path)
+    for number in range(1, last + 1) if fault.aimed else [last]:
+        for path in which[int(fault.value * 79) % 3]:
+            disk.drop(path(number))
+            simulation.referee.forget(path(number))
+    simulation.purged = True
+    simulation.note(lambda: f"old names are purged, up to plan {last}")
+
+
+def _state_restored(simulation, _, fault) -> None:
+    """Somebody stops all daemons and restores a former state of the journal; with its snapshot, or without.
+
+    A snapshot that knows more than the journal says that something is missing, so daemons may refuse to start.
+    """
+    book, disk = simulation.referee.book, simulation.disk
+    kept = int(fault.value * (len(book.plans) + 1))
+    for host in simulation.hosts:
+        if host.runs:
+            host.life.end()
+        host.cache.clear()
+        host.listings.clear()
+        simulation.scheduler.at(simulation.scheduler.now + 1.0 + 3.0 * simulation.random.random(), host.start)
+    for number in range(kept + 1, len(book.plans) + 1):
+        disk.drop(plan_path(number))
+        disk.drop(journal.outcome_path(number))
+    if fault.aimed:
+        disk.drop("snapshot.json")
+    else:
+        simulation.purged = True
+    simulation.note(lambda: f"the journal is restored as of plan {kept}")
+    simulation.referee.rewound(disk.files)
+    simulation.referee.promises.restored()
+
+
+def _reads_go_back(simulation, host, fault) -> None:
+    """Two servers answer in turn, and one of them is behind: the rules must bear it, so nothing is excused by it."""
+    host.wrong["reads_go_back"] = simulation.scheduler.now + fault.length
+
+
+def _moved_away(simulation, _, fault) -> None:
+    """Somebody moves a checkpoint away, and back."""
+    name = _some_checkpoint(simulation, fault)
+    if name is None:
+        return
+    disk, content = simulation.disk, simulation.disk.checkpoints.pop(name)
+    simulation.referee.gone.add(content.key)
+    simulation.note(lambda: f"{name} is moved away")
+
+    def back() -> None:
+        if name not in disk.checkpoints:
+            disk.checkpoints[name] = content
+            disk.checkpoints = dict(sorted(disk.checkpoints.items(), key=lambda item: item[1].written_at))
+            simulation.note(lambda: f"{name} is moved back")
+            simulation.referee.promises.changed()
+            simulation._tell(Woke)
+
+    _later(simulation, fault, back)
+
+
 STRIKE = {
+    "reads_go_back": _reads_go_back,
+    "moved_away": _moved_away,
+    "pin_unreadable": _pin_unreadable,
+    "checkpoint_unreadable": _checkpoint_unreadable,
+    "heartbeat_unreadable": _heartbeat_unreadable,
+    "snapshot_unreadable": _snapshot_unreadable,
+    "saves_unreadable": _kind_of_operation,
+    "disk_full": _kind_of_operation,
+    "reads_fail": _kind_of_operation,
+    "listing_misses": _kind_of_operation,
+    "pins_late": _pins_late,
+    "short_reads": _short_reads,
+    "run_missing": _run_missing,
+    "file_hangs": _file_hangs,
+    "leftover": _leftover,
+    "state_away": _state_away,
+    "names_lost": _names_lost,
+    "state_restored": _state_restored,
+    "upgrade": _upgrade,
+    "links_broken": _links_broken,
     "daemon_crash": _daemon_crash,
     "machine_crash": _machine_crash,
     "machine_gone": _machine_gone,

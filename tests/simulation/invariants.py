@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
 from sidecar.group.member import group_id
 from sidecar.records import KINDS, Outcome, Plan, loads
+from simulation.promises import PROMISES, Promises
+from simulation.storage import plain
 
 INVARIANTS = {
     "journal never changes": "what stands under a name of the journal stays, byte for byte: one plan, one outcome",
@@ -27,8 +29,7 @@ INVARIANTS = {
     "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
     "or the proposer's own node finds it so, or two nodes or as many attempts",
     "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
-    "pins stay": "a pin goes only when its checkpoint is settled, or when the settings of who lets it go pass it over "
-    "for a newer one that is there",
+    "pins stay": "a pin goes only when its checkpoint is settled for the tasks of all nodes that are there",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
     "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns "
     "and may close it",
@@ -41,6 +42,8 @@ INVARIANTS = {
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
     "all end": "when what ends the run has come and all is settled, every daemon that evaluates ends",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
+    "outcomes name their plan": "an outcome has the nonce of its plan, if it has one, and its result that plan's group",
+    **PROMISES,
 }
 
 
@@ -107,6 +110,8 @@ class Referee:
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
         self.wiped_at = float("-inf")  # when the state directory was deleted
+        self.newest_schema = 1  # of records in the journal
+        self.promises = Promises(simulation, self)
 
     def check(self, invariant: str, holds: bool, message="") -> None:
         """Count it, and stop everything if it does not hold; `message` may be a function."""
@@ -119,12 +124,13 @@ class Referee:
     def appeared(self, path: str, data: bytes, life) -> None:
         """A name stands on the disk that was not there."""
         self._stood[path] = data
+        self.newest_schema = max(self.newest_schema, 1 if plain(data) == data else 2)
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
         elif path.startswith("plans/"):
-            self._planned(loads(Plan, data), life)
+            self._planned(loads(Plan, plain(data)), life)
         elif path.startswith("outcomes/"):
-            self._closed(loads(Outcome, data), life)
+            self._closed(loads(Outcome, plain(data)), life)
 
     def replaced(self, path: str, before: bytes | None, data: bytes, life) -> None:
         """Another write than a creation."""
@@ -137,7 +143,12 @@ class Referee:
         for number in sorted(before.plans):
             for path, kind in ((f"plans/{number:012d}.json", Plan), (f"outcomes/{number:012d}.json", Outcome)):
                 if path in files:
-                    self.book.add(loads(kind, files[path]))
+                    self.book.add(loads(kind, plain(files[path])))
+        self.promises.rewound(self.book)
+
+    def forget(self, path: str) -> None:
+        """A name that had been durable was lost."""
+        self._stood.pop(path, None)
 
     def wiped(self) -> None:
         """The state directory was deleted."""
@@ -145,6 +156,7 @@ class Referee:
         self._stood.clear()
         self.pinned_since.clear()
         self.wiped_at = self._simulation.scheduler.now
+        self.promises.wiped()
 
     def _foreign(self, record: Plan | Outcome, life) -> bool:
         foreign = record.run != self.run
@@ -169,7 +181,14 @@ class Referee:
             self._listed(plan, life)
         for each in plan.settles:
             self._verdict(plan, each, life)
+        self.promises.planned(plan, life)
         book.add(plan)
+
+    @property
+    def line_open(self) -> bool:
+        """Whether the journal does not say yet what was there before the start."""
+        newest = self.book.plans.get(len(self.book.plans))
+        return newest is None or newest.line_open
 
     def _listed(self, plan: Plan, life) -> None:
         assert plan.checkpoint is not None
@@ -201,15 +220,15 @@ class Referee:
     def _verdict(self, plan: Plan, settlement, life) -> None:
         key, settings = settlement.key, life.host.spec.settings
         failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
+        self.promises.settled(plan, settlement, failures, life)
         classes = Counter("group" if outcome.odd else KINDS[outcome.kind or ""] for outcome in failures)
-        lost = classes["group"] + classes["corrupt"] + classes["vanished"]  # any of them may be one node's trouble
 
         def witnessed(kind: str) -> bool:
             nodes = {outcome.node for outcome in failures if outcome.kind == kind}
             return len(nodes) > 1 or classes[kind] >= settings.max_attempts
 
         if settlement.verdict == "failed":
-            earned = classes["checkpoint"] >= settings.max_attempts or lost >= settings.max_losses
+            earned = classes["checkpoint"] >= settings.max_attempts or len(failures) >= settings.max_losses
         elif settlement.verdict == "corrupt":
             seen = self.corrupt.get(key, set())
             earned = "*" in seen or life.host.name in seen or witnessed("corrupt")
@@ -232,6 +251,14 @@ class Referee:
         if not linear:
             return
         assert plan is not None
+        nonce = outcome.plan_nonce  # earlier releases wrote none
+        group = plan.members and group_id(plan.members)
+        self.check(
+            "outcomes name their plan",
+            nonce in (None, plan.nonce) and (outcome.result is None or outcome.result.group == group),
+            lambda: f"outcome {outcome} of {plan}",
+        )
+        self.promises.closed(plan, outcome)
         if outcome.status == "succeeded":
             self._succeeded(plan, outcome, life)
         book.add(outcome)
@@ -313,17 +340,17 @@ class Referee:
     def unpinned(self, content, life) -> None:
         """A daemon let a pin go."""
         self.pinned_since.pop(content.key, None)
-        settled = content.key in self.book.succeeded or content.key in self.book.settled
-        settings, disk = life.host.spec.settings, self._simulation.disk
-        read = self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
-        settled |= content.key in read.succeeded or content.key in read.settled
-        there = disk.all()
-        newer = any(each.written_at > content.written_at or life.catalog.ordered(content, each) for each in there)
-        passed_over = newer and (settings.queue == "latest" or settings.every_steps is not None)
+        book, read = self.book, self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
+        lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]
+        lives = [other for other in lives if other.daemon.world.state == "ready"]
+        tasks = {other.host.spec.task for other in lives}
+        settled = all(book.is_settled(content.key, task) for task in tasks) or all(
+            read.is_settled(content.key, task) for task in tasks
+        )
         self.check(
             "pins stay",
-            settled or passed_over or life.daemon.world.run != self.run,
-            lambda: f"{life.name} let go the pin of {content.name}, which is not settled",
+            settled or life.daemon.world.run != self.run,
+            lambda: f"{life.name} let go the pin of {content.name}, which is not settled for all of {sorted(tasks)}",
         )
 
     def tidied(self, folders, life) -> None:
@@ -357,7 +384,8 @@ class Referee:
                     lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
                 )
         plan = life.daemon.world.history.open
-        if plan is None or life.role != "worker":  # a chief closes none, and all nodes may have become chiefs
+        stands_by = life.host.spec.schema < self.newest_schema  # it cannot read what came since
+        if plan is None or stands_by or life.role != "worker":  # chiefs close none, and all nodes may have become so
             life.open_plan = None
             return
         if life.open_plan is None or life.open_plan[0] != plan.plan:
@@ -369,6 +397,7 @@ class Referee:
             lambda: f"plan {plan.plan} is open at {life.name} since t={since:.1f}",
         )
         self._dead_are_noticed(life, plan, since, now)
+        self.promises.turned(life, plan)
 
     def _dead_are_noticed(self, life, plan: Plan, since: float, now: float) -> None:
         settings = life.host.spec.settings
@@ -392,6 +421,8 @@ class Referee:
                 other is not life and other.host.name == life.host.name and other.ended >= life.began
                 for other in simulation.lives
             )
+        elif simulation.purged and isinstance(exit_, SidecarError) and not exit_.retryable:
+            reason = True  # it refuses to go on in a journal with holes
         elif isinstance(exit_, StorageLostError):
             reason = life.daemon.world.run != self.run
         elif isinstance(exit_, StorageError):
@@ -409,7 +440,7 @@ class Referee:
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        return self._has_come(life) and not self.unsettled(read) and code == (failed > 0)
+        return self._has_come(life) and not self.unsettled(read, life) and code == (failed > 0)
 
     def _has_come(self, life) -> bool:
         """Whether one of the things has come that end a run, as its settings say."""
@@ -439,8 +470,11 @@ class Referee:
         for path, data in self._stood.items():
             self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
-    def unsettled(self, book: Book | None = None) -> list[str]:
-        """Names of complete checkpoints, in the directory or pinned, that are not settled."""
+    def unsettled(self, book: Book | None = None, life=None) -> list[str]:
+        """Return the checkpoints, in the directory or pinned, that are not settled; or those that a daemon can read."""
         disk, book = self._simulation.disk, self.book if book is None else book
-        there = dict.fromkeys(each.key for each in disk.all())
+        known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
+        there = {each.key: each for each in disk.all() if each.schema <= known}
+        if life is not None:
+            there = {key: each for key, each in there.items() if self.promises.reads(life, each)}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]

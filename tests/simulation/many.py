@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from simulation.generations import draw
 from simulation.invariants import INVARIANTS
-from simulation.scenario import KINDS, make
+from simulation.scenario import KINDS
 from simulation.simulation import Violation, simulate
 
 _CHUNK = 25
@@ -27,7 +28,8 @@ class Total:
     outcomes: Counter = field(default_factory=Counter)
     checked: Counter = field(default_factory=Counter)
     counts: Counter = field(default_factory=Counter)
-    violations: list[tuple[int, Violation]] = field(default_factory=list)
+    shapes: Counter = field(default_factory=Counter)
+    violations: list[tuple[str, Violation]] = field(default_factory=list)
     took: float = 0.0
 
     def add(self, other: "Total") -> None:
@@ -36,7 +38,7 @@ class Total:
         self.steps += other.steps
         self.seconds += other.seconds
         self.plans += other.plans
-        for name in ("nodes", "outcomes", "checked", "counts"):
+        for name in ("nodes", "shapes", "outcomes", "checked", "counts"):
             getattr(self, name).update(getattr(other, name))
         self.violations += other.violations
 
@@ -45,6 +47,7 @@ class Total:
         rows = [
             ("schedules", f"{self.schedules:,}"),
             ("nodes", ", ".join(f"{count} × {number:,}" for count, number in sorted(self.nodes.items()))),
+            ("kinds", ", ".join(f"{shape} {number:,}" for shape, number in self.shapes.most_common())),
             ("simulated hours", f"{self.seconds / 3600:,.1f}"),
             ("steps", f"{self.steps:,}"),
             ("plans", f"{self.plans:,}"),
@@ -65,8 +68,9 @@ class Total:
         )
 
 
-def run(seeds: Sequence[int], processes: int | None = None) -> Total:
-    """Run the scenarios of these seeds."""
+def run(seeds: Sequence[int | str], processes: int | None = None) -> Total:
+    """Run the scenarios of these seeds, numbers or as `generations.draw` takes them."""
+    seeds = list(seeds)
     processes = processes or len(os.sched_getaffinity(0))
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     total, began = Total(), time.monotonic()
@@ -83,24 +87,25 @@ def run(seeds: Sequence[int], processes: int | None = None) -> Total:
     return total
 
 
-def run_here(seeds: Sequence[int]) -> Total:
+def run_here(seeds: Sequence[int | str]) -> Total:
     """Run them one after the other in this process."""
     total = Total()
     gc.freeze()  # what is imported stays
     gc.disable()  # a schedule makes cycles of a few megabytes: they go when it is over, not while it runs
     try:
         for seed in seeds:
-            report = simulate(make(seed))
+            report = simulate(draw(seed))
             total.schedules += 1
             total.steps += report.steps
             total.seconds += report.seconds
             total.plans += report.plans
             total.nodes[len(report.scenario.nodes)] += 1
+            total.shapes[report.scenario.shape] += 1
             total.outcomes.update(report.outcomes)
             total.checked.update(report.checked)
             total.counts.update(report.counts)
             if report.violation is not None:
-                total.violations.append((seed, report.violation))
+                total.violations.append((str(seed), report.violation))
             del report
             gc.collect()
             gc.freeze()  # what is left stays, too: greenlets that never ended

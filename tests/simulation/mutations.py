@@ -1,13 +1,10 @@
 """Rules broken on purpose: what the simulator must catch, or it proves nothing.
 
 Each mutation is one rule of agreement left out of the production code, or of the workers whose place the simulation
-takes, and names the invariants that have to notice. `broken` applies one for as long as its context lasts.
+takes, and names the invariants that have to notice. Those about what users were promised are in a file of their own.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from unittest.mock import patch
+from dataclasses import replace
 
 from sidecar import policy
 from sidecar.agreement import journal, members
@@ -18,17 +15,8 @@ from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
 from simulation import workers
-from simulation.scenario import Fault, Scenario, make
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A rule that is broken: who is patched, with what, and which invariants may notice first."""
-
-    name: str
-    patches: tuple
-    caught_by: tuple[str, ...]
-    needs: Callable[[Fault], bool] | None = None  # without such a fault it makes no difference: seeds are passed over
+from simulation.mutation import Mutation, with_fault
+from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
 
 def _overwrite(storage, path, data):
@@ -160,7 +148,10 @@ MUTATIONS = (
             (members.Freshness, "lost", lambda self, node, _=None: _lost(self, node)),
         ),
         ("the dead are noticed",),
-        needs=lambda fault: fault.kind in ("daemon_crash", "machine_crash") and fault.aimed and fault.length < 4.0,
+        needs=lambda scenario: any(
+            fault.kind in ("daemon_crash", "machine_crash") and fault.aimed and fault.length < 4.0
+            for fault in scenario.faults
+        ),
     ),
     Mutation("a namesake goes unnoticed", ((members.Members, "_check_name", _nothing),), ("one daemon per name",)),
     Mutation("chief listed", ((world, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
@@ -206,29 +197,10 @@ MUTATIONS = (
             (journal.Journal, "_check", _nothing),
         ),
         ("runs do not mix", "all is settled"),
-        needs=lambda fault: fault.kind == "state_deleted",
+        needs=with_fault("state_deleted"),
     ),
     Mutation("bounds are not enforced", ((member.Workers, "overruns", lambda *_: []),), ("waits are bounded",)),
+    *OF_PROMISES,
 )
 
 _lost = members.Freshness.lost
-
-
-def scenarios(mutation: Mutation, count: int) -> Iterator[Scenario]:
-    """The first scenarios in which it can make a difference."""
-    seed = 0
-    while count:
-        seed += 1
-        scenario = make(seed)
-        if mutation.needs is None or any(map(mutation.needs, scenario.faults)):
-            count -= 1
-            yield scenario
-
-
-@contextlib.contextmanager
-def broken(mutation: Mutation):
-    """Break the rule while this lasts."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, replacement in mutation.patches:
-            stack.enter_context(patch.object(owner, name, replacement))
-        yield

@@ -17,8 +17,9 @@ from sidecar.group.messages import Evaluate, Join
 from sidecar.policy import Rules
 from sidecar.records import Checkpoint
 from sidecar.roles import RoleDecision
+from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
-from simulation.storage import NodeCatalog, NodePins, NodeSaves, NodeStorage
+from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import FakeProcess
 
 
@@ -42,12 +43,29 @@ class Host:
         self.imports_fail = False
         self.lies = False
         self.troubled_until = 0.0
+        self.daemon_troubled_until = 0.0  # by anything else than what befell its workers
         self.aimed_at_workers: list = []  # faults
         self.stop_before_create = 0.0
         self.stop_after_create = 0.0
         self.cache: dict = {}
         self.listings: dict = {}
         self.replaced: set[str] = set()
+        self.wrong: dict[str, float] = {}  # errors about one entry, or one kind of operation, and until when
+        self.full_with = 0  # errno
+        self.pins_late = 0.0
+
+    def is_wrong(self, what: str) -> bool:
+        """Return whether that is wrong with this machine now."""
+        return bool(self.wrong) and self.wrong.get(what, 0.0) > self.simulation.scheduler.now
+
+    def trouble_with(self, entry: str) -> str | None:
+        """Return why this node cannot read an entry now: `pin:FOLDER` or `checkpoint:NAME`; None if it can."""
+        if not self.wrong:
+            return None
+        name = entry.partition(":")[2].partition("@")[0]
+        if self.is_wrong(entry) or self.is_wrong(f"hangs:{name}"):
+            return f"{name}: Input/output error"
+        return None
 
     # -- sidecar.clock.Clock ------------------------------------------------------------------------------------------
 
@@ -125,6 +143,7 @@ class Life:
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
         self.waiter: Waiter | None = None
         self.told_history = -1
+        self.first_look_at = float("inf")  # when the first look at checkpoints was over
         self.moved_at = self.began  # when it was told of anything new last
         self._found: set = set()
         self._inbox: list = []
@@ -140,7 +159,15 @@ class Life:
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, Turns(spec.settings.patience)
         keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
-        self.courier = Courier(self.storage, keeper, host, self.receive, new_id=self._nonce)
+        self.courier = Courier(
+            self.storage,
+            keeper,
+            host,
+            self.receive,
+            new_id=self._nonce,
+            place=NodePlace(simulation, self),  # type: ignore[arg-type]
+            visibility_seconds=patience,
+        )
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
 
@@ -203,6 +230,7 @@ class Life:
 
     def end(self, *, leaves_writes: bool = False) -> None:
         """The daemon is gone, and its worker processes with it."""
+        self.simulation.referee.promises.note()
         self.over, self.leaves_writes, self.ended = True, leaves_writes, self.simulation.scheduler.now
         for process in self.processes.values():
             process.end(-9)
@@ -267,6 +295,8 @@ class Life:
             answer: Answer = self.courier.answer(request)
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
+                if answer.look is not None:
+                    self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
                 if answer.entries or found - self._found:
                     self.moved_at = self.simulation.scheduler.now
                 self._found = found

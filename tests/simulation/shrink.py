@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from simulation.generations import name_of
 from simulation.scenario import Scenario
 from simulation.simulation import Report, simulate
 
@@ -21,11 +22,11 @@ class Parts:
         """The scenario with these parts alone."""
         return scenario.only(self.faults, self.nodes, self.saves)
 
-    def command(self, seed: int) -> str:
+    def command(self, scenario: Scenario) -> str:
         """What replays exactly this."""
         named = {"FAULTS": self.faults, "NODES": self.nodes, "CHECKPOINTS": self.saves}
         given = [f"{name}={','.join(map(str, parts)) or '-'}" for name, parts in named.items() if parts is not None]
-        return " ".join(["make simulate", f"SEEDS={seed}", *given])
+        return " ".join(["make simulate", f"SEEDS={name_of(scenario)}", *given])
 
 
 def shrink(scenario: Scenario, invariant: str) -> tuple[Parts, Report]:

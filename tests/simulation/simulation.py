@@ -5,16 +5,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from sidecar.agreement import journal, members, names, snapshots
+from sidecar.daemon import loop
 from sidecar.daemon.loop import Heard, Woke
-from sidecar.errors import NodeNameTakenError, StorageLostError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
 from simulation.invariants import Referee
 from simulation.node import Host, Life
 from simulation.scenario import AFTER_PLAN, AIMS_FOR, LINGERS, Scenario
 from simulation.scheduler import Scheduler
+from simulation.storage import plain
 from simulation.workers import Cluster
 
 _LOOK_EVERY = 1.0
@@ -51,8 +54,8 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, *, history: bool = False) -> None:
         self.scenario = scenario
-        self.random = Random(f"{scenario.seed}/run")
-        self.scheduler = Scheduler(str(scenario.seed))
+        self.random = Random(f"{_draws(scenario)}/run")
+        self.scheduler = Scheduler(_draws(scenario))
         self.disk = Disk()
         self.referee = Referee(self)
         self.latency = scenario.latency
@@ -67,6 +70,12 @@ class Simulation:
         self.said: list = [()]  # what ranks said for each result
         self.clusters: dict = {}
         self.processes: dict = {}
+        self.away_until = 0.0  # the mount of the state directory
+        self.purged = False  # names of the journal were lost that had been durable
+        # Pairs of nodes that do not reach each other's ports, and from which collective on.
+        self.broken_links: dict[frozenset[str], int] = {}
+        self.stuck: dict[int, float] = {}  # plans whose ranks all wait for each other: since when
+        self.done: dict[int, dict[str, float]] = {}  # plans: workers that told their daemon the result, and when
         self.finished: set[int] = set()  # plans of which a rank has the result
         self.found: dict = {}
         self.lives: list[Life] = []
@@ -90,12 +99,14 @@ class Simulation:
         for fault in scenario.faults:
             at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
-        with _memory_of_records():
+        with _memory_of_records(), patch.object(loop, "_IDLE_TICK_SECONDS", scenario.idle_seconds):
             self.scheduler.run(scenario.quiet_after)
             if self.violation is None:
                 self._heal()
                 self._wait_for_all_to_be_settled()
                 self.referee.journal_stands()
+            if self.violation is None:
+                self.referee.promises.at_the_end()
         return Report(
             scenario,
             self.violation,
@@ -116,6 +127,7 @@ class Simulation:
         for host in self.hosts:
             faults.heal(host)
             host.troubled_until = max(host.troubled_until, self.scheduler.now)
+            host.daemon_troubled_until = max(host.daemon_troubled_until, self.scheduler.now)
         self.troubled_until = self.scheduler.now
         for host in self.hosts:
             if not host.gone and not any(other.runs for other in self.hosts if other.name == host.name):
@@ -130,9 +142,15 @@ class Simulation:
                 self.scheduler.run(self.scheduler.now + _AFTERWARDS)
                 if not book.unsettled() and book.book.open is None:
                     break
-        if self.violation is None and self._ends() and book.run is not None and self._all_have_turns():
+        if (
+            self.violation is None
+            and not self.purged
+            and self._ends()
+            and book.run is not None
+            and self._all_have_turns()
+        ):
             self._check_all_end(end)
-        elif self.violation is None and (self._could_go_on() or not book.unsettled()):
+        elif self.violation is None and not self.purged and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
             book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")
@@ -148,14 +166,14 @@ class Simulation:
         settings = self.hosts[0].spec.settings
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
+        known = max((life.host.spec.schema for life in self._running()), default=1)
         last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
-        there = {each.key for each in self.disk.all()} - self.referee.corrupt.keys()
+        there = {each.key for each in self.disk.all() if each.schema <= known} - self.referee.corrupt.keys()
         return any(name in last for name, _ in there)
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
-        specs = [host.spec for host in self.hosts]
-        kinds = {(each.version, each.task, each.profile, each.settings.min_workers) for each in specs}
+        kinds = {(*host.spec.kind, host.spec.settings.min_workers) for host in self.hosts}
         there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
         return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
 
@@ -189,8 +207,7 @@ class Simulation:
         alike: Counter = Counter()
         for life in self._running():
             if life.role == "worker":
-                spec = life.host.spec
-                alike[spec.version, spec.task, spec.profile] += spec.replicas
+                alike[life.host.spec.kind] += life.host.spec.replicas
         needed = max(host.spec.settings.min_workers for host in self.hosts)
         return bool(alike) and max(alike.values()) >= needed
 
@@ -204,15 +221,20 @@ class Simulation:
     # -- the world ----------------------------------------------------------------------------------------------------
 
     def _save(self, save) -> None:
-        content = Content(save.name, digest_of(save.content), save.step, self.scheduler.now)
+        self.referee.promises.note()
+        content = Content(save.name, digest_of(save.content), save.step, self.scheduler.now, schema=save.schema)
         before = self.disk.checkpoints.get(save.name)
+        if save.begins:
+            self.note(lambda: f"a second training begins: {list(self.disk.checkpoints)} are deleted")
+            self.referee.gone |= {each.key for each in self.disk.checkpoints.values()}
+            self.disk.checkpoints.clear()
         known = dict(self.disk.checkpoints)
         gone = self.disk.write(content, self.scenario.keep)
         self.referee.gone |= {known[name].key for name in gone} | ({before.key} if before else set())
         self.note(
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
-
+        self.referee.promises.changed()
         self._tell(Woke)
 
     def _say_done(self) -> None:
@@ -240,11 +262,16 @@ class Simulation:
             self.aimed.remove(fault)
         self.counts[fault.kind] += 1
         self.note(lambda: str(fault))
+        self.referee.promises.struck(fault)
         host = self.hosts[fault.node]
-        host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+        if fault.kind not in faults.BORNE:
+            host.troubled_until = max(host.troubled_until, self.scheduler.now + fault.length + LINGERS)
+            if not fault.kind.startswith("worker"):
+                host.daemon_troubled_until = host.troubled_until
         if fault.kind in faults.EVERYWHERE:
             self.troubled_until = max(self.troubled_until, self.scheduler.now + fault.length + LINGERS)
         faults.STRIKE[fault.kind](self, host, fault)
+        self.referee.promises.changed()
 
     def _sync(self) -> None:
         self.disk.sync()
@@ -261,6 +288,7 @@ class Simulation:
         """SIGSTOP, and SIGCONT so much later."""
         host.stopped_until = max(host.stopped_until, self.scheduler.now + seconds)
         host.troubled_until = max(host.troubled_until, host.stopped_until + LINGERS)
+        host.daemon_troubled_until = host.troubled_until
         self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
 
     def content_at(self, path: str) -> Content | None:
@@ -298,7 +326,7 @@ class Simulation:
                 self.scheduler.at(when, lambda fault=fault: self._strike(fault))
             self.aimed.clear()
         if path.startswith("outcomes/"):
-            outcome = journal.loads(journal.Outcome, data)
+            outcome = journal.loads(journal.Outcome, plain(data))
             self.outcomes[outcome.kind or outcome.status] += 1
         self.referee.appeared(path, data, life)
         if path.startswith(("plans/", "outcomes/")):
@@ -313,11 +341,13 @@ class Simulation:
         """A pin stands."""
         self.note(lambda: f"{life.name} pins {folder}")
         self.referee.pinned(content)
+        self.referee.promises.changed()
 
     def unpinned(self, content: Content, folder: str, life: Life) -> None:
         """A pin went."""
         self.note(lambda: f"{life.name} lets go {folder}")
         self.referee.unpinned(content, life)
+        self.referee.promises.changed()
 
     def tidied(self, folders, life: Life) -> None:
         """A daemon removed saves."""
@@ -349,6 +379,8 @@ class Simulation:
         self.counts[f"exit: {exit_ if isinstance(exit_, int) else type(exit_).__name__}"] += 1
         self.referee.exited(life, exit_)
         restarts = not isinstance(exit_, NodeNameTakenError | StorageLostError | int)
+        if isinstance(exit_, RunReplacedError):  # the process builds its daemon anew
+            restarts = True
         if restarts or (isinstance(exit_, StorageLostError) and self.healed):  # by its supervisor, or by a person
             self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
 
@@ -397,6 +429,13 @@ def _memory_of_records():
     finally:
         for module in (journal, members, names, snapshots):
             module.dumps, module.loads = dumps, loads
+
+
+def _draws(scenario: Scenario) -> str:
+    """Return what the delays and coincidences of a run are drawn from."""
+    if scenario.generation == 1 and scenario.variation == 0:
+        return str(scenario.seed)
+    return f"{scenario.generation}/{scenario.seed}/{scenario.variation}"
 
 
 def _number(data: bytes) -> int:

@@ -5,13 +5,11 @@ and answered some time after that; others act in between. The daemon may be stop
 that was sent by a daemon that died since may still be carried out.
 """
 
-from sidecar.checkpoints.discovery import Discovery
-from sidecar.checkpoints.found import BrokenPin, Found, Look
-from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.daemon.retention import Tidied
-from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
-from sidecar.records import Checkpoint, Key, Settlement
-from simulation.disk import JOURNAL, Content, Disk
+import errno
+import os
+
+from sidecar.errors import CheckpointError, RunReplacedError, StateUnavailableError, StorageError
+from simulation.disk import JOURNAL, Disk
 
 
 class NodeStorage:
@@ -27,13 +25,14 @@ class NodeStorage:
 
     def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`."""
-        host = self._host
+        host, data = self._host, self._written(data)
         if host.stop_before_create and path.startswith(("plans/", "outcomes/")):
             length, host.stop_before_create = host.stop_before_create, 0.0
             self._simulation.stop_daemon(host, length, f"before it creates {path}")
             self._life.rest(0.0)
 
         def effect() -> None:
+            self._reject_writes(path)
             lost = host.loses_replies and self._random.random() < 0.5
             if lost and self._random.random() < 0.5:
                 raise StorageError(f"cannot create {path}: Input/output error")
@@ -54,29 +53,32 @@ class NodeStorage:
         """As `Storage.read`; what the node has read before may be what it reads again."""
         host = self._host
         if not host.stale_for:
-            return self.call(lambda: self._disk.files.get(path))
+            return self._understood(self.call(lambda: self._read(path)))
 
         def effect() -> bytes | None:
             now = self._simulation.scheduler.now
             found, at = host.cache.get(path, (None, -1e9))
             if now - at <= host.stale_for and self._random.random() < 0.8:
                 return found
-            found = self._disk.files.get(path)
+            found = self._read(path)
             host.cache[path] = found, now
             return found
 
-        return self.call(effect)
+        return self._understood(self.call(effect))
 
     def replace(self, path: str, data: bytes) -> None:
         """As `Storage.replace`."""
-        host = self._host
+        host, data = self._host, self._written(data)
         host.cache.pop(path, None)
         host.replaced.add(path)
 
         def effect() -> None:
+            self._reject_writes(path)
             before = self._disk.files.get(path)
             self._disk.replace(path, data)
             self._disk.written[path] = self._simulation.scheduler.now
+            if before is not None and path.startswith("members/"):
+                self._disk.former[path] = before
             if is_journal(path) and before is None:
                 self._simulation.appeared(path, data, self._life)
             elif is_journal(path):
@@ -101,6 +103,12 @@ class NodeStorage:
 
         def effect() -> list[str]:
             now = self._simulation.scheduler.now
+            if host.is_wrong("reads_fail"):
+                raise refused("list", folder, errno.EIO)
+            if self._simulation.away_until > now:
+                return []
+            if host.is_wrong("listing_misses"):
+                return [name for name in self._disk.names(folder) if self._random.random() < 0.7]
             found, at = host.listings.get(folder, ((), -1e9))
             if not (host.stale_for and now - at <= host.stale_for):
                 found = self._disk.names(folder)
@@ -111,8 +119,8 @@ class NodeStorage:
 
     def modified(self, folder: str) -> dict[str, float]:
         """As `Storage.modified`."""
-        disk = self._disk
-        return self.call(lambda: {name: disk.written.get(f"{folder}/{name}", 0.0) for name in disk.names(folder)})
+        written = self._disk.written
+        return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
 
     def remove(self, path: str) -> None:
         """As `Storage.remove`."""
@@ -130,6 +138,36 @@ class NodeStorage:
             return at is not None and self._simulation.scheduler.now - at >= self._host.stale_for
 
         return bool(self.call(effect))
+
+    def _written(self, data: bytes) -> bytes:
+        """Return a record as a release with newer records writes it."""
+        schema = self._host.spec.schema
+        return data if schema == 1 else data.replace(b'"schema":1', b'"schema":%d' % schema)
+
+    def _understood(self, data: bytes | None) -> bytes | None:
+        """Return a record as this node's release reads it: a newer one stays what it is."""
+        return plain(data) if data is not None and self._host.spec.schema > 1 else data
+
+    def _read(self, path: str) -> bytes | None:
+        """Return what stands there, as far as this node is told."""
+        host, data = self._host, self._disk.files.get(path)
+        if host.is_wrong("reads_fail") or host.is_wrong(path):
+            raise refused("read", path, errno.EIO if self._random.random() < 0.5 else errno.EACCES)
+        if self._simulation.away_until > self._simulation.scheduler.now:
+            return None
+        if path in self._disk.former and host.is_wrong("reads_go_back") and self._random.random() < 0.5:
+            return self._disk.former[path]
+        if path == "run.json" and host.is_wrong("run_missing"):
+            return None
+        if data is not None and path.startswith(JOURNAL) and host.is_wrong("short_reads"):
+            return data[: self._random.choice((0, 7, len(data)))]
+        return data
+
+    def _reject_writes(self, path: str) -> None:
+        if self._host.is_wrong("disk_full"):
+            raise refused("write", path, self._host.full_with)
+        if self._simulation.away_until > self._simulation.scheduler.now:
+            raise refused("write", path, errno.EROFS)
 
     # -- how anything of it is done ---------------------------------------------------------------------------------
 
@@ -172,206 +210,58 @@ class NodeStorage:
             self._simulation.appeared(path, data, self._life)
 
 
+class NodePlace:
+    """Stands for `agreement.place.Place`: a marker beside the checkpoints says that the state was there."""
+
+    checkpoint_dir = "/checkpoints"
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._host = simulation, life.host
+        self._lost_since: float | None = None
+
+    def check_beginning(self) -> None:
+        """As `Place.check_beginning`."""
+        if self._is_away():
+            raise StateUnavailableError("the state directory is away")
+
+    def join(self, run) -> None:
+        """As `Place.join`."""
+
+    def check(self, run) -> None:
+        """As `Place.check`."""
+
+    def stands(self) -> None:
+        """As `Place.stands`."""
+        self._lost_since = None
+
+    def lost(self, run: str, found: str | None) -> StorageError:
+        """As `Place.lost`."""
+        records = any(path.startswith(("plans/", "outcomes/")) for path in self._simulation.disk.files)
+        if self._is_away() or (found is None and records):
+            self._lost_since = None
+            return StateUnavailableError(f"the state of run {run} is away")
+        now = self._simulation.scheduler.now
+        self._lost_since = now if self._lost_since is None else self._lost_since
+        if now - self._lost_since < self._host.spec.settings.lease:
+            return StateUnavailableError(f"run {run} is gone, or {found} is there")
+        return RunReplacedError(f"run {run} was replaced by {found}")
+
+    def _is_away(self) -> bool:
+        return self._simulation.away_until > self._simulation.scheduler.now
+
+
+def refused(verb: str, path: str, number: int) -> StorageError:
+    """Return what a daemon is told of an error about one entry: as `PosixStorage` says it, with its cause."""
+    error = StorageError(f"cannot {verb} {path}: {os.strerror(number)}")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+def plain(data: bytes) -> bytes:
+    """Return a record of any release as one of the first."""
+    return data.replace(b'"schema":2', b'"schema":1')
+
+
 def is_journal(path: str) -> bool:
     """Whether a name may never change once it stands."""
     return path.startswith(JOURNAL)
-
-
-class NodeCatalog:
-    """Stands for `checkpoints.catalog.Catalog`: what one daemon sees of checkpoints and pins."""
-
-    def __init__(self, simulation, life, corrupt_after: float) -> None:
-        self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
-        self._disk: Disk = simulation.disk
-        self._discovery = Discovery()
-        self._before: dict = {}
-        self._bad_since: dict[tuple[str, str], float] = {}
-        self._told: set[tuple[str, str]] = set()
-        self._accepted: set = set()  # files that do not change are not read again
-
-    def look(self) -> Look:
-        """As `Catalog.look`."""
-        return self._life.storage.call(self._look)
-
-    def _look(self) -> Look:
-        if not self._disk.exists:
-            return Look((), (), (), missing=True)
-        node, now = self._life.host.name, self._simulation.scheduler.now
-        corrupt, waiting, broken, found = [], [], [], {}
-        for content in self._disk.checkpoints.values():
-            if now - content.written_at < self._life.host.stale_for and content.key not in self._discovery.order:
-                continue  # not visible here yet; a cache does not go back behind what it has shown
-            if is_bad(content, node) and (content.key, None) not in self._accepted:
-                since = self._bad_since.setdefault(content.key, now)
-                if now - since < self._corrupt_after:
-                    waiting.append((content.name, "bad checksum"))
-                elif content.key not in self._told:
-                    self._told.add(content.key)
-                    corrupt.append(Settlement(content.name, content.digest, content.step, "corrupt", "bad checksum"))
-                continue
-            self._accepted.add((content.key, None))
-            found[content.key] = self._found(content, None)
-        lying = set(found)
-        for folder, content in self._disk.pins.items():
-            if is_bad(content, node) and (content.key, folder) not in self._accepted:
-                waiting.append((folder, "unusable pin"))
-                since = self._bad_since.setdefault((folder, ""), now)
-                broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
-            else:
-                self._accepted.add((content.key, folder))
-                found[content.key] = self._found(content, folder)
-        self._discovery.add(found.values(), self._before, lying, now)
-        self._before = found
-        ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
-        making = frozenset(digest for digest, _ in self._disk.copies).difference(digest[:12] for _, digest in found)
-        waiting += [(digest, "is being pinned") for digest in sorted(making)]
-        return Look(
-            tuple(ordered),
-            tuple(corrupt),
-            tuple(waiting),
-            missing=False,
-            broken=tuple(broken),
-            order=self._discovery.order,
-            making=making,
-        )
-
-    def ask(self, found: Found) -> Answer:
-        """As `Catalog.ask`."""
-
-        def effect() -> bool:
-            key, disk = found.checkpoint.key, self._disk
-            return any(content.key == key for content in (*disk.checkpoints.values(), *disk.pins.values()))
-
-        return Answer(Presence.THERE if self._life.storage.call(effect) else Presence.GONE)
-
-    def ordered(self, content: Content, other: Content) -> bool:
-        """Whether one look found both and put the other behind it, as its step is higher."""
-        (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
-        return first == second >= 0 and content.step < other.step
-
-    def _found(self, content: Content, folder: str | None) -> Found:
-        key = content.key, folder
-        known = self._simulation.found.get(key)
-        if known is None:
-            pin = None if folder is None else f"pins/{folder}"
-            checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
-            place = self._simulation.run_dir / (pin or "..")
-            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0)
-        return known
-
-
-class NodePins:
-    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some looks."""
-
-    def __init__(self, simulation, life) -> None:
-        self._simulation, self._life = simulation, life
-        self._disk: Disk = simulation.disk
-
-    def pin(self, found: Found, *, copies: bool) -> Found | None:
-        """As `Pinner.pin`."""
-        checkpoint = found.checkpoint
-        folder, copy = checkpoint.folder, self._copy(checkpoint.key)
-
-        def effect() -> Content | None:
-            if folder in self._disk.pins:
-                return self._disk.pins[folder]
-            done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
-            if content is None:
-                raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
-            if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
-                raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
-            if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
-                raise MustCopyError(checkpoint.name)
-            if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
-                self._disk.copies[copy] = done + 1, content, folder
-                return None  # it is not finished yet
-            self._publish(content, folder)
-            return content
-
-        try:
-            content = self._life.storage.call(effect, writes=True)
-        except CheckpointError:
-            self._disk.copies.pop(copy, None)
-            raise
-        if content is None:
-            return None
-        self._disk.copies.pop(copy, None)
-        return self._life.catalog._found(content, folder)
-
-    def unpin(self, checkpoint: Checkpoint) -> None:
-        """As `Pinner.unpin`."""
-
-        def effect() -> None:
-            if (content := self._disk.pins.pop(checkpoint.folder, None)) is not None:
-                self._simulation.unpinned(content, checkpoint.folder, self._life)
-
-        self._life.storage.call(effect, writes=True)
-
-    def bytes(self) -> int:
-        """As `Pinner.bytes`."""
-        return len(self._disk.pins)
-
-    def bytes_alone(self) -> int:
-        """As `Pinner.bytes_alone`."""
-        return self.bytes()
-
-    def works_on(self, key: Key) -> bool:
-        """As `Pinner.works_on`."""
-        return self._copy(key) in self._disk.copies
-
-    def bytes_copied(self) -> dict[str, int]:
-        """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
-        copied: dict[str, int] = {}
-        self._life.storage.call(self._copy_on, writes=True)
-        for (digest, _), (size, _, _) in self._life.storage.call(lambda: list(self._disk.copies.items())):
-            copied[digest] = max(copied.get(digest, 0), size)
-        return copied
-
-    def _copy_on(self) -> None:
-        """What this life copies though it was deleted meanwhile: no look asks for it."""
-        for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
-            if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
-                continue
-            if self._simulation.random.random() < 0.5:
-                self._disk.copies[digest, incarnation] = done + 1, content, folder
-                continue
-            del self._disk.copies[digest, incarnation]
-            if folder not in self._disk.pins and self._simulation.random.random() < 0.8:
-                self._publish(content, folder)
-
-    def _publish(self, content: Content, folder: str) -> None:
-        self._disk.pins[folder] = content
-        self._simulation.pinned(content, folder, self._life)
-
-    def _copy(self, key: Key) -> tuple[str, str]:
-        _, digest = key
-        return digest[:12], self._life.incarnation
-
-    def clean(self, *_) -> None:
-        """Nothing is ever left half made."""
-
-    def hanging(self) -> dict[str, str]:
-        """Nothing ever hangs alone."""
-        return {}
-
-
-class NodeSaves:
-    """Stands for `daemon.saves.Saves`."""
-
-    def __init__(self, simulation, life) -> None:
-        self._simulation, self._life = simulation, life
-
-    def tidy(self, tidying) -> Tidied:
-        """As `Saves.tidy`."""
-        sizes = dict.fromkeys(tidying.measure, 1)
-        try:
-            if tidying.drop:
-                self._life.storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
-        except StorageError as error:
-            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
-        return Tidied(sizes)
-
-
-def is_bad(content: Content, node: str) -> bool:
-    """Whether it cannot be read on that node."""
-    return "*" in content.corrupt_on or node in content.corrupt_on

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Result, Value
+from simulation.checkpoints import is_bad
 from simulation.disk import Saved
 from simulation.faults import befall
-from simulation.storage import is_bad
 
 SIGKILL = -9
 WAITING = frozenset({"standby", "idle", "hello", "reduce"})
@@ -59,6 +59,7 @@ class FakeProcess:
         self.task = ""
         self.joined = False
         self.saving: str | None = None
+        self.plan = 0  # the one that it evaluates, or did last
         self._commands: list = []
         self._busy = True
         self._entered = 0
@@ -178,11 +179,20 @@ class FakeProcess:
     # -- an evaluation: restore, hello, evaluate, save, reduce ---------------------------------------------------------
 
     def _evaluate(self, command: Evaluate) -> None:
+        self.plan = command.plan
         self._report(Phase("restore", command.plan))
         self._after(0.05, 0.4, lambda: self._restore(command))
 
     def _restore(self, command: Evaluate) -> None:
         content = self.simulation.content_at(command.path)
+        if self.host.is_wrong(f"hangs:{command.checkpoint.name}"):
+            self.hangs, self.hung_since = True, self.simulation.scheduler.now
+            return
+        if self.host.trouble_with(f"pin:{command.checkpoint.folder}") is not None:
+            self._failed("storage", f"cannot read {command.path}: Input/output error", command.plan)
+            return
+        if self.simulation.away_until > self.simulation.scheduler.now:
+            content = None
         if content is None:
             self._failed("vanished", f"{command.path} is gone", command.plan)
             return
@@ -198,7 +208,8 @@ class FakeProcess:
     def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         told = {(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said}
         if len(told) > 1:
-            self._failed("mismatch", "ranks are not about to do the same", command.plan)
+            said_all = [(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said]
+            self._failed("mismatch", "ranks are not about to do the same", command.plan, sides(said_all))
             return
         self._report(Phase("evaluate", command.plan))
         self._batch(command, said, self.simulation.random.randint(1, 3))
@@ -229,7 +240,8 @@ class FakeProcess:
 
     def _compare(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
         if len({each.restored if each else None for each in all_said}) > 1:
-            self._failed("mismatch", "ranks restored different values", command.plan)
+            restored = [each.restored if each else None for each in all_said]
+            self._failed("mismatch", "ranks restored different values", command.plan, sides(restored))
             return
         self._meet(said, lambda _: self._done(command, all_said))
 
@@ -252,11 +264,19 @@ class FakeProcess:
             saves=(),
         )
         self.phase = "idle"
+        self.simulation.done.setdefault(command.plan, {})[self.worker] = self.simulation.scheduler.now
         self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
         self._next()
 
-    def _failed(self, kind: str, message: str, plan: int | None = None) -> None:
-        self._report(Failed(kind, message, plan, self.join.rank if self.join else None))
+    def _failed(
+        self, kind: str, message: str, plan: int | None = None, differ: tuple[tuple[int, ...], ...] | None = None
+    ) -> None:
+        cause = "seed"
+        if differ is not None:
+            most = max(map(len, differ))
+            cause = "odd" if 2 * most > sum(map(len, differ)) else "even"
+        self.simulation.referee.promises.failed_for(self.plan, kind, cause)
+        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, sides=differ or ()))
         self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 
@@ -273,6 +293,11 @@ class FakeProcess:
             cluster.collectives.append({})
         there = cluster.collectives[number]
         there[self.join.rank] = said
+        nodes = {member.node for member in self.join.members}
+        if any(pair <= nodes and number >= least for pair, least in self.simulation.broken_links.items()):
+            if number and len(there) == cluster.size:
+                self.simulation.stuck.setdefault(self.plan, self.simulation.scheduler.now)
+            return
         if len(there) == cluster.size and not any(each.over for each in cluster.ranks.values()):
             all_said = [there[rank] for rank in range(cluster.size)]
             for rank in range(cluster.size):
@@ -301,3 +326,11 @@ class FakeProcess:
                     self._failed("member_lost", "a peer went away")
 
             self._after(0.2, 4.0, notice)
+
+
+def sides(said: list) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks that said the same, for each thing that was said."""
+    found: dict = {}
+    for rank, each in enumerate(said):
+        found.setdefault(each, []).append(rank)
+    return tuple(map(tuple, found.values()))

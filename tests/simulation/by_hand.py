@@ -1,0 +1,97 @@
+"""Scenarios made by hand: what seeds draw too rarely to rely on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulation.scenario import FAILURES, Fault, NodeSettings, NodeSpec, Save, Scenario
+
+_RAISES = (FAILURES.index("task_error") + 0.5) / 89  # as `faults` chooses what a worker fails with
+
+
+def _nodes(count: int, settings: NodeSettings) -> tuple[NodeSpec, ...]:
+    names = [f"worker-{number}" for number in range(count)]
+    return tuple(
+        NodeSpec(f"n{number}", name, "worker", 1, True, 0.0, 100.0 * number, 0.0, settings)
+        for number, name in enumerate(names)
+    )
+
+
+def _saves(*steps_at: tuple[int, float]) -> tuple[Save, ...]:
+    return tuple(Save(at, f"ckpt-{step}", step, f"{step} at {at}") for step, at in steps_at)
+
+
+def _faults(*faults: tuple[str, float, int, float, float, bool]) -> tuple[Fault, ...]:
+    return tuple(Fault(number, *each) for number, each in enumerate(faults))
+
+
+def _scenario(nodes, saves, faults, done_at: float | None = None, **others) -> Scenario:
+    return Scenario(
+        1,
+        nodes,
+        saves,
+        None,
+        faults,
+        0.02,
+        events=True,
+        done_at=done_at,
+        sync_every=5.0,
+        links=True,
+        generation=2,
+        **others,
+    )
+
+
+def varied(scenario: Scenario, count: int) -> Iterator[Scenario]:
+    """The same with other delays."""
+    return (replace(scenario, variation=number) for number in range(count))
+
+
+def older_attempt_comes_later() -> Scenario:
+    """With every_steps an older checkpoint is tried again after a newer one was planned, and one comes between them."""
+    settings = NodeSettings(every_steps=200, backoff_first=6.0, backoff_last=12.0)
+    faults = _faults(("worker_fails", 2.0, 0, 1.0, _RAISES, True))
+    return _scenario(_nodes(1, settings), _saves((200, 4.0), (400, 5.0), (500, 30.0), (900, 31.0)), faults, 60.0)
+
+
+def budget_is_used_up() -> Scenario:
+    """Two checkpoints are held and fail; the third finds no room."""
+    settings = NodeSettings(pin_max=2, backoff_first=8.0, backoff_last=16.0)
+    faults = _faults(
+        ("worker_fails", 2.0, 0, 1.0, _RAISES, True),
+        ("worker_fails", 8.0, 0, 1.0, _RAISES, True),
+        ("worker_fails", 12.0, 0, 1.0, _RAISES, True),
+    )
+    return _scenario(_nodes(1, settings), _saves((100, 4.0), (200, 4.5), (300, 5.0), (400, 5.5)), faults)
+
+
+def dead_machine_shows_old_beats() -> Scenario:
+    """A machine is gone for good in the middle of a plan, and the others read its newest two heartbeats in turn."""
+    settings = NodeSettings()
+    faults = _faults(
+        ("reads_go_back", 3.0, 0, 60.0, 0.5, False),
+        ("reads_go_back", 3.0, 1, 60.0, 0.5, False),
+        ("machine_gone", 4.0, 2, 1.0, 0.5, True),
+    )
+    return _scenario(_nodes(3, settings), _saves((100, 5.0), (200, 8.0)), faults)
+
+
+def first_daemon_is_stopped() -> Scenario:
+    """All ranks finish while the daemon of the first rank is stopped."""
+    faults = _faults(("daemon_stop", 4.0, 0, 40.0, 0.5, True))
+    return _scenario(_nodes(3, NodeSettings()), _saves((100, 5.0)), faults)
+
+
+def requeued_before_the_former_task_is_back() -> Scenario:
+    """It failed once under a task, for good under the next, a person asks for it, and the former task is back."""
+    nodes = _nodes(1, NodeSettings(backoff_first=20.0, backoff_last=20.0))
+    upgraded = tuple(
+        replace(each, version="1.1", task="task-2", settings=replace(each.settings, max_attempts=1)) for each in nodes
+    )
+    faults = _faults(
+        ("worker_fails", 2.0, 0, 1.0, _RAISES, True),
+        ("upgrade", 12.0, 0, 3.0, 0.5, False),
+        ("worker_fails", 16.0, 0, 1.0, _RAISES, True),
+        ("upgrade", 45.0, 0, 8.0, 0.5, False),
+        ("requeue", 49.0, 0, 1.0, 0.0, False),
+    )
+    return _scenario(nodes, _saves((100, 4.0)), faults, upgraded=upgraded)

@@ -1,0 +1,310 @@
+"""What one daemon sees and holds of checkpoints, pins and saves: stands for the catalog, the pinner and the saves.
+
+Modelled, not real: reading real files in each look would take a hundred times as long. So what the product concludes
+from an error about one entry is repeated here, in `NodeCatalog._look`, as `sidecar.checkpoints.found.Look` states it:
+what was known stays known, and is in `unknown`. That the product's own folders do so is shown by their tests.
+"""
+
+import errno
+from dataclasses import dataclass, field
+
+from sidecar.checkpoints.discovery import Discovery
+from sidecar.checkpoints.found import BrokenPin, Found, Look
+from sidecar.checkpoints.presence import Answer, Presence
+from sidecar.daemon.retention import Tidied
+from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
+from sidecar.records import Checkpoint, Key, Settlement
+from simulation.disk import Content, Disk
+from simulation.storage import refused
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one look has seen so far."""
+
+    found: dict[Key, Found] = field(default_factory=dict)
+    corrupt: list[Settlement] = field(default_factory=list)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    broken: list[BrokenPin] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+class NodeCatalog:
+    """Stands for `checkpoints.catalog.Catalog`: what one daemon sees of checkpoints and pins."""
+
+    def __init__(self, simulation, life, corrupt_after: float) -> None:
+        self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
+        self._disk: Disk = simulation.disk
+        self._discovery = Discovery()
+        self._before: dict = {}
+        self._bad_since: dict[tuple[str, str], float] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._accepted: set = set()  # files that do not change are not read again
+
+    def look(self) -> Look:
+        """As `Catalog.look`."""
+        return self._life.storage.call(self._look)
+
+    def _look(self) -> Look:
+        if self._life.host.is_wrong("reads_fail"):
+            raise refused("read", "the checkpoint directory", errno.EIO)
+        if not self._disk.exists:
+            return Look((), (), (), missing=True)
+        now, away, seen = self._simulation.scheduler.now, self._is_away(), _Seen()
+        self._look_at_directory(seen, now)
+        lying = set(seen.found)
+        if not away:
+            self._look_at_pins(seen, now)
+        found, waiting = seen.found, seen.waiting
+        self._discovery.add(found.values(), self._before, lying, now)
+        self._before = found
+        ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
+        copies = () if away else self._disk.copies
+        making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
+        waiting += [(digest, "is being pinned") for digest in sorted(making)]
+        known = {each.checkpoint.folder for each in found.values()}
+        by_key = {each.checkpoint.key: each for each in ordered}
+        return Look(
+            tuple(ordered),
+            tuple(seen.corrupt),
+            tuple(waiting),
+            missing=False,
+            by_key=by_key,
+            pinned={key: each for key, each in by_key.items() if each.checkpoint.pin is not None},
+            broken=tuple(seen.broken),
+            order=self._discovery.order,
+            making=making,
+            unknown=seen.unknown,
+            unclaimed=frozenset(seen.unknown.keys() & self._disk.pins) - known,
+        )
+
+    def _look_at_directory(self, seen: "_Seen", now: float) -> None:
+        host = self._life.host
+        for content in self._disk.checkpoints.values():
+            if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
+                continue  # not visible here yet; a cache does not go back behind what it has shown
+            if content.schema > host.spec.schema or self._is_missed(content):
+                continue  # its name says nothing to this release, or the listing leaves it out
+            if (why := host.trouble_with(f"checkpoint:{content.name}")) is not None:
+                self._doubt(content, why, seen)
+            elif is_bad(content, host.name) and (content.key, None) not in self._accepted:
+                self._judge(content, seen, now)
+            else:
+                self._accepted.add((content.key, None))
+                seen.found[content.key] = self._found(content, None)
+
+    def _judge(self, content: Content, seen: "_Seen", now: float) -> None:
+        since = self._bad_since.setdefault(content.key, now)
+        if now - since < self._corrupt_after:
+            seen.waiting.append((content.name, "bad checksum"))
+        elif content.key not in self._told:
+            self._told.add(content.key)
+            seen.corrupt.append(Settlement(*content.key, content.step, "corrupt", "bad checksum"))
+
+    def _look_at_pins(self, seen: "_Seen", now: float) -> None:
+        host, since = self._life.host, self._simulation.referee.pinned_since
+        for folder, content in self._disk.pins.items():
+            if now - since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
+                continue
+            why = host.trouble_with(f"pin:{folder}")
+            if why is None and content.schema > host.spec.schema:
+                why = "it needs a newer release"
+            if why is not None:
+                self._doubt(content, why, seen)
+            elif is_bad(content, host.name) and (content.key, folder) not in self._accepted:
+                self._judge_pin(content, folder, seen, now)
+            else:
+                self._accepted.add((content.key, folder))
+                seen.found[content.key] = self._found(content, folder)
+
+    def _judge_pin(self, content: Content, folder: str, seen: "_Seen", now: float) -> None:
+        seen.waiting.append((folder, "unusable pin"))
+        since = self._bad_since.setdefault((folder, ""), now)
+        seen.broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
+
+    def _doubt(self, content: Content, why: str, seen: "_Seen") -> None:
+        """Note what this node cannot tell now: what it knew of it stays."""
+        known = self._before.get(content.key)
+        if known is not None:
+            seen.found[content.key] = known
+        seen.unknown[self._found(content, None).checkpoint.folder] = why
+
+    def ask(self, found: Found) -> Answer:
+        """As `Catalog.ask`: by name, not by a listing."""
+        checkpoint, host = found.checkpoint, self._life.host
+
+        def effect() -> Answer:
+            entries = f"checkpoint:{checkpoint.name}", f"pin:{checkpoint.folder}"
+            why = next((why for entry in entries if (why := host.trouble_with(entry)) is not None), None)
+            if why is not None:
+                return Answer(Presence.UNKNOWN, why)
+            pins = () if self._is_away() else self._disk.pins.values()
+            there = any(content.key == checkpoint.key for content in (*self._disk.checkpoints.values(), *pins))
+            return Answer(Presence.THERE if there else Presence.GONE)
+
+        return self._life.storage.call(effect)
+
+    def _is_away(self) -> bool:
+        return self._simulation.away_until > self._simulation.scheduler.now
+
+    def _is_missed(self, content: Content) -> bool:
+        """Return whether a listing leaves out what an earlier one had."""
+        missing = content.key in self._discovery.order and self._life.host.is_wrong("listing_misses")
+        return missing and self._simulation.random.random() < 0.3
+
+    def ordered(self, content: Content, other: Content) -> bool:
+        """Whether one look found both and put the other behind it, as its step is higher."""
+        (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
+        return first == second >= 0 and content.step < other.step
+
+    def _found(self, content: Content, folder: str | None) -> Found:
+        key = content.key, folder
+        known = self._simulation.found.get(key)
+        if known is None:
+            pin = None if folder is None else f"pins/{folder}"
+            checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
+            place = self._simulation.run_dir / (pin or "..")
+            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0)
+        return known
+
+
+class NodePins:
+    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some looks."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+        self._disk: Disk = simulation.disk
+
+    def pin(self, found: Found, *, copies: bool) -> Found | None:
+        """As `Pinner.pin`."""
+        checkpoint = found.checkpoint
+        folder, copy = checkpoint.folder, self._copy(checkpoint.key)
+
+        def effect() -> Content | None:
+            if folder in self._disk.pins:
+                return self._disk.pins[folder]
+            if self._never_ends(checkpoint):
+                return None
+            done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
+            if content is None:
+                raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned")
+            if content.digest != checkpoint.digest or is_bad(content, self._life.host.name):
+                raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
+            if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
+                raise MustCopyError(checkpoint.name)
+            if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
+                self._disk.copies[copy] = done + 1, content, folder
+                return None  # it is not finished yet
+            self._publish(content, folder)
+            return content
+
+        try:
+            content = self._life.storage.call(effect, writes=True)
+        except CheckpointError:
+            self._disk.copies.pop(copy, None)
+            raise
+        if content is None:
+            return None
+        self._disk.copies.pop(copy, None)
+        return self._life.catalog._found(content, folder)
+
+    def _never_ends(self, checkpoint: Checkpoint) -> bool:
+        """Return whether reading it hangs; raises what writing a pin of it meets."""
+        host = self._life.host
+        if host.is_wrong(f"hangs:{checkpoint.name}"):
+            return True
+        if host.trouble_with(f"checkpoint:{checkpoint.name}") is not None:
+            raise refused("pin", checkpoint.name, errno.EIO)
+        if host.is_wrong("disk_full"):
+            raise refused("pin", checkpoint.name, host.full_with)
+        if self._simulation.away_until > self._simulation.scheduler.now:
+            raise refused("pin", checkpoint.name, errno.EROFS)
+        return False
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """As `Pinner.unpin`."""
+
+        def effect() -> None:
+            if self._life.host.trouble_with(f"pin:{checkpoint.folder}") is not None:
+                raise refused("remove", checkpoint.folder, errno.EIO)
+            if self._simulation.away_until > self._simulation.scheduler.now:
+                return
+            if (content := self._disk.pins.pop(checkpoint.folder, None)) is not None:
+                self._simulation.unpinned(content, checkpoint.folder, self._life)
+
+        self._life.storage.call(effect, writes=True)
+
+    def bytes(self) -> int:
+        """As `Pinner.bytes`: what a copier that died left counts until it did not grow for the patience of others."""
+        now, patience = self._simulation.scheduler.now, 2 * self._life.host.spec.settings.patience
+        return len(self._disk.pins) + sum(now - at < patience for at in self._disk.leftovers.values())
+
+    def bytes_alone(self) -> int:
+        """As `Pinner.bytes_alone`."""
+        return self.bytes()
+
+    def works_on(self, key: Key) -> bool:
+        """As `Pinner.works_on`."""
+        return self._copy(key) in self._disk.copies
+
+    def bytes_copied(self) -> dict[str, int]:
+        """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
+        copied: dict[str, int] = {}
+        self._life.storage.call(self._copy_on, writes=True)
+        for (digest, _), (size, _, _) in self._life.storage.call(lambda: list(self._disk.copies.items())):
+            copied[digest] = max(copied.get(digest, 0), size)
+        return copied
+
+    def _copy_on(self) -> None:
+        """What this life copies though it was deleted meanwhile: no look asks for it."""
+        for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
+            if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
+                continue
+            if self._simulation.random.random() < 0.5:
+                self._disk.copies[digest, incarnation] = done + 1, content, folder
+                continue
+            del self._disk.copies[digest, incarnation]
+            if folder not in self._disk.pins and self._simulation.random.random() < 0.8:
+                self._publish(content, folder)
+
+    def _publish(self, content: Content, folder: str) -> None:
+        self._disk.pins[folder] = content
+        self._simulation.pinned(content, folder, self._life)
+
+    def _copy(self, key: Key) -> tuple[str, str]:
+        _, digest = key
+        return digest[:12], self._life.incarnation
+
+    def clean(self, *_) -> None:
+        """As `Pinner.clean`."""
+
+    def hanging(self) -> dict[str, str]:
+        """As `Pinner.hanging`."""
+        return {}
+
+
+class NodeSaves:
+    """Stands for `daemon.saves.Saves`."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+
+    def tidy(self, tidying) -> Tidied:
+        """As `Saves.tidy`."""
+        sizes, storage = dict.fromkeys(tidying.measure, 1), self._life.storage
+        try:
+            if self._life.host.is_wrong("saves_unreadable") and (tidying.drop or tidying.measure):
+                storage.call(self._refuse)
+            if tidying.drop:
+                storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
+        except StorageError as error:
+            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
+        return Tidied(sizes)
+
+    def _refuse(self) -> None:
+        raise refused("measure", "evaluations", errno.EIO)
+
+
+def is_bad(content: Content, node: str) -> bool:
+    """Whether it cannot be read on that node."""
+    return "*" in content.corrupt_on or node in content.corrupt_on

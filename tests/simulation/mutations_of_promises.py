@@ -1,0 +1,379 @@
+"""Rules broken on purpose whose breach journals do not show: what is evaluated, skipped or given up, when, and by whom.
+
+Where a rule has had two names, both are patched, if they are there.
+"""
+
+import importlib
+from dataclasses import fields, replace
+
+from sidecar import policy
+from sidecar.agreement import journal, members
+from sidecar.daemon import loop, sightings, world
+from sidecar.daemon.wants import Wanted, Wants
+from sidecar.history import History
+from sidecar.records import KINDS
+from sidecar.selection import Selection
+from simulation import by_hand
+from simulation.generations import make
+from simulation.mutation import Mutation, with_fault, with_setting
+
+
+def _module(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+eligibility = _module("sidecar.eligibility")
+
+_choose, _see, _miss, _wants = Selection.choose, sightings.Sightings.see, sightings.Sightings._miss, Wants.__call__
+_settle, _evaluate, _judge, _end = History._settle, policy._evaluate, policy._judge, loop.Daemon._end
+_observe = members.Freshness._observe
+
+
+# -- which checkpoints are evaluated ----------------------------------------------------------------------------------
+
+
+def _skip_every_second(self, waiting, history, *, over=False):
+    choice = _choose(self, waiting, history, over=over)
+    second = [each for each in choice.evaluate if ((each.step or 0) // 100) % 2]
+    passed = choice.passed | {each.key: "every second is enough" for each in second}
+    left = tuple(each for each in choice.evaluate if each not in second)
+    return replace(choice, evaluate=left, passed=passed, settled=(*choice.settled, *second))
+
+
+def _skip_what_comes_later(self, look, *arguments):
+    new = _see(self, look, *arguments)
+    if self.start_new and self.unwanted is not None:
+        self.unwanted |= {found.checkpoint.key for found in new}
+    return new
+
+
+def _forget_broken(self, look, *arguments):
+    return _see(self, replace(look, broken=()), *arguments)
+
+
+def _give_up_at_once(self, *arguments):
+    _miss(self, *arguments)
+    for key, missed in self._missed.items():
+        self.given_up[key] = missed[0] if isinstance(missed, tuple) else missed.settlement
+
+
+def _newest_first(view, rules, now, queue):
+    return _evaluate(view, rules, now, queue[::-1])
+
+
+def _always_reach(self, checkpoint):
+    if checkpoint.step is not None:
+        self.reached = checkpoint.step
+
+
+def _keep_the_past(self, settlement):
+    known = self.failures.get(settlement.key)
+    _settle(self, settlement)
+    if settlement.verdict == "requeued" and known:
+        self.failures[settlement.key] = known
+
+
+# -- who does it ------------------------------------------------------------------------------------------------------
+
+
+def _all_alike(nodes, *_):
+    return nodes
+
+
+def _members_anyway(alike, *_):
+    return list(alike)
+
+
+def _ready_at_once(*_):
+    return 0.0
+
+
+def _everybody(*_):
+    return True
+
+
+def _nobody(*_):
+    return False
+
+
+def _never_stuck(plan, view, rules, now):
+    return _judge(plan, replace(view, stuck_since=None), rules, now)
+
+
+def _only_rank_0(self, part_, ending, now):
+    return None if ending.result is not None and part_.before else _end(self, part_, ending, now)
+
+
+def _by_own_settings(self, found):
+    wanted = _wants(self, found)
+    return Wanted(wanted.hold, wanted.hold, wanted.undecided)
+
+
+def _any_change(self, node, found, now):
+    watch = self._watches.get(node)
+    if watch is not None and found is not None and watch.heartbeat is not None and found.beat < watch.heartbeat.beat:
+        watch.heartbeat = replace(watch.heartbeat, beat=-1)
+    return _observe(self, node, found, now)
+
+
+def _believe_it(self, plan, *_):
+    self._begin_after(plan)
+    return True
+
+
+def leave_the_replaced(self, plan):
+    """Only workers of failed plans are spent, as before seed 49144 of the first generation."""
+    if self.open is None:
+        _spend(self, plan)
+
+
+def _failed_for_all(self, key, _):
+    return key in self.succeeded or key in self.settled
+
+
+def _one_is_enough(failures, rules):
+    last = failures[-1]
+    for verdict in ("vanished", "corrupt"):
+        if any(KINDS.get(outcome.kind or "") == verdict for outcome in failures):
+            return verdict, f"{last.kind}: {last.message}"
+    return _exhausted(failures, rules)
+
+
+# -- what one node finds ----------------------------------------------------------------------------------------------
+
+
+def _without_visibility(self, *arguments):
+    self.visibility = 0.0
+    _miss(self, *arguments)
+
+
+def _kind_without_profile(each, kind):
+    return (each.version, each.task) == kind[:2]
+
+
+def _not_odd(self, *arguments):
+    outcome = _failure(self, *arguments)
+    return replace(outcome, odd=()) if "odd" in {each.name for each in fields(outcome)} else outcome
+
+
+def _nothing(*_, **__):
+    return None
+
+
+def _empty(*_, **__):
+    return ()
+
+
+def _in_turn(alike, *_):
+    return list(alike)
+
+
+def _impaired_first(alike, *_):
+    return sorted(alike, key=lambda each: not each.unreadable)
+
+
+_spend, _exhausted = History._spend, policy._exhausted
+_failure = importlib.import_module("sidecar.daemon.scribe").Scribe.failure
+
+
+def _shape(*shapes: str):
+    return lambda scenario: scenario.shape in shapes
+
+
+def _differ(name: str):
+    return lambda scenario: len({getattr(node, name) for node in scenario.nodes if node.role == "worker"}) > 1
+
+
+_EVERY_STEPS = with_setting(every_steps=lambda every: every is not None)
+_BUDGET = with_setting(pin_max=lambda most: most is not None, queue="every", every_steps=None)
+
+MUTATIONS = (
+    Mutation(
+        "every second is skipped",
+        ((Selection, "choose", _skip_every_second),),
+        ("skipped is passed over",),
+        with_setting(queue="every", every_steps=None),
+    ),
+    Mutation(
+        "with start=new what comes later is skipped, too",
+        ((sightings.Sightings, "see", _skip_what_comes_later),),
+        ("skipped is passed over",),
+        with_setting(start_new=True),
+    ),
+    Mutation(
+        "a pin that cannot be read for a moment has vanished",
+        ((sightings.Sightings, "see", _forget_broken),),
+        ("vanished is gone",),
+        with_fault("corrupt_everywhere", "corrupt_on_one"),
+    ),
+    Mutation(
+        "gone from one look has vanished",
+        ((sightings.Sightings, "_miss", _give_up_at_once),),
+        ("vanished is gone",),
+    ),
+    Mutation(
+        "losers stay",
+        ((policy, "_without_losers", _all_alike), (policy, "members_for", _members_anyway)),
+        ("losses are bounded", "failed is earned", "attempts are bounded"),
+        _shape("lonely"),
+    ),
+    Mutation("no backoff", ((policy, "_ready_at", _ready_at_once),), ("attempts keep their pace",)),
+    Mutation(
+        "all publish",
+        ((world.World, "_first_of", _everybody), (world.World, "publishes", _everybody)),
+        ("one publisher",),
+        lambda scenario: len(scenario.nodes) > 1,
+    ),
+    Mutation(
+        "nobody publishes",
+        ((world.World, "_first_of", _nobody), (world.World, "publishes", _nobody)),
+        ("one publisher",),
+    ),
+    Mutation(
+        "evaluations are not counted",
+        ((History, "successes_of", lambda *_: 0),),
+        ("evaluations are counted",),
+    ),
+    Mutation(
+        "the newest first",
+        ((policy, "_evaluate", _newest_first),),
+        ("evaluation follows discovery",),
+        _shape("backlog", "calm"),
+    ),
+    Mutation(
+        "every attempt reaches its step",
+        ((History, "_reach", _always_reach),),
+        ("passed over is not evaluated",),
+        _EVERY_STEPS,
+        tuple(by_hand.varied(by_hand.older_attempt_comes_later(), 20)),
+    ),
+    Mutation(
+        "nobody gives way",
+        ((policy, "_crowded_out", _empty),),
+        ("the oldest gives way",),
+        _BUDGET,
+        tuple(by_hand.varied(by_hand.budget_is_used_up(), 20)),
+    ),
+    Mutation(
+        "pins go by the settings of who lets them go",
+        ((Wants, "__call__", _by_own_settings),),
+        ("pins stay",),
+        lambda scenario: any(
+            node.settings.queue == "latest" or node.settings.every_steps is not None for node in scenario.nodes
+        ),
+    ),
+    Mutation(
+        "any snapshot is believed",
+        ((journal.Journal, "resume", _believe_it),),
+        ("journal is linear", "shown is in the journal", "all is settled", "settled is not planned again"),
+        with_fault("state_restored"),
+    ),
+    Mutation(
+        "beats may go back",
+        ((members.Freshness, "_observe", _any_change),),
+        ("the dead are noticed", "all is settled"),
+        with_fault("reads_go_back"),
+        tuple(by_hand.varied(by_hand.dead_machine_shows_old_beats(), 40)),
+    ),
+    Mutation(
+        "only rank 0 writes a success",
+        ((loop.Daemon, "_end", _only_rank_0),),
+        ("finished evaluations succeed",),
+        with_fault("daemon_stop", "machine_stop", "cut_off", "storage_hangs"),
+        tuple(by_hand.varied(by_hand.first_daemon_is_stopped(), 40)),
+    ),
+    Mutation(
+        "a requeue keeps the failures of before",
+        ((History, "_settle", _keep_the_past),),
+        ("attempts are counted", "verdicts are earned", "failed is earned"),
+        with_fault("requeue"),
+        tuple(by_hand.varied(by_hand.requeued_before_the_former_task_is_back(), 40)),
+    ),
+    Mutation(
+        "a group that was replaced is not spent",
+        ((History, "_spend", leave_the_replaced),),
+        ("one group in a life", "nothing is mixed", "all is settled"),
+        first=tuple(replace(make(49144, 1), variation=number) for number in range(120)),
+    ),
+    Mutation(
+        "stuck groups wait",
+        ((policy, "_judge", _never_stuck),),
+        ("stuck groups are noticed",),
+        _shape("lonely"),
+    ),
+    Mutation(
+        "a failure counts for all tasks",
+        ((History, "is_settled", _failed_for_all),),
+        ("all is settled", "pins stay", "whole checkpoints succeed"),
+        _differ("task"),
+    ),
+    Mutation(
+        "one witness is enough",
+        ((policy, "_exhausted", _one_is_enough),),
+        ("vanished is gone", "corrupt is not readable", "verdicts are earned"),
+        with_fault("corrupt_on_one", "pins_late", "stale_reads"),
+    ),
+)
+
+AFTER = (
+    Mutation(
+        "vanished without visibility",
+        ((sightings.Sightings if hasattr(sightings.Sightings, "visibility") else None, "_miss", _without_visibility),),
+        ("vanished is gone",),
+    ),
+    Mutation(
+        "what another node sees is ignored",
+        ((policy, "disputed", _nobody), (eligibility, "disputed", _nobody)),
+        ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
+        with_fault("corrupt_on_one"),
+    ),
+    Mutation(
+        "a node that cannot read proposes first",
+        ((policy, "turns", _impaired_first), (eligibility, "turns", _impaired_first)),
+        ("all is settled", "whole checkpoints succeed", "attempts are bounded"),
+        with_fault("pin_unreadable", "checkpoint_unreadable"),
+    ),
+    Mutation(
+        "profiles are ignored",
+        ((eligibility, "_is_of", _kind_without_profile),),
+        ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
+        _differ("profile"),
+    ),
+    Mutation(
+        "odd nodes are not named",
+        ((importlib.import_module("sidecar.daemon.scribe").Scribe, "failure", _not_odd),),
+        ("failed is earned",),
+        with_fault("restored_wrong_on_one"),
+    ),
+    Mutation("losses are forgotten", ((History, "is_left_out", _nobody),), ("losses are bounded",), _shape("lonely")),
+    Mutation(
+        "what vanished stays so when it is back",
+        ((sightings.Sightings, "returned", _empty),),
+        ("whole checkpoints succeed",),
+        with_fault("moved_away"),
+    ),
+    Mutation(
+        "holes are filled",
+        (
+            (journal.Journal, "_behind_end", _nothing),
+            (journal.Journal, "_reject_orphan", _nothing),
+            (_module("sidecar.agreement.run"), "_reject_orphans", _nothing),
+        ),
+        ("journal is linear", "holes are not filled"),
+        with_fault("names_lost"),
+    ),
+)
+"""Rules that came later: those whose place is not there yet cannot be broken."""
+
+HARMLESS = {
+    "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
+    "durable: whichever record is created first stands, and both are true",
+    "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",
+    "run.json is not read before a create": "the courier has read it in the same request; the second look only makes "
+    "the moment shorter in which a person may delete everything",
+    "pins go in the look that finds them unwanted": "a grace for nodes that just came: the plan that settled it stands",
+}
+"""Rules whose breach nothing shows, and why no promise is broken by it."""
