@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from cluster import Cluster
+from faulty import USABLE, Faulty
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.agreement.journal import read_history
@@ -332,6 +333,18 @@ def until():
 def tasks():
     """The folder of task files."""
     return TASKS
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """A filesystem that fails, or hangs, where a test says so."""
+    if not USABLE and "fuse3" in os.environ.get("TEST_REQUIRES", "").split(","):
+        pytest.fail("a filesystem in user space needs root, /dev/fuse and libfuse3")
+    if not USABLE:
+        pytest.skip("a filesystem in user space needs root, /dev/fuse and libfuse3")
+    (tmp_path / "disk").mkdir()
+    with Faulty(tmp_path / "disk", tmp_path / "seen") as made:
+        yield made
 
 
 @pytest.fixture

@@ -34,11 +34,14 @@ def left_out(daemon, node):
 
 @pytest.mark.parametrize("odd", ["worker-0", "worker-2"])
 def test_one_node_computes_with_another_number_of_threads(cluster, odd):
-    """No plan fails for it: the others evaluate each checkpoint at the first attempt, and say who is left out."""
+    """One plan fails at most, as nobody knows before; then the others evaluate each checkpoint at the first attempt."""
     nodes = ["worker-0", "worker-1", "worker-2"]
     for node in nodes:
         cluster.start(node, SIDECAR_THREADS="2" if node == odd else "1")
     cluster.is_whole()
+    *failed, row = cluster.evaluated(cluster.save())
+    assert [each["kind"] for each in failed] in ([], ["mismatch"])
+    assert row["workers"] == 2
     for _ in range(2):
         (row,) = cluster.evaluated(cluster.save())
         assert row["workers"] == 2
@@ -109,20 +112,12 @@ def test_the_state_directory_is_away_for_ten_seconds(cluster, tmp_path, until):
             assert daemon.end(signal.SIGTERM).code == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_pin_cannot_be_entered_by_a_daemon_of_another_user(cluster, until):
-    """Somebody takes its permissions away: a daemon that is not root cannot read it, and one that is evaluates it."""
-    for path in [*cluster.folder.parents, cluster.gate, *cluster.gate.parents]:
-        if path.stat().st_uid == os.geteuid() and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o055)
-    cluster.folder.chmod(0o777)
-    cluster.gate.chmod(0o777)
-    old = os.umask(0)
-    try:
-        cluster.start("worker-0", before=["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"], HOME="/tmp")
-        cluster.start("worker-1")
-    finally:
-        os.umask(old)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its privileges")
+def test_a_pin_cannot_be_entered_by_a_daemon_without_privileges(cluster, until):
+    """Somebody takes its permissions away: who needs them cannot read it, and who does not evaluates it."""
+    words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # it is asked for permission like any user
+    cluster.start("worker-0", before=words)
+    cluster.start("worker-1")
     cluster.held(workers=2)
     saved = cluster.save()
     pins = cluster.run_dir / "pins"
