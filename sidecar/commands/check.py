@@ -157,10 +157,11 @@ def _read_journal(settings: Settings, patience: Patience) -> str:
 def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
     """The one primitive that agreement rests on, tried on a name that is removed again; and what it lies on."""
     inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
-    if inside and not patience.ask(settings.checkpoint_dir.is_dir):
-        yield Finding("state", ok=True, text=f"{settings.run_dir} is not tried: that would create the directory above")
-        return
     try:
+        if inside and not patience.ask(settings.checkpoint_dir.is_dir):
+            text = f"{settings.run_dir} is not tried: that would create the directory above"
+            yield Finding("state", ok=True, text=text)
+            return
         kept = patience.ask(lambda: _created_twice(settings))
         mount = patience.ask(lambda: mount_here(settings.run_dir))
     except SidecarError as error:

@@ -48,20 +48,21 @@ def test_a_directory_without_a_run(sidecar, place):
 
 
 @pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("history",), ("requeue", "ckpt-5")])
-def test_storage_that_hangs(sidecar, faulty, command):
-    """A sentence, within the bound."""
+def test_storage_that_hangs(sidecar, faulty, until, command):
+    """A sentence, within the bound. The kernel lets the process go when its filesystem does."""
     place = faulty.path / "ckpts"
     folder = place / ".sidecar" / "ckpts"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
     with faulty.failing("/run.json", "hang"):
         program = sidecar.start(*command, "--checkpoint-dir", place, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
-        done = program.wait(30)
+        until(lambda: program.err, "a sentence", 30)
+    done = program.wait(30)
     assert done.code == STORAGE
     assert f"{folder} has not answered for 1 s (storage_timeout_seconds)" in done.sentence
 
 
-def test_check_where_storage_hangs(sidecar, faulty):
+def test_check_where_storage_hangs(sidecar, faulty, until):
     """The other trials are made all the same."""
     place = faulty.path / "ckpts"
     folder = place / ".sidecar" / "ckpts"
@@ -69,7 +70,9 @@ def test_check_where_storage_hangs(sidecar, faulty):
     (folder / "run.json").write_text("{}")
     words = ("check", "--checkpoint-dir", place, "--node", "a", "--role", "chief")
     with faulty.failing("/run.json", "hang"):
-        done = sidecar.start(*words, SIDECAR_STORAGE_TIMEOUT_SECONDS="1").wait(30)
+        program = sidecar.start(*words, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
+        until(lambda: "task        not needed" in program.out, "the last trial", 30)
+    done = program.wait(30)
     assert done.code == SETTINGS
     assert f"FAIL nodes       {folder} has not answered for 1 s" in done.out
     assert "ok   task        not needed" in done.out
