@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 
 from sidecar import policy
 from sidecar.agreement import journal, members
+from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.daemon import loop, sightings, world
 from sidecar.daemon.wants import Wanted, Wants
 from sidecar.history import History
 from sidecar.records import KINDS
 from sidecar.selection import Selection
-from simulation import by_hand
-from simulation.generations import make
+from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
 
 
@@ -48,10 +48,6 @@ def _skip_what_comes_later(self, look, *arguments):
     if self.start_new and self.unwanted is not None:
         self.unwanted |= {found.checkpoint.key for found in new}
     return new
-
-
-def _forget_broken(self, look, *arguments):
-    return _see(self, replace(look, broken=()), *arguments)
 
 
 def _give_up_at_once(self, *arguments):
@@ -159,6 +155,10 @@ def _not_odd(self, *arguments):
     return replace(outcome, odd=()) if "odd" in {each.name for each in fields(outcome)} else outcome
 
 
+def _gone(*_):
+    return Answer(Presence.GONE)
+
+
 def _nothing(*_, **__):
     return None
 
@@ -204,10 +204,14 @@ MUTATIONS = (
         with_setting(start_new=True),
     ),
     Mutation(
-        "a pin that cannot be read for a moment has vanished",
-        ((sightings.Sightings, "see", _forget_broken),),
-        ("vanished is gone",),
-        with_fault("corrupt_everywhere", "corrupt_on_one"),
+        "what cannot be read for a while has vanished",
+        (
+            (checkpoints.NodeCatalog, "_doubt", _nothing),
+            (checkpoints.NodeCatalog, "ask", _gone),
+        ),
+        ("vanished is gone", "whole checkpoints succeed"),
+        with_fault("pin_unreadable", "checkpoint_unreadable"),
+        tuple(by_hand.varied(by_hand.pin_is_unreadable(), 20)),
     ),
     Mutation(
         "gone from one look has vanished",
@@ -296,7 +300,7 @@ MUTATIONS = (
         "a group that was replaced is not spent",
         ((History, "_spend", leave_the_replaced),),
         ("one group in a life", "nothing is mixed", "all is settled"),
-        first=tuple(replace(make(49144, 1), variation=number) for number in range(120)),
+        first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_of_a_replaced_group(), 40)),
     ),
     Mutation(
         "stuck groups wait",
@@ -309,6 +313,7 @@ MUTATIONS = (
         ((History, "is_settled", _failed_for_all),),
         ("all is settled", "pins stay", "whole checkpoints succeed"),
         _differ("task"),
+        tuple(by_hand.varied(by_hand.failed_under_one_task(), 20)),
     ),
     Mutation(
         "one witness is enough",

@@ -6,11 +6,12 @@ undone: some of these delays must then find the bug again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sidecar.checkpoints.found import Look
 from sidecar.daemon import sightings
 from sidecar.history import History
+from simulation.by_hand import old_heartbeat_shows_a_worker_of_a_replaced_group, varied
 from simulation.generations import make
 from simulation.mutation import Mutation
 from simulation.mutations_of_promises import leave_the_replaced
@@ -28,6 +29,7 @@ class Regression:
     undone: Mutation | None = None
     generation: int = 1
     delays: int = 4  # with which it is run
+    by_hand: Scenario | None = None  # the same bug, found with nearly any delay
 
     @property
     def name(self) -> str:
@@ -35,9 +37,9 @@ class Regression:
         return f"{self.generation}:{self.seed}"
 
     def scenarios(self, count: int | None = None) -> Iterator[Scenario]:
-        """Return it as it was drawn, and with other delays."""
-        scenario = make(self.seed, self.generation)
-        return (replace(scenario, variation=number) for number in range(count or self.delays))
+        """Return it as it was drawn, and with other delays; what was made by hand comes first."""
+        for scenario in filter(None, (self.by_hand, make(self.seed, self.generation))):
+            yield from varied(scenario, count or self.delays)
 
 
 def _see_no_growth(self, look: Look, *arguments):
@@ -63,6 +65,7 @@ REGRESSIONS = (
             ((History, "_spend", leave_the_replaced),),
             ("one group in a life",),
         ),
+        by_hand=old_heartbeat_shows_a_worker_of_a_replaced_group(),
     ),
     Regression(29208, "a run ended while another node made the pin of what this one had never seen"),
     Regression(39384, "a run ended while another node made the pin of what this one had never seen"),

@@ -84,6 +84,7 @@ class NodeSettings:
     stall_factor: float = 3.0
     patience: float = 3.0
     plan_cap: float = 60.0
+    collective: float = 6.0
     backoff_first: float = 0.5
     backoff_last: float = 4.0
     max_attempts: int = 3
