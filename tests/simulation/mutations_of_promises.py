@@ -130,12 +130,12 @@ def _failed_for_all(self, key, _):
     return key in self.succeeded or key in self.settled
 
 
-def _one_is_enough(failures, rules):
+def _one_is_enough(failures, *arguments):
     last = failures[-1]
     for verdict in ("vanished", "corrupt"):
         if any(KINDS.get(outcome.kind or "") == verdict for outcome in failures):
             return verdict, f"{last.kind}: {last.message}"
-    return _exhausted(failures, rules)
+    return _exhausted(failures, *arguments)
 
 
 # -- what one node finds ----------------------------------------------------------------------------------------------
@@ -169,10 +169,6 @@ def _empty(*_, **__):
 
 def _in_turn(alike, *_):
     return list(alike)
-
-
-def _impaired_first(alike, *_):
-    return sorted(alike, key=lambda each: not each.unreadable)
 
 
 _spend, _exhausted = History._spend, policy._exhausted
@@ -334,18 +330,14 @@ AFTER = (
         ((policy, "disputed", _nobody), (eligibility, "disputed", _nobody)),
         ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
         with_fault("corrupt_on_one"),
-    ),
-    Mutation(
-        "a node that cannot read proposes first",
-        ((policy, "turns", _impaired_first), (eligibility, "turns", _impaired_first)),
-        ("all is settled", "whole checkpoints succeed", "attempts are bounded"),
-        with_fault("pin_unreadable", "checkpoint_unreadable"),
+        tuple(by_hand.varied(by_hand.first_node_reads_it_damaged(), 40)),
     ),
     Mutation(
         "profiles are ignored",
         ((eligibility, "_is_of", _kind_without_profile),),
         ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
         _differ("profile"),
+        tuple(by_hand.varied(by_hand.one_profile_against_one(), 20)),
     ),
     Mutation(
         "odd nodes are not named",
@@ -359,6 +351,7 @@ AFTER = (
         ((sightings.Sightings, "returned", _empty),),
         ("whole checkpoints succeed",),
         with_fault("moved_away"),
+        tuple(by_hand.varied(by_hand.vanished_is_back(), 20)),
     ),
     Mutation(
         "holes are filled",
@@ -374,6 +367,7 @@ AFTER = (
 """Rules that came later: those whose place is not there yet cannot be broken."""
 
 HARMLESS = {
+    "a node that cannot read something proposes first": "the others propose what it leaves, once its patience is over",
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",
     "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",
