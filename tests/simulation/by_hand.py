@@ -143,5 +143,6 @@ def vanished_is_back() -> Scenario:
 def copied_for_long_after_it_was_deleted() -> Scenario:
     """Training deletes what is being copied, and says that it is done: the copy takes longer than broken files may."""
     settings = NodeSettings(visibility=3.0, settle=0.5)
-    saves = _saves((100, 4.0), (200, 6.5))
-    return replace(_scenario(_nodes(2, settings), saves, (), 7.0, copies_slowly=True), links=False, keep=1)
+    faults = _faults(("checkpoint_deleted", 6.5, 0, 1.0, 0.5, False))
+    scenario = _scenario(_nodes(2, settings), _saves((100, 4.0)), faults, 7.0, copies_slowly=True)
+    return replace(scenario, links=False)

@@ -327,7 +327,7 @@ AFTER = (
     ),
     Mutation(
         "what another node sees is ignored",
-        ((policy, "disputed", _nobody), (eligibility, "disputed", _nobody)),
+        ((policy, "disputed", _nobody), (world, "disputed", _nobody), (world, "seen_elsewhere", _nobody)),
         ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
         with_fault("corrupt_on_one"),
         tuple(by_hand.varied(by_hand.first_node_reads_it_damaged(), 40)),

@@ -383,10 +383,14 @@ class Promises:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def at_the_end(self) -> None:
-        """Faults are over for long, and all is settled."""
+        """Faults are over for long, and all is settled; what is back although it had vanished is evaluated, too."""
+        simulation, book = self.simulation, self.referee.book
+        back = [key for key in self.there if any(each.verdict == "vanished" for each in book.settled.get(key, ()))]
+        if back and not simulation.purged and simulation._could_go_on():
+            simulation.scheduler.run(simulation.scheduler.now + simulation.bound())
         self.note()
         self._check_attempts()
-        simulation, book = self.simulation, self.referee.book
+        book = self.referee.book
         if self.referee.run is None or simulation.purged or not simulation._could_go_on():
             return
         tasks = {life.host.spec.task for life, _ in self._healthy(passing=True)}
