@@ -24,8 +24,8 @@ After every step `invariants.Referee` checks what must hold; its sentences are i
 from the bytes on the disk and keeps its own book, so that it does not repeat the daemon's mistakes. `promises` are
 about checkpoints: what lay there whole is evaluated, and each verdict, skip and attempt is earned by what really was.
 When the last fault is over all machines are healed (but those that are gone for good), and within a stated time all
-must be settled.
-`mutations` and `mutations_of_promises` break rules on purpose: each must be caught, or the simulator proves nothing.
+must be settled. `mutations` and `mutations_of_promises` break rules on purpose: each must be caught, or the simulator
+proves nothing.
 `regressions` are schedules that once found a bug, `by_hand` some that seeds draw too rarely. `generations` draw them:
 the first is frozen, the newest has one and two nodes in a third of its schedules, nodes that differ in two things at
 once, backlogs, weeks, a second training in the same directory, upgrades to releases with newer records, and calm runs.

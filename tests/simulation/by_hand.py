@@ -95,3 +95,54 @@ def requeued_before_the_former_task_is_back() -> Scenario:
         ("requeue", 49.0, 0, 1.0, 0.0, False),
     )
     return _scenario(nodes, _saves((100, 4.0)), faults, upgraded=upgraded)
+
+
+def old_heartbeat_shows_a_worker_of_a_replaced_group() -> Scenario:
+    """The proposer cannot read another node's heartbeat while its group is formed, and replaced by one without it."""
+    settings = NodeSettings(lease=25.0, settle=3.0, join=4.0, collective=30.0)
+    faults = _faults(("heartbeat_unreadable", 3.2, 0, 40.0, 0.01, False))
+    return _scenario(_nodes(3, settings), _saves((100, 0.5), (200, 0.6), (300, 0.7), (400, 0.8)), faults)
+
+
+def failed_under_one_task() -> Scenario:
+    """It fails for good under the task of two nodes, and a third has another task."""
+    nodes = _nodes(3, NodeSettings(max_attempts=1))
+    nodes = (*nodes[:2], replace(nodes[2], task="task-2"))
+    return _scenario(nodes, _saves((100, 4.0), (200, 20.0)), _faults(("worker_fails", 2.0, 0, 1.0, _RAISES, True)))
+
+
+def pin_is_unreadable() -> Scenario:
+    """The only node cannot read the pin of what training deleted, for longer than a vanished one is waited for."""
+    settings = NodeSettings(visibility=4.0)
+    saves = _saves((100, 4.0), (200, 4.3), (300, 9.0), (400, 14.0), (500, 20.0))
+    faults = _faults(("pin_unreadable", 5.0, 0, 14.0, 1.5 / 83, False))
+    return replace(_scenario(_nodes(1, settings), saves, faults), keep=1)
+
+
+def first_node_reads_it_damaged() -> Scenario:
+    """The node whose turn it is finds it corrupt before any group is formed; the other reads it whole."""
+    settings = NodeSettings(visibility=2.0, settle=9.0)
+    faults = _faults(("corrupt_on_one", 4.03, 0, 1.0, 0.0, False))
+    return replace(_scenario(_nodes(2, settings), _saves((100, 4.0)), faults), events=False)
+
+
+def one_profile_against_one() -> Scenario:
+    """Two nodes that compute in different ways, and nothing is wrong."""
+    nodes = _nodes(2, NodeSettings())
+    nodes = (nodes[0], replace(nodes[1], profile="arm"))
+    return _scenario(nodes, _saves(*((100 * number, 4.0 + 6.0 * number) for number in range(1, 9))), ())
+
+
+def vanished_is_back() -> Scenario:
+    """It is moved away with its pin for longer than what is gone is waited for, and moved back."""
+    settings = NodeSettings(visibility=4.0, settle=20.0)
+    faults = _faults(("moved_away", 6.0, 0, 14.0, 0.0, False))
+    return _scenario(_nodes(1, settings), _saves((100, 4.0)), faults)
+
+
+def copied_for_long_after_it_was_deleted() -> Scenario:
+    """Training deletes what is being copied, and says that it is done: the copy takes longer than broken files may."""
+    settings = NodeSettings(visibility=3.0, settle=0.5)
+    faults = _faults(("checkpoint_deleted", 6.5, 0, 1.0, 0.5, False))
+    scenario = _scenario(_nodes(2, settings), _saves((100, 4.0)), faults, 7.0, copies_slowly=True)
+    return replace(scenario, links=False)

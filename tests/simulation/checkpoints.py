@@ -192,7 +192,7 @@ class NodePins:
                 raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
             if not self._simulation.scenario.links and not (copies or copy in self._disk.copies):
                 raise MustCopyError(checkpoint.name)
-            if self._simulation.random.random() < (0.1 if self._simulation.scenario.links else 0.5):
+            if self._simulation.random.random() < self._goes_on():
                 self._disk.copies[copy] = done + 1, content, folder
                 return None  # it is not finished yet
             self._publish(content, folder)
@@ -207,6 +207,11 @@ class NodePins:
             return None
         self._disk.copies.pop(copy, None)
         return self._life.catalog._found(content, folder)
+
+    def _goes_on(self) -> float:
+        """Return how probable it is that a pin in the making is not finished in a look."""
+        scenario = self._simulation.scenario
+        return 0.1 if scenario.links else 0.95 if scenario.copies_slowly else 0.5
 
     def _never_ends(self, checkpoint: Checkpoint) -> bool:
         """Return whether reading it hangs; raises what writing a pin of it meets."""
@@ -260,7 +265,7 @@ class NodePins:
         for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
             if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
                 continue
-            if self._simulation.random.random() < 0.5:
+            if self._simulation.random.random() < max(0.5, self._goes_on()):
                 self._disk.copies[digest, incarnation] = done + 1, content, folder
                 continue
             del self._disk.copies[digest, incarnation]

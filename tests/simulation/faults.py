@@ -427,12 +427,15 @@ def _reads_go_back(simulation, host, fault) -> None:
 
 
 def _moved_away(simulation, _, fault) -> None:
-    """Somebody moves a checkpoint away, and back."""
+    """Somebody moves a checkpoint away, with its pin or without, and back."""
     name = _some_checkpoint(simulation, fault)
     if name is None:
         return
     disk, content = simulation.disk, simulation.disk.checkpoints.pop(name)
     simulation.referee.gone.add(content.key)
+    pins = {folder: pin for folder, pin in disk.pins.items() if pin.key == content.key and fault.value < 0.5}
+    for folder in pins:
+        del disk.pins[folder]
     simulation.note(lambda: f"{name} is moved away")
 
     def back() -> None:

@@ -440,7 +440,21 @@ class Referee:
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        return self._has_come(life) and not self.unsettled(read, life) and code == (failed > 0)
+        left = self.unsettled(read, life) or self._being_copied(read)
+        return self._has_come(life) and not left and code == (failed > 0)
+
+    def _being_copied(self, read: Book) -> list[str]:
+        """Return what daemons that are well are copying, though training deleted it: it may yet be evaluated."""
+        simulation = self._simulation
+        now = simulation.scheduler.now
+        lives = [each for each in simulation._running() if each.host.daemon_troubled_until < now]
+        well = {each.incarnation for each in lives if each.began < now - 10.0}
+        copies = [(each, content) for each, (_, content, _) in simulation.disk.copies.items()]
+        return [
+            content.name
+            for (_, incarnation), content in copies
+            if incarnation in well and content.key not in read.succeeded and content.key not in read.settled
+        ]
 
     def _has_come(self, life) -> bool:
         """Whether one of the things has come that end a run, as its settings say."""

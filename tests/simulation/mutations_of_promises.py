@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 
 from sidecar import policy
 from sidecar.agreement import journal, members
+from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.daemon import loop, sightings, world
 from sidecar.daemon.wants import Wanted, Wants
 from sidecar.history import History
 from sidecar.records import KINDS
 from sidecar.selection import Selection
-from simulation import by_hand
-from simulation.generations import make
+from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
 
 
@@ -48,10 +48,6 @@ def _skip_what_comes_later(self, look, *arguments):
     if self.start_new and self.unwanted is not None:
         self.unwanted |= {found.checkpoint.key for found in new}
     return new
-
-
-def _forget_broken(self, look, *arguments):
-    return _see(self, replace(look, broken=()), *arguments)
 
 
 def _give_up_at_once(self, *arguments):
@@ -134,12 +130,12 @@ def _failed_for_all(self, key, _):
     return key in self.succeeded or key in self.settled
 
 
-def _one_is_enough(failures, rules):
+def _one_is_enough(failures, *arguments):
     last = failures[-1]
     for verdict in ("vanished", "corrupt"):
         if any(KINDS.get(outcome.kind or "") == verdict for outcome in failures):
             return verdict, f"{last.kind}: {last.message}"
-    return _exhausted(failures, rules)
+    return _exhausted(failures, *arguments)
 
 
 # -- what one node finds ----------------------------------------------------------------------------------------------
@@ -159,6 +155,10 @@ def _not_odd(self, *arguments):
     return replace(outcome, odd=()) if "odd" in {each.name for each in fields(outcome)} else outcome
 
 
+def _gone(*_):
+    return Answer(Presence.GONE)
+
+
 def _nothing(*_, **__):
     return None
 
@@ -169,10 +169,6 @@ def _empty(*_, **__):
 
 def _in_turn(alike, *_):
     return list(alike)
-
-
-def _impaired_first(alike, *_):
-    return sorted(alike, key=lambda each: not each.unreadable)
 
 
 _spend, _exhausted = History._spend, policy._exhausted
@@ -204,10 +200,14 @@ MUTATIONS = (
         with_setting(start_new=True),
     ),
     Mutation(
-        "a pin that cannot be read for a moment has vanished",
-        ((sightings.Sightings, "see", _forget_broken),),
-        ("vanished is gone",),
-        with_fault("corrupt_everywhere", "corrupt_on_one"),
+        "what cannot be read for a while has vanished",
+        (
+            (checkpoints.NodeCatalog, "_doubt", _nothing),
+            (checkpoints.NodeCatalog, "ask", _gone),
+        ),
+        ("vanished is gone", "whole checkpoints succeed"),
+        with_fault("pin_unreadable", "checkpoint_unreadable"),
+        tuple(by_hand.varied(by_hand.pin_is_unreadable(), 20)),
     ),
     Mutation(
         "gone from one look has vanished",
@@ -296,7 +296,7 @@ MUTATIONS = (
         "a group that was replaced is not spent",
         ((History, "_spend", leave_the_replaced),),
         ("one group in a life", "nothing is mixed", "all is settled"),
-        first=tuple(replace(make(49144, 1), variation=number) for number in range(120)),
+        first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_of_a_replaced_group(), 40)),
     ),
     Mutation(
         "stuck groups wait",
@@ -309,6 +309,7 @@ MUTATIONS = (
         ((History, "is_settled", _failed_for_all),),
         ("all is settled", "pins stay", "whole checkpoints succeed"),
         _differ("task"),
+        tuple(by_hand.varied(by_hand.failed_under_one_task(), 20)),
     ),
     Mutation(
         "one witness is enough",
@@ -326,21 +327,17 @@ AFTER = (
     ),
     Mutation(
         "what another node sees is ignored",
-        ((policy, "disputed", _nobody), (eligibility, "disputed", _nobody)),
+        ((policy, "disputed", _nobody), (world, "disputed", _nobody), (world, "seen_elsewhere", _nobody)),
         ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
         with_fault("corrupt_on_one"),
-    ),
-    Mutation(
-        "a node that cannot read proposes first",
-        ((policy, "turns", _impaired_first), (eligibility, "turns", _impaired_first)),
-        ("all is settled", "whole checkpoints succeed", "attempts are bounded"),
-        with_fault("pin_unreadable", "checkpoint_unreadable"),
+        tuple(by_hand.varied(by_hand.first_node_reads_it_damaged(), 40)),
     ),
     Mutation(
         "profiles are ignored",
         ((eligibility, "_is_of", _kind_without_profile),),
         ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
         _differ("profile"),
+        tuple(by_hand.varied(by_hand.one_profile_against_one(), 20)),
     ),
     Mutation(
         "odd nodes are not named",
@@ -354,6 +351,7 @@ AFTER = (
         ((sightings.Sightings, "returned", _empty),),
         ("whole checkpoints succeed",),
         with_fault("moved_away"),
+        tuple(by_hand.varied(by_hand.vanished_is_back(), 20)),
     ),
     Mutation(
         "holes are filled",
@@ -369,6 +367,7 @@ AFTER = (
 """Rules that came later: those whose place is not there yet cannot be broken."""
 
 HARMLESS = {
+    "a node that cannot read something proposes first": "the others propose what it leaves, once its patience is over",
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",
     "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",

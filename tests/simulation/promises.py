@@ -55,6 +55,7 @@ class Promises:
     referee: object
     known: dict = field(default_factory=dict)  # every content that was ever there, by key
     there: dict = field(default_factory=dict)  # what is in the directory or pinned now
+    there_since: dict = field(default_factory=dict)
     gone_at: dict = field(default_factory=dict)
     owed: set = field(default_factory=set)  # lay there whole for long enough
     excused: set = field(default_factory=set)  # a person deleted its pin, or asked for it again
@@ -74,6 +75,8 @@ class Promises:
         self.known |= there
         for key in there:
             self.gone_at.pop(key, None)
+            if key not in self.there:
+                self.there_since[key] = now
         for key in self.there:
             if key not in there:
                 self.gone_at[key] = now
@@ -89,7 +92,8 @@ class Promises:
         for life, since in self._healthy():
             long_enough = self._long_enough(life.host.spec.settings, len(disk.checkpoints))
             for content in waiting:
-                if now - max(since, content.written_at) >= long_enough and self.reads(life, content):
+                lies_since = self.there_since.get(content.key, now)
+                if now - max(since, lies_since) >= long_enough and self.reads(life, content):
                     self.owed.add(content.key)
 
     def struck(self, fault) -> None:
@@ -379,10 +383,14 @@ class Promises:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def at_the_end(self) -> None:
-        """Faults are over for long, and all is settled."""
+        """Faults are over for long, and all is settled; what is back although it had vanished is evaluated, too."""
+        simulation, book = self.simulation, self.referee.book
+        back = [key for key in self.there if any(each.verdict == "vanished" for each in book.settled.get(key, ()))]
+        if back and not simulation.purged and simulation._could_go_on():
+            simulation.scheduler.run(simulation.scheduler.now + simulation.bound())
         self.note()
         self._check_attempts()
-        simulation, book = self.simulation, self.referee.book
+        book = self.referee.book
         if self.referee.run is None or simulation.purged or not simulation._could_go_on():
             return
         tasks = {life.host.spec.task for life, _ in self._healthy(passing=True)}
@@ -429,6 +437,13 @@ class Promises:
                 lambda: f"{total} of {plans} plans failed, with one link broken; {bound} would be reasonable",
             )
             return
+        if not self.strikes:
+            total = sum(self.failures.values())
+            self._check(
+                "attempts are bounded",
+                total <= odd,
+                lambda: f"{total} attempts failed without a fault; other profiles explain {odd}",
+            )
         for key, count in sorted(self.failures.items()):
             self._check(
                 "attempts are bounded",

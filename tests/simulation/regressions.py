@@ -6,11 +6,16 @@ undone: some of these delays must then find the bug again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sidecar.checkpoints.found import Look
 from sidecar.daemon import sightings
 from sidecar.history import History
+from simulation.by_hand import (
+    copied_for_long_after_it_was_deleted,
+    old_heartbeat_shows_a_worker_of_a_replaced_group,
+    varied,
+)
 from simulation.generations import make
 from simulation.mutation import Mutation
 from simulation.mutations_of_promises import leave_the_replaced
@@ -28,6 +33,7 @@ class Regression:
     undone: Mutation | None = None
     generation: int = 1
     delays: int = 4  # with which it is run
+    by_hand: Scenario | None = None  # the same bug, found with nearly any delay
 
     @property
     def name(self) -> str:
@@ -35,9 +41,9 @@ class Regression:
         return f"{self.generation}:{self.seed}"
 
     def scenarios(self, count: int | None = None) -> Iterator[Scenario]:
-        """Return it as it was drawn, and with other delays."""
-        scenario = make(self.seed, self.generation)
-        return (replace(scenario, variation=number) for number in range(count or self.delays))
+        """Return it as it was drawn, and with other delays; what was made by hand comes first."""
+        for scenario in filter(None, (self.by_hand, make(self.seed, self.generation))):
+            yield from varied(scenario, count or self.delays)
 
 
 def _see_no_growth(self, look: Look, *arguments):
@@ -54,6 +60,8 @@ _NO_GROWTH = Mutation(
     "copies are not waited for as long as they grow", ((sightings.Sightings, "see", _see_no_growth),), _ENDS_TOO_SOON
 )
 
+_COPIED = copied_for_long_after_it_was_deleted()
+
 REGRESSIONS = (
     Regression(
         49144,
@@ -63,12 +71,18 @@ REGRESSIONS = (
             ((History, "_spend", leave_the_replaced),),
             ("one group in a life",),
         ),
+        by_hand=old_heartbeat_shows_a_worker_of_a_replaced_group(),
     ),
     Regression(29208, "a run ended while another node made the pin of what this one had never seen"),
     Regression(39384, "a run ended while another node made the pin of what this one had never seen"),
-    Regression(21051, "such a pin took longer than what is broken is waited for", _NO_GROWTH),
+    Regression(21051, "such a pin took longer than what is broken is waited for", _NO_GROWTH, by_hand=_COPIED),
     Regression(28172, "such a pin took longer than what is broken is waited for"),
-    Regression(27884, "a run ended while a checkpoint that training deleted was still being copied", _NO_GROWTH),
+    Regression(
+        27884,
+        "a run ended while a checkpoint that training deleted was still being copied",
+        _NO_GROWTH,
+        by_hand=_COPIED,
+    ),
     Regression(26720, "a daemon whose state directory was deleted was not started again"),
     Regression(28096, "found while the simulator was extended; what it found is not on record"),
     Regression(6174, "a pin of what training had deleted was taken for the newest checkpoint"),

@@ -84,6 +84,7 @@ class NodeSettings:
     stall_factor: float = 3.0
     patience: float = 3.0
     plan_cap: float = 60.0
+    collective: float = 6.0
     backoff_first: float = 0.5
     backoff_last: float = 4.0
     max_attempts: int = 3
@@ -182,6 +183,7 @@ class Scenario:
     variation: int = 0  # 0: the delays that the seed draws; else others, for the same nodes, saves and faults
     shape: str = "usual"
     upgraded: tuple[NodeSpec, ...] = ()  # what the nodes become, each by a fault `upgrade`
+    copies_slowly: bool = False  # where links are refused
     idle_seconds: float = 1.0  # between two turns of a loop in which nothing happens
 
     @property
