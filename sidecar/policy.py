@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from sidecar.eligibility import disputed, largest_alike, members_for, turns
-from sidecar.history import History, blame, blamed, losers
+from sidecar.history import Closed, History, blame, blamed, losers
 from sidecar.records import Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
 from sidecar.selection import Selection
 
@@ -281,8 +281,9 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
     if not queue:
         return Wait(why="what is there is not pinned yet")
     ready = {each.key: _ready_at(each, view, rules) for each in queue}
-    retries_last = sorted(queue, key=lambda each: _has_failed(each, view))
-    checkpoint = next((each for each in retries_last if ready[each.key] <= now), None)
+    if _last_attempt_failed(view.history):  # one that never did goes first; after a success it is the oldest's turn
+        queue = sorted(queue, key=lambda each: _has_failed(each, view))
+    checkpoint = next((each for each in queue if ready[each.key] <= now), None)
     if checkpoint is None:
         return Wait(min(ready.values()), "waiting before the next attempt")
     members = _members(view, rules, now, checkpoint)
@@ -291,8 +292,14 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
     return Propose(checkpoint, _attempts(checkpoint, view) + 1, members, (), view.history.successes_of(view.task))
 
 
+def _last_attempt_failed(history: History) -> bool:
+    """Whether the newest attempt at any checkpoint failed by itself: what fails again and again holds up no other."""
+    newest = next((entry.outcome for entry in reversed(history.entries) if isinstance(entry, Closed)), None)
+    return newest is not None and newest.status == "failed" and newest.kind not in _INTERRUPTIONS
+
+
 def _has_failed(checkpoint: Checkpoint, view: View) -> bool:
-    """Whether an attempt at it failed by itself: a worker that dies takes longer to replace than the next one waits."""
+    """Whether an attempt at it failed by itself."""
     past = view.history.failures.get(checkpoint.key, {})
     return any(outcome.kind not in _INTERRUPTIONS for outcomes in past.values() for outcome in outcomes)
 
