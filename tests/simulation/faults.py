@@ -381,9 +381,9 @@ def _state_away(simulation, _, fault) -> None:
 
 
 def _names_lost(simulation, _, fault) -> None:
-    """A purge of old files takes plans or outcomes; never that of the newest record, which is young."""
+    """A purge of old files takes plans or outcomes; never those of the newest plan: nobody could tell it from open."""
     book, disk = simulation.referee.book, simulation.disk
-    numbers = [number for number in book.outcomes if number < len(book.plans) or book.open is None]
+    numbers = [number for number in book.outcomes if number < len(book.plans)]
     if not numbers:
         return
     last = numbers[int(fault.value * 83) % len(numbers)]

@@ -184,12 +184,6 @@ class Referee:
         self.promises.planned(plan, life)
         book.add(plan)
 
-    @property
-    def line_open(self) -> bool:
-        """Whether the journal does not say yet what was there before the start."""
-        newest = self.book.plans.get(len(self.book.plans))
-        return newest is None or newest.line_open
-
     def _listed(self, plan: Plan, life) -> None:
         assert plan.checkpoint is not None
         book, key, members = self.book, plan.checkpoint.key, plan.members or ()
@@ -440,7 +434,7 @@ class Referee:
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        left = self.unsettled(read, life) or self._being_copied(read)
+        left = self.unsettled(read, life.left) or self._being_copied(read)
         return self._has_come(life) and not left and code == (failed > 0)
 
     def _being_copied(self, read: Book) -> list[str]:
@@ -484,11 +478,14 @@ class Referee:
         for path, data in self._stood.items():
             self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
-    def unsettled(self, book: Book | None = None, life=None) -> list[str]:
-        """Return the checkpoints, in the directory or pinned, that are not settled; or those that a daemon can read."""
-        disk, book = self._simulation.disk, self.book if book is None else book
-        known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
-        there = {each.key: each for each in disk.all() if each.schema <= known}
-        if life is not None:
-            there = {key: each for key, each in there.items() if self.promises.reads(life, each)}
+    def unsettled(self, book: Book | None = None, there: dict | None = None) -> list[str]:
+        """Return the checkpoints, in the directory or pinned, that are not settled; or those among these."""
+        book = self.book if book is None else book
+        if there is None:
+            known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
+            there = {each.key: each for each in self._simulation.disk.all() if each.schema <= known}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]
+
+    def readable(self, life) -> dict:
+        """Return the checkpoints that this daemon can read now, by their keys."""
+        return {each.key: each for each in self._simulation.disk.all() if self.promises.reads(life, each)}

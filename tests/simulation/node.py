@@ -116,6 +116,7 @@ class _Log:
         if event == "run_ended":
             history = self._life.daemon.world.history
             self._life.ended_after = history.through, history.open is None
+            self._life.left = self._life.simulation.referee.readable(self._life)
         self._life.simulation.note(lambda: f"{self._life.name} logs {event} {fields}")
 
     warning = info
@@ -137,6 +138,7 @@ class Life:
         self.ended = float("inf")
         self.terminated = False
         self.asked_at = float("inf")  # when it asked its courier for something last
+        self.left: dict = {}  # what it could read of checkpoints when it said that the run is over
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
         self.processes: dict[str, FakeProcess] = {}

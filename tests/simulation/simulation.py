@@ -215,7 +215,8 @@ class Simulation:
         return [host.life for host in self.hosts if host.runs and host.life is not None]
 
     def _one_each(self) -> bool:
-        names = Counter(life.host.name for life in self._running())
+        newest = self.referee.newest_schema  # who cannot read that stands by, and writes nothing
+        names = Counter(life.host.name for life in self._running() if life.host.spec.schema >= newest)
         return max(names.values(), default=1) == 1
 
     # -- the world ----------------------------------------------------------------------------------------------------
