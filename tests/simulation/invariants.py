@@ -442,6 +442,7 @@ class Referee:
         simulation = self._simulation
         now = simulation.scheduler.now
         lives = [each for each in simulation._running() if each.host.daemon_troubled_until < now]
+        lives = [each for each in lives if each.host.spec.schema >= self.newest_schema]  # others stand by
         well = {each.incarnation for each in lives if each.began < now - 10.0}
         copies = [(each, content) for each, (_, content, _) in simulation.disk.copies.items()]
         return [
