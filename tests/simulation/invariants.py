@@ -442,6 +442,7 @@ class Referee:
         simulation = self._simulation
         now = simulation.scheduler.now
         lives = [each for each in simulation._running() if each.host.daemon_troubled_until < now]
+        lives = [each for each in lives if each.host.spec.schema >= self.newest_schema]  # others stand by
         well = {each.incarnation for each in lives if each.began < now - 10.0}
         copies = [(each, content) for each, (_, content, _) in simulation.disk.copies.items()]
         return [
@@ -487,5 +488,8 @@ class Referee:
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]
 
     def readable(self, life) -> dict:
-        """Return the checkpoints that this daemon can read now, by their keys."""
-        return {each.key: each for each in self._simulation.disk.all() if self.promises.reads(life, each)}
+        """Return the checkpoints that this daemon can read now, and has had the time to see, by their keys."""
+        since, settings = self.promises.there_since, life.host.spec.settings
+        seen = self._simulation.scheduler.now - 2 * settings.sweep - 1.0
+        there = (each for each in self._simulation.disk.all() if since.get(each.key, 0.0) <= seen)
+        return {each.key: each for each in there if self.promises.reads(life, each)}

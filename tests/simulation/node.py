@@ -299,7 +299,7 @@ class Life:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
                 if answer.look is not None:
                     self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
-                if answer.entries or found - self._found:
+                if (answer.entries or found - self._found) and self.ended_after is None:
                     self.moved_at = self.simulation.scheduler.now
                 self._found = found
                 self.receive(answer)

@@ -437,7 +437,9 @@ class Promises:
         )
         if any(fault.kind == "links_broken" for fault in self.strikes):
             plans = len(self.referee.book.plans)
-            bound = 10 + plans // 8
+            # Each node may be blamed for it, and is then left out of ever more plans: of 1, 2, 4, 8, 16, 16, …
+            nodes = len(self.simulation.scenario.nodes)
+            bound = nodes * (3 + int(math.log2(plans + 1)) + plans // 32)
             total = sum(self.failures.values())
             self._check(
                 "losses are bounded",
