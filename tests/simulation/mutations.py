@@ -15,6 +15,7 @@ from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
 from simulation import workers
+from simulation.generations import make
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
@@ -39,9 +40,10 @@ def _trust_the_call(self, request):
     if not isinstance(request, CreatePlan):
         return _create(self, request)
     if not self._read_on() and self._journal.through + 1 == request.plan.plan and self._journal.open is None:
-        self.storage.create(journal.plan_path(request.plan.plan), journal.dumps(request.plan))
-        self._journal.through = request.plan.plan
-        self._journal.open = request.plan if request.plan.members is not None else None
+        path, is_open = journal.plan_path(request.plan.plan), request.plan.members is not None
+        self.storage.create(path, journal.dumps(request.plan))
+        newest = path, request.plan.nonce
+        self._journal._at = journal._Place(request.plan.plan, request.plan if is_open else None, newest)
         self._read.append(request.plan)
     return Answer(request)
 
@@ -84,12 +86,6 @@ def _close_and_free(self, outcome):
     return closed
 
 
-def _forget_the_spent(self, outcome):
-    made = _history_close(self, outcome)
-    self.spent_workers.clear()
-    return made
-
-
 def _there_is_a_file(self, node, _):
     heartbeat = self.heartbeat(node)
     return heartbeat is not None and heartbeat.state != "left"
@@ -121,7 +117,7 @@ def _list_whoever_is_there(nodes, history):
 
 
 _create, _wanted, _judge, _blamed = Courier._create, world.World.wanted, policy._judge, policy.blamed
-_close, _history_close, _is_settled = journal.Journal.close, History._close, History.is_settled
+_close, _is_settled = journal.Journal.close, History.is_settled
 
 
 def _nothing(*_, **__):
@@ -133,7 +129,7 @@ def _all_workers(fresh):
 
 
 MUTATIONS = (
-    Mutation("create overwrites", ((journal, "_settle", _overwrite),), ("journal never changes",)),
+    Mutation("create overwrites", ((journal, "settle", _overwrite),), ("journal never changes",)),
     Mutation(
         "propose without reading every outcome",
         ((Courier, "_create", _number_by_listing),),
@@ -163,14 +159,21 @@ MUTATIONS = (
     Mutation(
         "only listed members may close a plan", ((policy, "_judge", _only_members_judge),), ("the dead are noticed",)
     ),
-    Mutation("a lost group is an attempt", ((policy, "blamed", _every_failure_counts),), ("verdicts are earned",)),
+    Mutation(
+        "a lost group is an attempt",
+        ((policy, "blamed", _every_failure_counts),),
+        ("verdicts are earned", "failed is earned"),
+    ),
     Mutation(
         "names of the journal are freed",
         ((journal.Journal, "close", _close_and_free),),
         ("journal is linear", "shown is in the journal", "settled is not planned again"),
     ),
     Mutation(
-        "spent workers are listed again", ((History, "_close", _forget_the_spent),), ("spent workers are not listed",)
+        "spent workers are listed again",
+        ((History, "_spend", _nothing),),
+        ("spent workers are not listed", "one group in a life"),
+        first=(make(60, generation=1),),
     ),
     Mutation(
         "fresh by existence",
