@@ -154,6 +154,7 @@ def test_removing_logs_does_not_follow_links(tmp_path):
     assert (tmp_path / "precious").exists()
 
 
+@pytest.mark.timeout(400)  # 200 MB take seconds, and minutes on a machine that is busy with other tests
 def test_a_log_is_bounded_while_the_worker_lives(tmp_path):
     """Of 200 MB that a worker prints, beginning and end stay, with a line about the rest; it can go on printing."""
     script = tmp_path / "interpreter"
@@ -176,7 +177,7 @@ def test_a_log_is_bounded_while_the_worker_lives(tmp_path):
         post=lambda _, report: inbox.put(report),
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not (log.stat().st_size <= LOG_BYTES and log.read_bytes().endswith(b"0001999999\n")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
