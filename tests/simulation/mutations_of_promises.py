@@ -115,11 +115,6 @@ def _any_change(self, node, found, now):
     return _observe(self, node, found, now)
 
 
-def _believe_it(self, plan, *_):
-    self._begin_after(plan)
-    return True
-
-
 def leave_the_replaced(self, plan):
     """Only workers of failed plans are spent, as before seed 49144 of the first generation."""
     if self.open is None:
@@ -266,12 +261,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "any snapshot is believed",
-        ((journal.Journal, "resume", _believe_it),),
-        ("journal is linear", "shown is in the journal", "all is settled", "settled is not planned again"),
-        with_fault("state_restored"),
-    ),
-    Mutation(
         "beats may go back",
         ((members.Freshness, "_observe", _any_change),),
         ("the dead are noticed", "all is settled"),
@@ -367,6 +356,8 @@ AFTER = (
 """Rules that came later: those whose place is not there yet cannot be broken."""
 
 HARMLESS = {
+    "a snapshot is resumed without comparing nonces": "one that knows more than its journal is refused before that, by "
+    "everybody, so no other record ever comes to stand under a number that it has folded",
     "a node that cannot read something proposes first": "the others propose what it leaves, once its patience is over",
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",
