@@ -405,8 +405,11 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
 
 
 def _stop(view: View, why: str) -> Stop | Wait:
-    """End the run, unless this node gave up what another one finds whole: that one evaluates it."""
+    """End the run, unless another node finds whole what this one gave up, or cannot read: that one evaluates it."""
     alike = largest_alike(view.members, view.node)
+    others = {seen for each in alike if each.node != view.node for seen in each.sees}
+    if readable := sorted(view.unreadable & others):
+        return Wait(why=f"{readable[0]} cannot be read here, and another node finds it whole")
     for each in view.given_up:
         if not view.history.is_settled(each.key, view.task) and disputed(each, view.node, alike):
             return Wait(why=f"{each.name} was given up here, and another node finds it whole")

@@ -15,7 +15,7 @@ from simulation.scenario import KINDS
 from simulation.shrink import shrink
 from simulation.simulation import simulate
 
-SCHEDULES = 2000
+SCHEDULES = 400
 FIRST_GENERATION = ["fb2f12e0918c79a8", "e21f06262a8365e8", "5b0216dfcb93c387", "d5068c121a82f570"]
 TESTS = Path(__file__).parents[1]
 
