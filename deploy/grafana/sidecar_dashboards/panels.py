@@ -73,6 +73,12 @@ def numbers(identity: int, title: str, description: str, *queries: prometheus.Da
     return panel
 
 
+def names(identity: int, title: str, description: str, query: prometheus.Dataquery, *, width: int) -> stat.Panel:
+    """The legend of the one series that a query finds, as text."""
+    panel = numbers(identity, title, description, query, width=width)
+    return panel.height(3).text_mode(looks.BigValueTextMode.NAME).max_data_points(5000).unit("none")
+
+
 def lines(
     identity: int,
     title: str,

@@ -23,6 +23,11 @@ def last(series: str) -> str:
     return f"last_over_time({series}[$__range])"
 
 
+def last_named(info: str) -> str:
+    """The one series of information that was there last, also after a run has ended: each checkpoint has its own."""
+    return f"topk(1, max_over_time(timestamp({info})[$__range:$__interval]))"
+
+
 def of_node(series: str) -> str:
     """A daemon's own series with the label `node`, which only its info metric has."""
     return f"{series} * on (job, instance) group_left (node) {NODE_INFO}"

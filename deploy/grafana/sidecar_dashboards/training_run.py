@@ -16,6 +16,8 @@ _LOWER: Final = rule("eval_metric_lower:latest", METRIC)
 _UPPER: Final = rule("eval_metric_upper:latest", METRIC)
 _BEST: Final = rule("eval_best_metric:latest", METRIC)
 _BEST_STEP: Final = rule("eval_best_step:latest", METRIC)
+_SET_INFO: Final = rule("eval_checkpoint_info:latest", f'{RUN},eval_set="$eval_set"')
+_NAMED: Final = "{{checkpoint}} · step from {{step_source}}"
 _SETTLED: Final = {
     "evaluated": ("checkpoints_evaluated:max", BLUE),
     "skipped": ("checkpoints_skipped:max", GREY),
@@ -71,8 +73,9 @@ def _at_a_glance() -> list[Panel]:
         panels.numbers(
             1,
             "Evaluated step",
-            "Training step of the checkpoint evaluated last: everything below that says newest is about it. Empty "
-            "until the first evaluation has ended.",
+            "Step of the checkpoint evaluated last: everything below that says newest is about it. It is an epoch "
+            "where names count epochs, and a number in order of writing where nothing tells a step: see Evaluated "
+            "checkpoint. Empty until the first evaluation has ended.",
             panels.now("A", last(CHECKPOINT_STEP)),
             width=3,
         )
@@ -81,9 +84,10 @@ def _at_a_glance() -> list[Panel]:
         panels.numbers(
             2,
             "Steps behind",
-            "Training steps from the checkpoint evaluated last to the newest one on disk. It falls back to 0 after "
-            "every evaluation; if it only grows, evaluation is slower than training saves, or stands still. Negative "
-            "after training went back to an earlier checkpoint, until that is evaluated.",
+            "Steps (epochs or checkpoints, where these are counted) from the checkpoint evaluated last to the newest "
+            "one on disk. It falls back to 0 after every evaluation; if it only grows, evaluation is slower than "
+            "training saves, or stands still. Negative after training went back to an earlier checkpoint, until that "
+            "is evaluated.",
             panels.now("A", f"{last(rule('newest_checkpoint_step:latest'))} - {last(CHECKPOINT_STEP)}"),
             width=3,
         )
@@ -153,11 +157,27 @@ def _at_a_glance() -> list[Panel]:
         .unit("none")
         .thresholds(steps({None: BLUE, 1: VERMILION}))
         .no_value("unknown"),
+        panels.names(
+            9,
+            "Evaluated checkpoint",
+            "The checkpoint that the newest numbers of this eval set are about, and where its step was found: in the "
+            "optimizer or another variable, by step_key or step_pattern, in the name, or nowhere (order): then "
+            "checkpoints are numbered in order of writing.",
+            panels.now("A", queries.last_named(_SET_INFO), _NAMED),
+            width=12,
+        ).no_value("none yet"),
+        panels.names(
+            10,
+            "Newest checkpoint on disk",
+            "The complete checkpoint that was discovered last, and where its step was found, likewise.",
+            panels.now("A", queries.last_named(rule("newest_checkpoint_info:latest")), _NAMED),
+            width=12,
+        ).no_value("none yet"),
     ]
 
 
 def _metric() -> list[Panel]:
-    return [_newest(), _best(), _better(), _verdict(), _over_time(), _over_step()]
+    return [_newest(), _best(), _better(), _verdict(), _best_checkpoint(), _over_time(), _over_step()]
 
 
 def _newest() -> Panel:
@@ -184,7 +204,7 @@ def _best() -> Panel:
         panels.numbers(
             102,
             "Best so far",
-            "The best value of the whole run and the training step that reached it, also if that was before the time "
+            "The best value of the whole run and the step that reached it, also if that was before the time "
             "in view. Empty for a metric of which nobody knows whether more or less is better.",
             panels.now("A", last(_BEST), "value"),
             panels.now("B", last(_BEST_STEP), "at step"),
@@ -195,6 +215,16 @@ def _best() -> Panel:
         .no_value("no goal")
     )
     return panels.dress(panel, {"at step": {**fixed(GREY), "decimals": 0}})
+
+
+def _best_checkpoint() -> Panel:
+    return panels.names(
+        107,
+        "Best checkpoint by $metric",
+        "The checkpoint that reached the best value of the run, and where its step was found: the one to keep.",
+        panels.now("A", queries.last_named(rule("eval_best_info:latest", METRIC)), _NAMED),
+        width=24,
+    ).no_value("no goal")
 
 
 def _better() -> Panel:
@@ -282,7 +312,7 @@ def _over_step() -> Panel:
             ("value", "from", "to"),
             106,
             "$metric over step",
-            "One point per training step evaluated in the time in view, with the ends of its 95 % interval. Use this "
+            "One point per step evaluated in the time in view, with the ends of its 95 % interval. Use this "
             "to compare runs: it does not depend on how fast training was. If a step was evaluated twice (after a "
             "rollback), the last one counts.",
             panels.rows("A", expr),
@@ -297,7 +327,7 @@ def _over_step() -> Panel:
     return panels.dress(
         panel,
         {
-            "step": {"decimals": 0, "custom.axisLabel": "training step"},
+            "step": {"decimals": 0, "custom.axisLabel": "step"},
             "value": fixed(BLUE),
             "from": thin,
             "to": thin,
