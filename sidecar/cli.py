@@ -1,27 +1,24 @@
 """The command line: composition root, and the only place that exits.
 
-Every command takes the same options for settings (`config.FLAGS`). Errors that we know end in one sentence and their
-exit code; see the README for the codes.
+Which options a command takes is in `commands.options`. Errors that we know end in one sentence and their exit code; see
+the README for the codes.
 """
 
-import inspect
 import json
 import os
-import queue
 import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import wraps
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sidecar.config import CONFIG, FLAGS, load
-from sidecar.errors import SettingsError, SidecarError
+from sidecar.commands.options import examples, takes_settings
+from sidecar.config import FileHere, file_here, load
+from sidecar.errors import SettingsError, SidecarError, StorageError
 from sidecar.version import __version__
 
 if TYPE_CHECKING:
@@ -31,152 +28,113 @@ if TYPE_CHECKING:
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
-_HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
+_FAILED: Final = 1
+_COMPLETE: Final = "_SIDECAR_COMPLETE"  # set by the shell's completion
+
+_NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role", "node", "host", "http")
+_RUN_OPTIONS: Final = (
+    *_NODE_OPTIONS,
+    *("log_format", "queue", "every_steps", "start", "stop_after_step", "stop_idle_seconds", "done_marker"),
+)
+_EVAL_OPTIONS: Final = ("task", "replicas", "port_range", "role", "node", "host")
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Evaluates every training checkpoint beside the job: distributed, exact, nothing lost.",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Evaluate every checkpoint of a TensorFlow or Keras training job, while training keeps running.",
+    epilog=examples(
+        "sidecar init ckpts     # writes sidecar.toml and a task to fill in",
+        "sidecar check          # finds problems before they cost time",
+        "sidecar run            # evaluates what is there and what comes",
+        "sidecar history        # lists the results",
+    ),
 )
-
-_OPTIONS: Final[dict[str, tuple[Any, str]]] = {
-    "config": (Path, "TOML file with any of the settings."),
-    "checkpoint_dir": (Path, "Directory that training saves its checkpoints in."),
-    "state_dir": (Path, "Directory that the daemons of all nodes share. Default: CHECKPOINT_DIR/.sidecar."),
-    "run": (str, "Name of the training run. Default: the checkpoint directory's."),
-    "task": (str, "What to evaluate with: path/file.py:attr or module:attr."),
-    "node": (str, "Name of this node. Default: its task in TF_CONFIG, else the host name."),
-    "role": (str, "worker or chief: whether this node may evaluate. Default: found out."),
-    "host": (str, "Address at which other nodes reach this one."),
-    "port_range": (str, "Ports for worker processes, FIRST-LAST."),
-    "replicas": (int, "Worker processes on this node."),
-    "min_workers": (int, "The smallest group that evaluates."),
-    "http": (str, "HOST:PORT of /metrics and the status page; port 0 takes a free one."),
-    "queue": (str, "every or latest: which of several waiting checkpoints are evaluated."),
-    "every_steps": (int, "Evaluate the first checkpoint of every so many steps only."),
-    "start": (str, "all or new: whether checkpoints that are there at the start count."),
-    "stop_after_step": (int, "End once a checkpoint of this step is evaluated."),
-    "stop_idle_seconds": (float, "End after so long without anything to do."),
-    "done_marker": (str, "End when training put a file of this name beside its checkpoints, and all are evaluated."),
-    "log_format": (str, "console or json. Default: console on a terminal, json elsewhere."),
-}
-_SWITCHES: Final = {"wait": ("--no-wait", "Do not wait: `run` evaluates what is there and ends.")}
-
-
-def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_OPTIONS`; it is called with those that were given, as `flags`."""
-    own = [each for each in inspect.signature(command).parameters.values() if each.name != "flags"]
-    names = {field: flag for flag, field in FLAGS.items()} | {CONFIG: "--config"}
-
-    @wraps(command)
-    def with_flags(**arguments: Any) -> None:
-        flags = {name: arguments.pop(name) for name in _OPTIONS}
-        flags |= {name: False if arguments.pop(name) else None for name in _SWITCHES}
-        command(**arguments, flags=flags)
-
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[kind | None, typer.Option(names[name], help=text, show_default=False)],
-        )
-        for name, (kind, text) in _OPTIONS.items()
-    ]
-    switches = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=Annotated[bool, typer.Option(flag, help=text)],
-        )
-        for name, (flag, text) in _SWITCHES.items()
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + options + switches
-    with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_flags
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version.", metavar="", show_default=False)
+    ] = False,
+) -> None:
     """Print the version, if that is asked."""
     if version:
         typer.echo(f"sidecar-evaluator {__version__}")
         raise typer.Exit
 
 
-@app.command()
-@_takes_settings
-def run(flags: dict[str, Any]) -> None:
-    """Watch a checkpoint directory and evaluate what appears in it, until stopped."""
+@app.command(epilog=examples("sidecar run ckpts -t my_eval.py:task", "sidecar run ckpts -t my_eval.py:task --once"))
+@takes_settings(*_RUN_OPTIONS, no_wait=("--once", "Evaluate what is there, and end."))
+def run(
+    flags: dict[str, Any],
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Log every event with all of its fields.", metavar="", show_default=False),
+    ] = False,
+) -> None:
+    """Evaluate checkpoints as they appear, until stopped."""
     from sidecar.observers.log import configure
 
+    here = _file_here(flags)
     settings = load(flags)
-    configure(settings.log_format)
+    configure(settings.log_format, verbose=verbose)
     from sidecar.commands.compose import serve
 
-    raise typer.Exit(serve(settings, os.environ))
+    raise typer.Exit(serve(settings, os.environ, settings_file=here.path))
 
 
-@app.command(name="eval")
-@_takes_settings
+@app.command(
+    name="eval",
+    epilog=examples("sidecar eval ckpts -t my_eval.py:task", "sidecar eval ckpts/ckpt-5 -t my_eval.py:task -r 2"),
+)
+@takes_settings(*_EVAL_OPTIONS, directory=False)
 def evaluate(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="The checkpoint: a file, a SavedModel's folder, or a prefix such as ckpts/ckpt-5.")
-    ],
     flags: dict[str, Any],
-    save_dir: Annotated[Path | None, typer.Option(help="Where workers save; one folder each.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="A file, a SavedModel's folder, a prefix such as ckpts/ckpt-5; or a directory: its newest one.",
+            show_default=False,
+        ),
+    ] = None,
+    save_dir: Annotated[
+        Path | None, typer.Option(help="Where workers save; one folder each.", metavar="DIR", show_default=False)
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON.", metavar="", show_default=False)
+    ] = False,
 ) -> None:
-    """Evaluate one checkpoint, once, here; nothing is written to the journal."""
-    from sidecar.checkpoints.single import check, inspect_one
-    from sidecar.commands.compose import make_join, make_workers
-    from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
-    from sidecar.commands.show import print_result, shown_progress
-    from sidecar.roles import decide_role, node_name
+    """Evaluate one checkpoint now; nothing is written to the journal."""
+    from sidecar.commands.evaluate import evaluate as evaluate_one
+    from sidecar.commands.evaluate import is_directory_of_checkpoints, newest_in
 
-    path = checkpoint.absolute()
-    path = path.with_suffix("") if path.suffix == ".index" else path
-    settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or path.parent})
+    path = None if checkpoint is None else checkpoint.absolute()
+    given = None if path is None else path if is_directory_of_checkpoints(path) else path.parent
+    settings = _load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or given})
     settings.require_task()
-    node = node_name(settings, os.environ)
-    # Whoever asks once sees the job's environment, so nothing is hidden from it: every hint holds, and none is no hint.
-    told = {name: value for name, value in os.environ.items() if name not in _HIDES_HINTS}
-    decision = decide_role(settings, node, told)
-    if decision.role == "chief":
-        raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
-    found = inspect_one(path, step_key=settings.step_key, step_pattern=settings.step_pattern)
-    if settings.verify == "full":
-        check(path, found.format)
-    inbox: Inbox = queue.SimpleQueue()
-    incarnation = secrets.token_hex(4)
-    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
-    once = Once(
-        make_join(settings),
-        found,
-        str(path),
-        save_to.absolute(),
-        settings.plan_cap_seconds,
-        settings.save_weights,
-        (save_dir or settings.run_dir).absolute(),
-    )
-    workers = make_workers(settings, os.environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=_warn)
-    with shown_progress() as show:
-        done = evaluate_once(once, workers, inbox, show=show)
-    print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
+    if path is None or given == path:
+        path = newest_in(settings if given is None else settings.model_copy(update={"checkpoint_dir": given}), _warn)
+    path = path.with_suffix("") if path.suffix == ".index" else path
+    evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=_warn)
 
 
-@app.command()
-@_takes_settings
+@app.command(epilog=examples("sidecar history ckpts", "sidecar history ckpts --json"))
+@takes_settings()
 def history(
     flags: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects, oldest first.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a list of objects, oldest first.", metavar="", show_default=False),
+    ] = False,
 ) -> None:
-    """Print every evaluation and every settled checkpoint of a run, oldest first."""
+    """List all results of a run, oldest first."""
     from sidecar.agreement.journal import read_history
+    from sidecar.agreement.run import find_run
+    from sidecar.commands.hints import typed
     from sidecar.commands.show import print_history
     from sidecar.observers.report import rows, table
 
@@ -186,23 +144,28 @@ def history(
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
     elif found.entries:
         print_history(table(found), rows(found))
+    elif patience.ask(lambda: find_run(onlooker.storage)) is None:
+        typer.echo(f"run {settings.run}: no daemon was here yet; `{typed(settings, 'run')}` starts one")
     else:
-        typer.echo(
-            f"run {settings.run}: nothing has been evaluated or settled yet; `sidecar status` shows who is there"
-        )
+        typer.echo(f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on")
 
 
-@app.command()
-@_takes_settings
+@app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))
+@takes_settings(no_wait=("--no-observe", "Do not observe who is alive: heartbeats take up to 5 s."))
 def status(
     flags: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print an object; with --watch one per line.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print an object; with --watch one per line.", metavar="", show_default=False),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.", metavar="", show_default=False)
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.", metavar="S")] = 2.0,
 ) -> None:
-    """Show who is there and what is going on, from shared storage alone.
+    """Show the newest and the best result, nodes, queue and progress.
 
-    It looks for a little longer than two heartbeats who still beats; --no-wait leaves that out.
+    It reads shared storage alone, so it works on any node, and when every daemon is down.
     """
     from sidecar.commands.look import print_again, print_once
     from sidecar.commands.standing import LOOK_BEATS
@@ -217,16 +180,16 @@ def status(
     print_once(settings.run, onlooker, patience, seconds=seconds, pause=time.sleep, json_lines=as_json)
 
 
-@app.command()
-@_takes_settings
+@app.command(epilog=examples("sidecar check ckpts -t my_eval.py:task"))
+@takes_settings(*_NODE_OPTIONS)
 def check(flags: dict[str, Any]) -> None:
-    """Try everything that the daemon needs here, and say what would happen."""
+    """Check this machine's setup, and report problems."""
     from rich.console import Console
     from rich.text import Text
 
     from sidecar.commands.check import findings
     from sidecar.commands.compose import make_catalog, make_workers
-    from sidecar.commands.show import printable
+    from sidecar.commands.show import elapsed, printable
 
     settings, patience = _ask(flags)
     console, failed = Console(), 0
@@ -239,65 +202,163 @@ def check(flags: dict[str, Any]) -> None:
         make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
         search_path=str(Path.cwd()),
     )
-    for found in trials:
-        mark = Text("ok  ", "green") if found.ok else Text("FAIL", "red")
-        console.print(mark, Text(printable(f"{found.what:<12}{found.text}")), soft_wrap=True)
-        failed += not found.ok
-    raise typer.Exit(2 if failed else 0)
+    with elapsed(console, "checking; to import the task takes the longest"):
+        for found in trials:
+            mark = Text("ok  ", "green") if found.ok else Text("FAIL", "red")
+            console.print(mark, Text(printable(f"{found.what:<12}{found.text}")), soft_wrap=True)
+            failed += not found.ok
+    raise typer.Exit(_FAILED if failed else 0)
 
 
-@app.command()
-@_takes_settings
+@app.command(
+    epilog=examples(
+        "sidecar requeue ckpts/ckpt-5 ckpts/ckpt-7",
+        "sidecar requeue -d ckpts --all-failed",
+        "sidecar requeue --again --all -d ckpts",
+    )
+)
+@takes_settings("node", directory=False, no_wait=("--no-wait", "Do not wait for the end of a running evaluation."))
 def requeue(
     flags: dict[str, Any],
     checkpoints: Annotated[
-        list[str] | None, typer.Argument(help="Names of checkpoints that were given up, such as ckpt-5.")
+        list[str] | None,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="Checkpoints that came to an end: paths such as ckpts/ckpt-5, or names in --checkpoint-dir.",
+            show_default=False,
+        ),
     ] = None,
-    all_failed: Annotated[bool, typer.Option("--all-failed", help="All that failed for good.")] = False,
-    wait_seconds: Annotated[float, typer.Option(min=0, help="Wait so long for the end of an open plan.")] = 300.0,
+    all_failed: Annotated[
+        bool, typer.Option("--all-failed", help="All that failed for good.", metavar="", show_default=False)
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also what was evaluated: measure it anew.", metavar="", show_default=False),
+    ] = False,
+    all_evaluated: Annotated[
+        bool,
+        typer.Option("--all", help="With --again: all evaluated ones that are there.", metavar="", show_default=False),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be requeued.", metavar="", show_default=False)
+    ] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(min=0, help="Wait so long for the end of a running evaluation.", metavar="S")
+    ] = 300.0,
 ) -> None:
-    """Let checkpoints that failed, vanished, were corrupt or skipped be tried again; --no-wait waits for nothing."""
-    from sidecar.commands.requeue import Wanted, what_next
+    """Evaluate checkpoints again that failed, vanished, were corrupt or skipped; with --again, any."""
+    from sidecar.commands.hints import evaluates_again
+    from sidecar.commands.requeue import Wanted, folder_and_names, what_next
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.show import printable
     from sidecar.commands.standing import LOOK_BEATS, meet
     from sidecar.roles import node_name
 
-    if not checkpoints and not all_failed:
-        raise SettingsError("nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed")
-    settings, patience, onlooker = _look_on(flags)
+    if all_evaluated and not again:
+        raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
+    if not checkpoints and not all_failed and not all_evaluated:
+        more = " or --all" if again else ""
+        raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
+    place, names = folder_and_names(checkpoints or (), flags["checkpoint_dir"], _configured_directory(flags))
+    settings, patience, onlooker = _look_on(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
     waits = flags["wait"] is not False
     reopened = patience.ask(
         lambda: reopen(
             onlooker.storage,
             onlooker.catalog,
-            Wanted(checkpoints or (), all_failed=all_failed),
+            Wanted(names, all_failed=all_failed, again=again, all_evaluated=all_evaluated),
             by=node_name(settings, os.environ),
             clock=onlooker.clock,
             wait_seconds=wait_seconds if waits else 0.0,
             pause=time.sleep,
             tell=lambda sentence: typer.echo(printable(sentence), err=True),
+            dry_run=dry_run,
+            command=lambda name: evaluates_again(settings, name),
         )
     )
+    one, several = ("would be", "would be") if dry_run else ("is", "are")
     for each in reopened:
-        typer.echo(printable(f"{each.name} is requeued ({each.reason})"))
-    if reopened and waits:
+        typer.echo(printable(f"{each.name} {one} requeued ({each.reason})"))
+    if all_evaluated and reopened:
+        typer.echo(f"{len(reopened)} {one if len(reopened) == 1 else several} requeued")
+    if reopened and waits and not dry_run:
         patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
         typer.echo(printable(what_next(patience.ask(onlooker.look))))
 
 
-@app.command()
+@app.command(epilog=examples("sidecar init", "sidecar init ckpts"))
+def init(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIR",
+            help="Directory that training saves its checkpoints in; else it is searched.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write sidecar.toml and a task to fill in, from what is found here."""
+    from sidecar.commands.init import propose, write
+
+    here = Path.cwd()
+    write(here, propose(here, None if directory is None else directory.absolute()), typer.echo)
+
+
+class Shell(StrEnum):
+    """Shells that can complete commands."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+@app.command(
+    epilog=examples(
+        "sidecar completion bash > ~/.local/share/bash-completion/completions/sidecar",
+        "sidecar completion zsh >> ~/.zshrc",
+        "sidecar completion fish > ~/.config/fish/completions/sidecar.fish",
+    )
+)
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell to complete commands in.")]) -> None:
+    """Print the script that completes commands and options in your shell."""
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell.value))
+
+
+@app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))
 def demo(
-    directory: Annotated[Path, typer.Option(help="Where; an earlier demo's folder is replaced.")] = Path(
+    directory: Annotated[Path, typer.Option(help="Where; an earlier demo's folder is replaced.", metavar="DIR")] = Path(
         "sidecar-demo"
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the daemons serving until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Leave the daemons serving until Ctrl-C.", metavar="", show_default=False),
+    ] = False,
     checkpoints: Annotated[int, typer.Option(min=1, hidden=True)] = 8,
 ) -> None:
-    """Train on real handwritten digits here, and watch every checkpoint being evaluated beside it."""
+    """Watch it work on a small example: about two minutes."""
     from sidecar.demo.run import run as run_demo
 
     raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints))
+
+
+def _file_here(flags: dict[str, Any]) -> FileHere:
+    """The settings file of the current directory, if it is read; says so if it is refused."""
+    if flags["config"] is not None or os.environ.get("SIDECAR_CONFIG"):
+        return FileHere()
+    here = file_here()
+    if here.refused is not None:
+        _warn(here.refused)
+    return here
+
+
+def _load(flags: dict[str, Any]) -> "Settings":
+    """Read the settings, and say which file they are from if nobody named it."""
+    here = _file_here(flags)
+    if here.path is not None:
+        _warn(f"settings are read from {here.path}")
+    return load(flags)
 
 
 def _ask(flags: dict[str, Any]) -> "tuple[Settings, Patience]":
@@ -306,8 +367,16 @@ def _ask(flags: dict[str, Any]) -> "tuple[Settings, Patience]":
     from sidecar.config import Settings
 
     seconds = Settings.model_fields["storage_timeout_seconds"].default
-    settings = Patience(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).ask(lambda: load(flags))
+    settings = Patience(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).ask(lambda: _load(flags))
     return settings, Patience(settings.storage_timeout_seconds, str(settings.run_dir))
+
+
+def _configured_directory(flags: dict[str, Any]) -> Path | None:
+    """Return the directory that file and environment name; None if they name none, or cannot be understood."""
+    try:
+        return load(flags).checkpoint_dir
+    except SettingsError:  # told when they are loaded with the directory
+        return None
 
 
 def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
@@ -329,6 +398,8 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         runs=runs_in(settings.state_dir),
         selection=make_rules(settings).selection,
         min_workers=settings.min_workers,
+        beat_seconds=settings.beat_seconds,
+        place=str(settings.checkpoint_dir),
     )
     return settings, patience, onlooker
 
@@ -342,14 +413,21 @@ def _warn(sentence: str) -> None:
 def main() -> None:
     """Entry point: run a command, and exit with its code."""
     try:
+        if _COMPLETE in os.environ:
+            from typer._completion_classes import completion_init
+
+            completion_init()
         app()  # ends in SystemExit; Typer tells what is wrong with the options, with code 2
     except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
-        from sidecar.commands.show import printable
-
-        typer.echo(printable(f"sidecar: {error}"), err=True)
+        _warn(str(error))
         code = error.exit_code
+    except PermissionError as error:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "what is needed"
+        who = f"the user with id {os.geteuid()}"
+        _warn(f"{where} cannot be reached: {who} has no right to it, or above it")
+        code = StorageError.exit_code
     except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
         traceback.print_exc()
         typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)

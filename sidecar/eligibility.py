@@ -29,18 +29,19 @@ class LeftOut:
 def largest_alike(workers: Sequence[Heartbeat], node: str | None = None) -> list[Heartbeat]:
     """Return the largest set of ready nodes with equal version, task and numeric profile; that of `node` among equals.
 
-    A node that does not know its profile yet, since no worker of its own joined a group, is in each set of its version
-    and task.
+    A node that does not know its profile yet, or what a worker that joined a group has added to it, is in each
+    set that it may belong to.
     """
     ready = [each for each in workers if each.state == "ready" and each.task is not None]
-    kinds = dict.fromkeys((each.version, each.task, each.profile) for each in ready)
+    kinds = dict.fromkeys((each.version, each.task, each.profile, each.joined_profile) for each in ready)
     sets = [[each for each in ready if _is_of(each, kind)] for kind in kinds]
     return max(sets, key=lambda each: (len(each), any(one.node == node for one in each)), default=[])
 
 
-def _is_of(each: Heartbeat, kind: tuple[str, str | None, str | None]) -> bool:
-    version, task, profile = kind
-    return (each.version, each.task) == (version, task) and each.profile in (None, profile)
+def _is_of(each: Heartbeat, kind: tuple[str, str | None, str | None, str | None]) -> bool:
+    version, task, profile, joined = kind
+    same = each.profile in (None, profile) and each.joined_profile in (None, joined)
+    return same and (each.version, each.task) == (version, task)
 
 
 def turns(alike: Sequence[Heartbeat], plans: int) -> list[Heartbeat]:
@@ -63,35 +64,40 @@ def may_release(alike: Sequence[Heartbeat], node: str) -> bool:
 def members_for(
     alike: Sequence[Heartbeat], history: History, min_workers: int, checkpoint: Checkpoint | None, task: str | None
 ) -> list[Heartbeat]:
-    """Return the nodes that should evaluate a checkpoint, or any: without those that would fail, if enough are left."""
-    lost, blind = set[str](), set[str]()
-    if checkpoint is not None:
-        lost = _losers_of(checkpoint, history, task)
-        blind = {each.node for each in alike if checkpoint.folder in each.unreadable}
-    often = {each.node for each in alike if history.is_left_out(each.node, each.incarnation)}
-    for without in (blind | lost | often, blind | lost, blind):
-        left = [each for each in alike if each.node not in without]
+    """Return the nodes that should evaluate a checkpoint, or any: without those that would fail, if enough are left.
+
+    If not, nodes are taken back in until they are enough: those first that only lost plans of other checkpoints, then
+    those that lost this one, the fewest times first, and last those that cannot read it.
+    """
+    lost = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
+
+    def trouble(each: Heartbeat) -> tuple[bool, int, bool]:
+        blind = checkpoint is not None and checkpoint.folder in each.unreadable
+        return blind, lost[each.node], history.is_left_out(each.node, each.incarnation)
+
+    for most in sorted({trouble(each) for each in alike}):
+        left = [each for each in alike if trouble(each) <= most]
         if sum(bool(slot.worker or slot.standby) for each in left for slot in each.slots) >= min_workers:
             return left
     return list(alike)
 
 
-def _losers_of(checkpoint: Checkpoint, history: History, task: str | None) -> set[str]:
-    """Nodes that failed with it. What the task raised there counts for that task; a node that cannot, for all."""
+def _losses_with(checkpoint: Checkpoint, history: History, task: str | None) -> Counter[str]:
+    """How often nodes failed with it. What the task raised counts for that task; a node that cannot, for all."""
     by_task = history.failures.get(checkpoint.key, {})
     failures = [each for of, all_ in by_task.items() for each in all_ if of == task or blame(each) != "checkpoint"]
-    return {node for outcome in failures for node in losers(outcome)}
+    return Counter(node for outcome in failures for node in losers(outcome))
 
 
-def disputed(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
+def disputed(settlement: Settlement, node: str, workers: Sequence[Heartbeat], *, unheard: bool = False) -> bool:
     """Whether another node finds whole what this one gave up, or may, as it cannot name all that it finds.
 
-    What is corrupt has no digest of its own, so it is compared by name.
+    What is corrupt has no digest of its own, so it is compared by name. `unheard`: some node cannot be heard now.
     """
     if settlement.verdict not in ("vanished", "corrupt"):
         return False
     others = [each for each in workers if each.node != node]
-    return any(each.sees_more or _sees(each, settlement) for each in others)
+    return unheard or any(each.sees_more or _sees(each, settlement) for each in others)
 
 
 def seen_elsewhere(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
@@ -135,9 +141,13 @@ def _difference(each: Heartbeat, alike: Sequence[Heartbeat]) -> LeftOut:
         return LeftOut("version", f"it runs version {each.version}, most nodes {version}")
     if each.task != task:
         return LeftOut("task", f"it runs other code of the task ({(each.task or '')[:_DIGITS]}, most {task[:_DIGITS]})")
-    known = next((other.profile for other in alike if other.profile is not None), "")
-    told = f"{each.profile}, most {known}"
+    known = next((_profile(other) for other in alike if _profile(other)), "")
+    told = f"{_profile(each)}, most {known}"
     return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {told})")
+
+
+def _profile(each: Heartbeat) -> str:
+    return "+".join(digest for digest in (each.profile, each.joined_profile) if digest is not None)
 
 
 def _some(names: Sequence[str]) -> str:

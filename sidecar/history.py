@@ -13,6 +13,9 @@ from sidecar.errors import RecordError
 from sidecar.records import KINDS, Blame, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import Totals
 
+BEFORE_START: Final = "it was there before the start (start=new)"
+"""Why a checkpoint is skipped that no training of this run saved."""
+
 FOLDERS_KEPT: Final = 1000
 """Of the newest evaluations, those whose saves a restarted daemon still knows of: more than anybody keeps."""
 
@@ -47,6 +50,9 @@ Entry = Closed | Settled
 
 Failures = dict[str | None, list[Outcome]]
 """Failed attempts at one checkpoint, by the digest of the task that tried it."""
+
+Witness = tuple[str | None, str, str]
+"""The digest of a task; node and incarnation of a daemon that tried it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,9 @@ class History:
     successes: int = 0  # since the task changed
     goals: dict[str, str] = field(default_factory=dict)  # EVAL_SET/METRIC of that task, in its order: max, min or none
     latest: dict[str, tuple[Checkpoint, Result]] = field(default_factory=dict)  # by eval set that the newest task has
+    succeeded: set[Key] = field(default_factory=set)  # evaluated, and not requeued since; `totals` has all
     settled: dict[Key, Verdict] = field(default_factory=dict)  # the last one
+    before_start: set[Key] = field(default_factory=set)  # of those skipped: there before the start, with start=new
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that may be tried again
     spent_workers: dict[str, None] = field(default_factory=dict)  # of a failed plan, or replaced: never listed again
@@ -98,12 +106,9 @@ class History:
     reached: int | None = None  # the step of the checkpoint that was planned for the first time last
     requeued: set[Key] = field(default_factory=set)  # asked for again by a person, and not settled since
     losses: dict[tuple[str, str], Losses] = field(default_factory=dict)  # by node and incarnation
+    ordinals: dict[Key, int] = field(default_factory=dict)  # of checkpoints without a step, in order of the journal
+    unusable: dict[Witness, Outcome] = field(default_factory=dict)  # why a task cannot work, as a daemon found
     _profiles: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    @property
-    def succeeded(self) -> set[Key]:
-        """Checkpoints that were evaluated."""
-        return self.totals.checkpoints["evaluated"]
 
     @property
     def without_result(self) -> set[Key]:
@@ -125,13 +130,28 @@ class History:
         self.through, self.nonces, self.line_open = plan.plan, (plan.nonce, None), plan.line_open
         for settlement in plan.settles:
             self._settle(settlement)
-        bare = replace(plan, settles=())  # each entry has its own: of thousands none should hold all
+        # Each entry has its own settlement: of thousands none should hold all.
+        bare = replace(plan, settles=(), checkpoint=self._numbered(plan))
         if plan.checkpoint is not None and plan.members is not None:
             self.open = bare
             if self.newest is not None and self.newest.plan.members != plan.members:
                 self._spend(self.newest.plan)  # whoever sees this plan replaces them
             self._reach(plan.checkpoint)
         return [Settled(bare, settlement) for settlement in plan.settles]
+
+    def _numbered(self, plan: Plan) -> Checkpoint | None:
+        """Number the checkpoints of a plan that have no step; return the one that it evaluates, with its number.
+
+        All nodes read the same journal, so they say the same number, and a restart changes none.
+        """
+        about = [(each.key, each.step) for each in plan.settles]
+        if plan.checkpoint is not None:
+            about.append((plan.checkpoint.key, plan.checkpoint.step))
+        for key in [key for key, step in about if step is None]:
+            self.ordinals.setdefault(key, len(self.ordinals) + 1)
+        if plan.checkpoint is None or plan.checkpoint.step is not None:
+            return plan.checkpoint
+        return replace(plan.checkpoint, step=self.ordinals[plan.checkpoint.key], step_source="order")
 
     def _spend(self, plan: Plan) -> None:
         self.spent_workers |= dict.fromkeys(member.worker for member in plan.members or ())
@@ -151,10 +171,16 @@ class History:
         if verdict == "requeued":
             for known in (self.settled, self.failed_tasks, self.failures):
                 known.pop(key, None)
+            if key in self.succeeded:
+                self.succeeded.remove(key)
+                self.totals.reopened(key)
             self.requeued.add(key)
+            self.unusable.clear()  # it is to be tried again, whatever others came to
             return
         self.requeued.discard(key)
         self.settled[key] = verdict
+        if settlement.reason == BEFORE_START:
+            self.before_start.add(key)
         if verdict == "failed":
             self.failed_tasks.setdefault(key, set()).add(settlement.task)
             self.failures.get(key, {}).pop(settlement.task, None)
@@ -174,7 +200,16 @@ class History:
             self.failures.setdefault(plan.checkpoint.key, {}).setdefault(plan.task, []).append(outcome)
             self._spend(plan)
             self._lose(plan, outcome)
+            self._note_lasting(plan, outcome)
         return [closed]
+
+    def _note_lasting(self, plan: Plan, outcome: Outcome) -> None:
+        """Remember who says that a task fails whatever it evaluates; one that has just succeeded does not."""
+        if outcome.lasting == "task" and self.successes_of(plan.task) == 0:
+            for node, incarnation in [each for each in _daemons(plan) if each[0] == outcome.node]:
+                self.unusable[plan.task, node, incarnation] = outcome
+            for witness in list(self.unusable)[:-LOSERS_KEPT]:
+                del self.unusable[witness]
 
     def _lose(self, plan: Plan, outcome: Outcome) -> None:
         """Count a loss against the nodes to blame, if others were in the plan that may do better without them.
@@ -211,9 +246,12 @@ class History:
                 self.losses.pop(daemon, None)
         self.folders = [*self.folders, plan.folder][-FOLDERS_KEPT:]
         self.failures.pop(checkpoint.key, None)
+        for witness in [each for each in self.unusable if each[0] == plan.task]:
+            del self.unusable[witness]
         self.requeued.discard(checkpoint.key)
+        self.succeeded.add(checkpoint.key)
         if result is None:
-            self.succeeded.add(checkpoint.key)
+            self.totals.checkpoints["evaluated"].add(checkpoint.key)
             return
         self.totals.succeeded(plan, checkpoint, result)
         self.latest |= dict.fromkeys(result.examples, (checkpoint, result))

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
+from sidecar.records import shown_step
+
 REFRESH_SECONDS: Final = 5
 
 _STYLE: Final = """
@@ -34,6 +36,7 @@ def page(status: dict[str, Any]) -> str:
 <p>node {node} · {_text(status.get("role"))} <span class="note">({_text(status.get("role_source"))})</span>
 · version {_text(status.get("version"))}</p>
 {_reason(status)}
+{_idle(status)}
 {_evaluation(status.get("evaluation"))}
 {_queue(status)}
 {_group(status)}
@@ -60,15 +63,26 @@ def _reason(status: dict[str, Any]) -> str:
     return "".join(lines)
 
 
+def _idle(status: dict[str, Any]) -> str:
+    if status.get("role") != "chief":
+        return ""
+    return (
+        f"<p>This node evaluates nothing, because it is the training job's chief ({_text(status.get('role_source'))}): "
+        "the daemons on the worker nodes do. To evaluate here too, start this one with <code>--role worker</code>.</p>"
+    )
+
+
 def _evaluation(row: dict[str, Any] | None) -> str:
     if not row:
         return '<h2>Newest evaluation</h2><p class="note">none yet</p>'
+    sources = row.get("step_sources", {})
+    steps = {eval_set: shown_step(step, sources.get(eval_set)) or None for eval_set, step in row["steps"].items()}
     lines = [
-        (eval_set, row["steps"].get(eval_set), name, _number(value), _interval(value), row["examples"].get(eval_set))
+        (eval_set, steps.get(eval_set), name, _number(value), _interval(value), row["examples"].get(eval_set))
         for eval_set, values in row["metrics"].items()
         for name, value in values.items()
     ]
-    facts = f"step {_text(row['step'])} · {_text(row['workers'])} workers · completed {_text(row['completed_at'])}"
+    facts = f"step {_text(_step(row))} · {_text(row['workers'])} workers · completed {_text(row['completed_at'])}"
     return (
         f"<h2>Newest evaluation: {_text(row['checkpoint'])}</h2><p>{facts}</p>"
         f"{_table(('eval set', 'step', 'metric', 'value', '95 % interval', 'examples'), lines)}"
@@ -83,7 +97,7 @@ def _queue(status: dict[str, Any]) -> str:
         f"{_text(status.get('settled', 0))} settled without a result",
     ]
     if newest:
-        facts.append(f"newest checkpoint at step {_text(newest['step'])}, written {_text(newest['written_at'])}")
+        facts.append(f"newest checkpoint at step {_text(_step(newest))}, written {_text(newest['written_at'])}")
     now = (
         ""
         if not plan
@@ -111,9 +125,13 @@ def _group(status: dict[str, Any]) -> str:
     )
 
 
+def _step(row: dict[str, Any]) -> str | None:
+    return shown_step(row["step"], row.get("step_source")) or None
+
+
 def _recent(rows: Iterable[dict[str, Any]]) -> str:
     lines = [
-        (row["step"], row["checkpoint"], row["status"], row["kind"] or row["message"], row["completed_at"])
+        (_step(row), row["checkpoint"], row["status"], row["kind"] or row["message"], row["completed_at"])
         for row in rows
     ]
     return f"<h2>Recent</h2>{_table(('step', 'checkpoint', 'status', 'why', 'completed'), lines)}" if lines else ""

@@ -7,15 +7,15 @@ harmless, since creating the plan's number in shared storage decides; so nothing
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Final, Literal
 
 from sidecar.eligibility import disputed, largest_alike, members_for, turns
-from sidecar.history import Closed, History, blame, blamed, losers
-from sidecar.records import Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Verdict
+from sidecar.history import BEFORE_START, Closed, History, blame, blamed, losers
+from sidecar.records import Checkpoint, Heartbeat, Key, Lasting, Member, Outcome, Plan, Settlement, Verdict
 from sidecar.selection import Selection
 
 REOPENED: Final = "it vanished, and is there again"
-BEFORE_START: Final = "it was there before the start (start=new)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class View:
     task: str | None
     history: History
     members: Sequence[Heartbeat] = ()
+    unheard: bool = False  # whether some other worker may be there, though nothing can be heard of it now
     found: Sequence[Checkpoint] = ()  # complete, in order of discovery
     given_up: Sequence[Settlement] = ()  # corrupt, vanished or passed over and gone, as this node saw it
     returned: Sequence[Checkpoint] = ()  # complete, though the journal says that they vanished
@@ -62,6 +63,7 @@ class View:
     unwanted: AbstractSet[Key] = frozenset()  # there before the start, with start = new
     draws_line: bool = False  # with start = new, while the journal does not say yet what was there before the start
     no_room: frozenset[Key] = frozenset()  # of those found: this node may not pin them, for want of room
+    failed: AbstractSet[str] = frozenset()  # names, as `Checkpoint.folder`, that this node could not pin
     tasks: frozenset[str | None] = frozenset()  # of the nodes that are there
     done: bool = False  # the trainer's marker says that it saved its last checkpoint
     last_step: int = -1  # that training has come to
@@ -102,6 +104,7 @@ class Fail:
     node: str | None = None
     rank: int | None = None
     odd: tuple[str, ...] = ()  # as in the outcome
+    lasting: Lasting | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settleme
     """What is settled without an evaluation, each once, and what is to be evaluated, in order of discovery."""
     given_up = [each for each in view.given_up if not view.history.is_settled(each.key, view.task)]
     told = {each.key for each in given_up}
-    settles = [each for each in given_up if not disputed(each, view.node, view.members)]
+    settles = [each for each in given_up if not disputed(each, view.node, view.members, unheard=view.unheard)]
     settles += _reopened(view, rules)
     waiting = []
     for each in pending(view.history, view.found, view.task):
@@ -209,9 +212,36 @@ def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str
     failures = view.history.failed_under(checkpoint.key, view.task)
     if failures and (end := _exhausted(failures, view, rules)) is not None:
         return end
+    if (reason := _unusable(view)) is not None:
+        return "failed", reason
     if checkpoint.key in view.unwanted:
         return "skipped", BEFORE_START
     return None
+
+
+def _unusable(view: View) -> str | None:
+    """Why every checkpoint would fail under this task, if daemons that are still there proved it.
+
+    A daemon that was started again tries anew: data or packages may have been corrected meanwhile.
+    """
+    there = {(view.task, each.node, each.incarnation) for each in view.members}
+    found = [outcome for witness, outcome in view.history.unusable.items() if witness in there]
+    if not _is_proven(found, view):
+        return None
+    first_line = (found[-1].message or "").partition("\n")[0]
+    return (
+        f"{found[-1].kind}: the task fails whatever it evaluates, as plan {found[-1].plan} did: correct it and restart "
+        f"the daemons ({first_line})"
+    )
+
+
+def _is_proven(lasting: Sequence[Outcome], view: View) -> bool:
+    """Whether failures that follow from code and shapes are no trouble of one node: two had them, or no other is there.
+
+    A node of other versions, or one that is only about to begin, might do better, so it counts as there.
+    """
+    is_alone = not view.unheard and all(each.node == view.node for each in view.members)
+    return len({each.node for each in lasting}) > (0 if is_alone else 1)
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
@@ -251,12 +281,14 @@ def _exhausted(failures: Sequence[Outcome], view: View, rules: Rules) -> tuple[V
     """
     last = failures[-1]
     reason = f"{last.kind}: {last.message}"
-    broken, is_alone = blamed(failures, "corrupt"), len(largest_alike(view.members, view.node)) <= 1
+    is_alone = not view.unheard and len(largest_alike(view.members, view.node)) <= 1
+    broken = blamed(failures, "corrupt")
     witnesses = {outcome.node for outcome in failures if blame(outcome) == "corrupt"}
     if len(witnesses) > 1 or (is_alone and broken >= rules.max_attempts):
         return "corrupt", reason
+    lasting = [each for each in failures if each.lasting is not None]
     lost = blamed(failures, "group") + blamed(failures, "vanished") + broken
-    if blamed(failures, "checkpoint") >= rules.max_attempts or lost >= rules.max_losses:
+    if _is_proven(lasting, view) or blamed(failures, "checkpoint") >= rules.max_attempts or lost >= rules.max_losses:
         nodes = ", ".join(dict.fromkeys(node for outcome in failures for node in losers(outcome)))
         return "failed", f"{reason} ({len(failures)} attempts{', failed on ' if nodes else ''}{nodes})"
     return None
@@ -270,10 +302,31 @@ def _plan(
         return Wait(why="draining")
     if len(settles) > rules.most_settled:
         return Propose(None, 0, None, settles[: rules.most_settled], line_open=view.draws_line)
-    action = _evaluate(view, rules, now, [each for each in queue if each.pin is not None])
+    action = _evaluate_held(view, rules, now, queue)
     if isinstance(action, Propose):
         return replace(action, settles=settles)
     return Propose(None, 0, None, settles) if settles or view.draws_line else action
+
+
+def _evaluate_held(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
+    """Evaluate what is held. With `every_steps` none overtakes one that may be held soon.
+
+    The one that was evaluated last says which multiple was reached: an older one after it would look like training that
+    was set back, after which those of the same multiple count again.
+    """
+    until = _undone_since(view) + rules.visibility
+    if rules.every_steps is not None and now < until:
+        queue = list(takewhile(lambda each: not _may_be_held_soon(each, view), queue))
+        if not queue:
+            return Wait(until, "the first that was found is not pinned yet")
+    return _evaluate(view, rules, now, [each for each in queue if each.pin is not None])
+
+
+def _may_be_held_soon(checkpoint: Checkpoint, view: View) -> bool:
+    """Whether its pin may yet come, and it will say then which multiple was reached."""
+    key, history = checkpoint.key, view.history
+    counts = checkpoint.step is not None and key not in history.requeued and key not in history.failures
+    return counts and checkpoint.pin is None and key not in view.no_room and checkpoint.folder not in view.failed
 
 
 def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
@@ -315,9 +368,12 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     nodes = [heartbeat.node for heartbeat in alike]
     if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
         return Wait(why=f"{view.node} is not counted, or has another version, task or profile than most nodes")
-    undone_since = view.active_at if view.undone_since is None else view.undone_since
-    mine = undone_since + nodes.index(view.node) * rules.patience
+    mine = _undone_since(view) + nodes.index(view.node) * rules.patience
     return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first", listen=True)
+
+
+def _undone_since(view: View) -> float:
+    return view.active_at if view.undone_since is None else view.undone_since
 
 
 def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
@@ -385,7 +441,7 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     last = rules.stop_after_step
     idle = None if rules.stop_idle is None else view.active_at + rules.stop_idle
     if not rules.wait:
-        why = "everything there is evaluated (--no-wait)"
+        why = "everything there is evaluated (--once)"
     elif view.done:
         why = "the trainer's marker is there, and everything is evaluated (done_marker)"
     elif last is not None and view.last_step >= last:
@@ -411,7 +467,7 @@ def _stop(view: View, why: str) -> Stop | Wait:
     if readable := sorted(view.unreadable & others):
         return Wait(why=f"{readable[0]} cannot be read here, and another node finds it whole")
     for each in view.given_up:
-        if not view.history.is_settled(each.key, view.task) and disputed(each, view.node, alike):
+        if not view.history.is_settled(each.key, view.task) and disputed(each, view.node, alike, unheard=view.unheard):
             return Wait(why=f"{each.name} was given up here, and another node finds it whole")
     unread = f"; {len(view.unreadable)} checkpoint(s) could not be read" if view.unreadable else ""
     return Stop(why + unread, _failed(view))

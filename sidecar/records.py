@@ -29,6 +29,10 @@ Role = Literal["worker", "chief"]
 SaveWeights = Literal["all", "first", "none"]
 NodeState = Literal["starting", "ready", "draining", "left"]
 Blame = Literal["checkpoint", "group", "corrupt", "vanished"]
+StepSource = Literal["step_key", "step_pattern", "optimizer", "variable", "name", "order"]
+"""How a step was found: by the user's settings, in a variable of the files (the optimizer's count, or another), or in
+the name. `order`: none was found; the journal numbers such checkpoints in the order in which they were written."""
+Lasting = Literal["checkpoint", "task"]
 
 KINDS: Final[Mapping[str, Blame]] = {
     # The checkpoint, the task or the data: trying again rarely helps, so it is final after `max_attempts`.
@@ -70,7 +74,8 @@ class Checkpoint:
     """One complete checkpoint. Changed content under a known name is another checkpoint.
 
     `name` is its path prefix relative to checkpoint_dir, `digest` a hex SHA-256 over names, sizes and the format's own
-    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned.
+    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned. `step` is null
+    in files where `step_source` is `order`: `History` knows the number.
     """
 
     name: str
@@ -78,11 +83,17 @@ class Checkpoint:
     step: int | None
     format: str
     pin: str | None = None
+    step_source: str | None = None  # a StepSource, or a word of a newer release; null: written by an older one
 
     @property
     def key(self) -> Key:
         """What identifies it."""
         return self.name, self.digest
+
+    @property
+    def shown_step(self) -> str:
+        """Return the step for people: `500`, `#3` for the third in order of writing, or nothing."""
+        return shown_step(self.step, self.step_source)
 
     @property
     def folder(self) -> str:
@@ -91,6 +102,13 @@ class Checkpoint:
         if len(name) > _LONGEST_FOLDER:  # what is cut off may be all in which two names of one content differ
             name = f"{name[: _LONGEST_FOLDER - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return f"{name}@{self.digest[:12]}"
+
+
+def shown_step(step: int | None, source: str | None) -> str:
+    """Return a step for people: `500`, `#3` for the third in order of writing, or nothing."""
+    if step is None:
+        return ""
+    return f"#{step}" if source == "order" else str(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +192,10 @@ class EvalData:
 
     `sharding` says what is promised. `batches`: all ranks read the same stream, batch b went to rank b mod n, so each
     example counts once and the bits are those of one worker. (Of files by file that were fewer than the workers: batch
-    j of file i to rank i + j mod n.) `files`: file i went whole to rank i mod n, and batches end with their files, so
-    that each example counts once and the bits are those of one worker as well, but for contents: all ranks saw the same
-    list of files with their sizes, none compared what they hold. `own`: the set divides itself, only counts are
-    promised.
+    j of file i to rank i + j mod n. Of a model whose layers go on from the batch before all to rank 0.) `files`: file i
+    went whole to rank i mod n, and batches end with their files, so that each example counts once and the bits are
+    those of one worker as well, but for contents: all ranks saw the same list of files with their sizes, none compared
+    what they hold. `own`: the set divides itself, only counts are promised.
     """
 
     fingerprint: str | None  # of the contents of all batches in order, or of the list of files; null for `own`
@@ -221,6 +239,7 @@ class Result:
     data: dict[str, EvalData] = field(default_factory=dict)
     changed: tuple[str, ...] = ()  # eval sets that hold other data than when they were evaluated before
     nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
+    notes: tuple[str, ...] = ()  # what the numbers are where they are not what a reader expects, in sentences
 
     def warnings(self) -> list[str]:
         """What of it people should know before they believe the numbers."""
@@ -231,7 +250,9 @@ class Result:
 class Outcome:
     """How a plan ended. `plan_nonce` is that of the plan: a number alone may come to stand for another one.
 
-    `odd` names the nodes whose values were not those of most others; empty if nobody can say.
+    `odd` names the nodes whose values were not those of most others; empty if nobody can say. `lasting`: the failure
+    follows from code and shapes alone, so that every attempt at this `checkpoint`, or at any one with this `task`, ends
+    like this; null if another attempt may succeed.
     """
 
     plan: int
@@ -247,6 +268,7 @@ class Outcome:
     message: str | None = None
     odd: tuple[str, ...] = ()
     plan_nonce: str | None = None  # null: written by an older release
+    lasting: Lasting | None = None  # null, too, if written by an older release
     schema: int = SCHEMA
 
 
@@ -295,7 +317,8 @@ class Heartbeat:
     plan: int
     outcome: int
     slots: tuple[Slot, ...]
-    profile: str | None = None  # digest of the numeric profile, once a worker knows it
+    profile: str | None = None  # digest of the numeric profile, as it was when the task was tried
+    joined_profile: str | None = None  # likewise, as a worker that had joined a group and built the model told it
     doing: tuple[Doing, ...] | None = None
     unreadable: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()

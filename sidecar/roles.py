@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CHIEF_TYPES: Final = ("chief", "master")
 TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")
 
+NO_HINT: Final = "no sign of a distributed job"
+"""The source of a role that nothing in the settings or the environment decides."""
+
 _SET_ROLE: Final = "--role worker or --role chief (SIDECAR_ROLE, or role in the file)"
 EVAL_PORTS_REMEDY: Final = (
     "whoever reaches a worker's port can run code in it, since TensorFlow's server asks for no password, and it "
@@ -46,17 +49,18 @@ class RoleDecision:
         """How to override the hint, for the log."""
         if self.role == "chief":
             return "to evaluate on this node anyway, give --role worker (SIDECAR_ROLE=worker)"
-        return "if the training job's chief runs here, give --role chief, or name this node in chief_nodes"
+        return "if this node should not evaluate, name it in chief_nodes"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """This process in the training job's cluster, as TF_CONFIG tells it. `address` is null for an evaluator outside."""
+    """This process in the training job's cluster, as TF_CONFIG tells it. `address` is None for an evaluator outside."""
 
     type: str
     index: int
     address: str | None
     has_chief: bool  # whether the cluster names a chief or master
+    alone: bool  # whether it is the cluster's only task
 
     @property
     def name(self) -> str:
@@ -65,7 +69,7 @@ class ClusterTask:
 
 
 def decide_role(settings: "Settings", node: str, environ: Mapping[str, str]) -> RoleDecision:
-    """Whether this node may evaluate; the first hint wins.
+    """Decide whether this node may evaluate; the first hint wins. Without any, training runs on one machine: this one.
 
     Raises `SettingsError` for a hint that cannot be understood, and for none where a launcher may hide it.
     """
@@ -80,10 +84,10 @@ def decide_role(settings: "Settings", node: str, environ: Mapping[str, str]) -> 
             raise SettingsError(
                 f"cannot tell whether the training job's chief runs on node {node!r}: under {place} ({variable} is "
                 f"set) the job's TF_CONFIG is not visible to this daemon; give {_SET_ROLE}, or list the chief's nodes "
-                "in chief_nodes (SIDECAR_CHIEF_NODES), which can be the same on every node"
+                "in chief_nodes (SIDECAR_CHIEF_NODES), which can be the same on every node; where training runs on one "
+                "machine, give --role worker"
             )
-    warning = f"nothing says whether the training job's chief runs on node {node!r}, so it evaluates here"
-    return RoleDecision("worker", "no hint", warning)
+    return RoleDecision("worker", NO_HINT)
 
 
 def node_name(
@@ -166,8 +170,8 @@ def _from_environment(environ: Mapping[str, str]) -> RoleDecision | None:
 
 def _from_tf_config(environ: Mapping[str, str]) -> RoleDecision | None:
     task = _read_tf_config(environ, _SET_ROLE)
-    if task is None:
-        return None
+    if task is None or task.alone:
+        return None  # a job of one says nothing about who else evaluates
     source = f"TF_CONFIG task {task.name}"
     if task.type == "ps":
         return RoleDecision("chief", f"{source} (a parameter server never evaluates)")
@@ -230,7 +234,9 @@ def _find_task(parsed: Any) -> ClusterTask:
     if number not in addresses and not (kind == "evaluator" and not addresses):
         known = ", ".join(map(str, sorted(addresses))) or "none"
         raise ValueError(f"task {kind}:{number} is not in cluster.{kind}, which has index {known}")
-    return ClusterTask(kind, number, addresses.get(number), any(jobs.get(chief) for chief in CHIEF_TYPES))
+    has_chief = any(jobs.get(chief) for chief in CHIEF_TYPES)
+    alone = number in addresses and sum(map(len, jobs.values())) == 1
+    return ClusterTask(kind, number, addresses.get(number), has_chief, alone)
 
 
 def _member(parent: Any, key: str, name: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from sidecar.history import Closed, Entry, History, Losses, Settled
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
 from sidecar.totals import BUCKETS, Best, Duration, Totals
 
-FOLD: Final = 4
+FOLD: Final = 7
 """Version of what `History` makes of the journal: raised with every change of it, so that no old view is believed."""
 
 RECENT: Final = 64
@@ -66,6 +66,16 @@ class Loser:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """As an item of `History.unusable`."""
+
+    task: str | None
+    node: str
+    incarnation: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class SeenData:
     """What an eval set held when it was evaluated last."""
 
@@ -89,6 +99,8 @@ class Record:
     hex: str
     step: int | None
     folder: str
+    checkpoint: str
+    step_source: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,10 @@ class Snapshot:
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
     losses: tuple[Loser, ...] = ()  # older releases write none, and read past them
+    ordinals: tuple[str, ...] = ()  # keys of checkpoints without a step, in order
+    unusable: tuple[Unusable, ...] = ()
+    before_start: tuple[str, ...] = ()  # of those skipped
+    reopened: tuple[str, ...] = ()  # of `checkpoints["evaluated"]` those that do not count as succeeded any more
     schema: int = SCHEMA
 
 
@@ -137,7 +153,9 @@ def take(history: History, run: str) -> Snapshot:
         settled.setdefault(verdict, []).append(_join(key))
     best: dict[str, dict[str, Record]] = {}
     for (eval_set, name), each in totals.best.items():
-        best.setdefault(eval_set, {})[name] = Record(each.goal, each.number.hex(), each.step, each.folder)
+        best.setdefault(eval_set, {})[name] = Record(
+            each.goal, each.number.hex(), each.step, each.folder, each.checkpoint, each.step_source
+        )
     nonfinite: dict[str, tuple[str, ...]] = {}
     for eval_set, place in sorted(totals.nonfinite):
         nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
@@ -175,6 +193,10 @@ def take(history: History, run: str) -> Snapshot:
         changes=totals.changes,
         nonfinite=nonfinite,
         losses=tuple(Loser(*daemon, each.count, each.until) for daemon, each in history.losses.items()),
+        ordinals=tuple(map(_join, history.ordinals)),
+        unusable=tuple(Unusable(*witness, outcome) for witness, outcome in history.unusable.items()),
+        before_start=tuple(sorted(map(_join, history.before_start))),
+        reopened=tuple(sorted(map(_join, totals.checkpoints["evaluated"] - history.succeeded))),
     )
 
 
@@ -209,7 +231,11 @@ def _restore(snapshot: Snapshot) -> History:
         reached=snapshot.reached,
         requeued=set(_keys(snapshot.requeued)),
         losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},
+        ordinals={key: number for number, key in enumerate(_keys(snapshot.ordinals), start=1)},
+        before_start=set(_keys(snapshot.before_start)),
+        unusable={(each.task, each.node, each.incarnation): each.outcome for each in snapshot.unusable},
     )
+    history.succeeded = history.totals.checkpoints["evaluated"] - set(_keys(snapshot.reopened))
     for verdict, keys in snapshot.settled.items():
         history.settled |= dict.fromkeys(_keys(keys), _VERDICTS[verdict])
     for each in snapshot.failures:
@@ -230,7 +256,9 @@ def _totals(snapshot: Snapshot) -> Totals:
         failures=dict(snapshot.failed),
         durations={phase: Duration(list(each.counts), each.total) for phase, each in snapshot.durations.items()},
         best={
-            (eval_set, name): Best(each.goal, float.fromhex(each.hex), each.step, each.folder)
+            (eval_set, name): Best(
+                each.goal, float.fromhex(each.hex), each.step, each.folder, each.checkpoint, each.step_source
+            )
             for eval_set, by_name in snapshot.best.items()
             for name, each in by_name.items()
         },

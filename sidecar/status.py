@@ -22,6 +22,9 @@ class Newest:
 
     step: int | None
     written_at: float
+    checkpoint: str = ""
+    digest: str = ""
+    step_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

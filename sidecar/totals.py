@@ -19,12 +19,14 @@ _IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value of a metric so far, and at which step it was reached."""
+    """The best value of a metric so far, and which checkpoint reached it at which step."""
 
     goal: str
     number: float
     step: int | None
     folder: str  # where its workers saved, relative to the run's state directory
+    checkpoint: str = ""  # its name
+    step_source: str | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +67,11 @@ class Totals:
         """Add a settlement. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
         self.checkpoints.get(settlement.verdict, set()).add(settlement.key)
 
+    def reopened(self, key: Key) -> None:
+        """Drop the best values of an evaluation that a person asked to repeat: its numbers do not compete any more."""
+        folder = f"evaluations/{Checkpoint(*key, None, '').folder}/"
+        self.best = {metric: best for metric, best in self.best.items() if not best.folder.startswith(folder)}
+
     def failed(self, outcome: Outcome) -> None:
         """Add a plan that failed."""
         kind = outcome.kind if outcome.kind in KINDS else "unknown"  # the label's values stay bounded
@@ -86,7 +93,9 @@ class Totals:
     def _compare(self, metric: tuple[str, str], value: Value, checkpoint: Checkpoint, plan: Plan) -> None:
         best = self.best.get(metric)
         if improves(value, (best.goal, best.number) if best is not None else None):
-            self.best[metric] = Best(value.goal, number_of(value), checkpoint.step, plan.folder)
+            self.best[metric] = Best(
+                value.goal, number_of(value), checkpoint.step, plan.folder, checkpoint.name, checkpoint.step_source
+            )
 
 
 def has_direction(value: Value) -> bool:

@@ -18,6 +18,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, lambda *_: None)
 
 
+@pytest.fixture(autouse=True)
+def _unconfigured_log():
+    """A command that a test runs configures the log for the whole process."""
+    yield
+    if (structlog := sys.modules.get("structlog")) is not None:
+        structlog.reset_defaults()
+
+
 @dataclass(frozen=True)
 class Trained:
     """What the trainer left behind: one folder per kind of checkpoint, and what plain Keras says about each."""

@@ -9,6 +9,7 @@ from sidecar.agreement.journal import read_history
 from sidecar.agreement.place import Place
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
@@ -187,6 +188,7 @@ class Node:
         pin_max_bytes: int | None = None,
         keep_free_bytes: int = 0,
         state_dir: Path | None = None,
+        checkpoint_glob: Iterable[str] = ("*",),
         **rules,
     ) -> None:
         self.clock, self.node = clock, node
@@ -204,7 +206,12 @@ class Node:
         self.answers: list[Answer] = []
         self.next_turn = 0.0
         catalog = Catalog(
-            self.checkpoint_dir, self.run_dir / "pins", settle_seconds=3.0, corrupt_after_seconds=60.0, clock=clock
+            self.checkpoint_dir,
+            self.run_dir / "pins",
+            settle_seconds=3.0,
+            corrupt_after_seconds=60.0,
+            glob=CheckpointGlob.of(checkpoint_glob),
+            clock=clock,
         )
         self.free: int | None = None  # bytes on the storage; None: nobody looks
         saves = Saves(self.run_dir)
@@ -247,7 +254,7 @@ class Node:
             keep_standby=keep_standby,
         )
         join = Join("", (), 0, "task.py:task", "tensorflow", str(root), 2)
-        return Crew(workers, join, 1.0, 300.0, None, self.log)
+        return Crew(workers, join, 1.0, 300.0, None, "", self.log)
 
     def _start(self, worker: str, **_) -> FakeProcess:
         self.processes[worker] = FakeProcess(worker, 100 + len(self.processes))
@@ -305,7 +312,7 @@ class Node:
     def reply(self, process: FakeProcess, command):
         """What a worker that finds nothing wrong answers."""
         if isinstance(command, Check):
-            return Checked(self.task, ("test",))
+            return Checked(self.task, ("test",), {})
         if isinstance(command, Join):
             return Joined(command.group, self.task, {})
         join = process.told(Join)[0]

@@ -263,7 +263,7 @@ def test_all_problems_are_told_at_once(write):
         "environment SIDECAR_REPLICA: there is no such setting; did you mean SIDECAR_REPLICAS?",
         f"file {environ['SIDECAR_CONFIG']}, key zebra: ",
         "option --zoo: ",
-        "checkpoint_dir is not set: give --checkpoint-dir, SIDECAR_CHECKPOINT_DIR or checkpoint_dir in the file",
+        "checkpoint_dir is not set: give --checkpoint-dir, SIDECAR_CHECKPOINT_DIR or checkpoint_dir in sidecar.toml",
         "option --min-workers: 0: ",
         "option --http: 'x': ",
         "environment SIDECAR_THREADS: 'two': ",
@@ -360,7 +360,9 @@ def test_a_long_value_is_cut():
 def test_the_task_is_asked_for_where_it_is_needed():
     """A chief runs without one; a command that needs it gets the remedy."""
     settings = load({}, environ=MINIMAL)
-    with pytest.raises(SettingsError, match=r"task is not set: give --task, SIDECAR_TASK or task in the file, such as"):
+    with pytest.raises(
+        SettingsError, match=r"task is not set: give --task, SIDECAR_TASK or task in sidecar.toml, such as"
+    ):
         settings.require_task()
     assert load({"task": "a.b:task"}, environ=MINIMAL).require_task() == "a.b:task"
 

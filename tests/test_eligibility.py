@@ -30,13 +30,16 @@ def names(nodes):
         ([node("a", None), node("b", None)], "a", "ab"),
         ([node("a", "q"), node("b")], "b", "b"),
         ([node("a", "q"), node("b")], "a", "a"),
+        ([node("a", joined_profile="j"), node("b"), node("c", joined_profile="k"), node("d")], "c", "bcd"),
+        ([node("a", joined_profile="j"), node("b", "q"), node("c")], "b", "ac"),
         ([node("a", task="u"), node("b", None), node("c")], "a", "bc"),
         ([node("a", version="2"), node("b"), node("c")], "a", "bc"),
         ([node("a", state="draining"), node("b", task=None)], "a", ""),
     ],
     ids=[
         *("all alike", "one differs", "one that does not know yet is with most", "or with ours", "or with ours again"),
-        *("nobody knows", "one each: ours", "and the other's", "another task", "another version", "nobody is ready"),
+        *("nobody knows", "one each: ours", "and the other's", "workers that joined differ", "one has not joined"),
+        *("another task", "another version", "nobody is ready"),
     ],
 )
 def test_the_largest_set_of_nodes_that_compute_alike_takes_part(there, me, alike):
@@ -66,6 +69,7 @@ def history(*failures, losses=()):
 
 
 STALLED = {"kind": "stalled", "node": "a"}
+WRONG = {"kind": "mismatch", "node": "b", "odd": ("b",)}
 DIFFERS = {"kind": "stream_differs", "node": "b", "odd": ("b", "c")}
 
 
@@ -77,6 +81,10 @@ DIFFERS = {"kind": "stream_differs", "node": "b", "odd": ("b", "c")}
         (history(DIFFERS), 1, "a"),
         (history(DIFFERS), 2, "abc"),
         (history(STALLED, DIFFERS), 1, "abc"),
+        (history(STALLED, DIFFERS, DIFFERS), 1, "a"),
+        (history(STALLED, STALLED, DIFFERS), 1, "bc"),
+        (history(STALLED, STALLED, DIFFERS), 3, "abc"),
+        (history(STALLED, STALLED, WRONG, losses="c"), 2, "bc"),
         (history(losses="b"), 1, "ac"),
         (history(losses="b"), 3, "abc"),
         (history(STALLED, losses="b"), 1, "c"),
@@ -85,7 +93,7 @@ DIFFERS = {"kind": "stream_differs", "node": "b", "odd": ("b", "c")}
     ],
 )
 def test_nodes_that_would_fail_are_left_out_while_enough_are_left(past, least, members):
-    """Losses with other checkpoints are forgotten first, then those with this one."""
+    """Losses with other checkpoints are forgotten first, then those with this one, of those that lost it least."""
     there = [node(name) for name in "abc"]
     assert names(members_for(there, past, least, A, "t")) == members
     blind = [replace(there[0], unreadable=(A.folder,)), *there[1:]]

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.errors import RecordError
 from sidecar.history import LOSERS_KEPT, Closed, History, Losses, Settled, blamed
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement
+from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value
 
 A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
 B = Checkpoint("ckpt-b", "b" * 64, 2, "tf")
@@ -78,6 +78,67 @@ def test_a_checkpoint_evaluated_again_is_the_newest():
     assert history.newest == Closed(plan(3, A), success(3))
     assert history.succeeded == {A.key, B.key}
     assert len(history.entries) == 3
+
+
+def accuracy(number, value):
+    """An evaluation with a number of which more is better."""
+    metrics = {"test": {"accuracy": Value(value, value.hex(), goal="max")}}
+    return replace(success(number), result=replace(success(number).result, examples={"test": 1}, metrics=metrics))
+
+
+def test_an_evaluated_checkpoint_that_is_requeued_needs_one_evaluation():
+    """However often it is asked for before that; counters and the newest numbers stay meanwhile."""
+    again = settle(A, "requeued")
+    history = fold(plan(1), success(1), plan(2, None, settles=(again,)), plan(3, None, settles=(again,)))
+    assert history.unsettled([A.key, B.key], "t1") == [A.key, B.key]
+    assert not history.is_settled(A.key, "t1")
+    assert (history.succeeded, history.requeued) == (set(), {A.key})
+    assert history.totals.checkpoints["evaluated"] == {A.key}
+    assert history.newest == Closed(plan(1), success(1))
+    history.apply(plan(4))
+    history.apply(success(4))
+    assert history.is_settled(A.key, "t2")
+    assert (history.succeeded, history.requeued) == ({A.key}, set())
+    assert history.totals.checkpoints["evaluated"] == {A.key}
+    assert history.newest == Closed(plan(4), success(4))
+    assert history.folders == [plan(1).folder, plan(4).folder]
+
+
+@pytest.mark.parametrize("verdict", ["vanished", "failed", "skipped"])
+def test_an_evaluated_checkpoint_may_come_to_another_end_after_a_requeue(verdict):
+    """The end is its last one; the number that it had stays among the entries."""
+    history = fold(
+        plan(1),
+        success(1),
+        plan(2, None, settles=(settle(A, "requeued"),)),
+        plan(3, None, settles=(settle(A, verdict),)),
+    )
+    assert history.is_settled(A.key, "t1")
+    assert history.without_result == {A.key}
+    assert history.settled == {A.key: verdict}
+    assert history.entries[0] == Closed(plan(1), success(1))
+
+
+def test_a_requeued_evaluation_does_not_set_back_where_evaluation_stands():
+    """Nor do further attempts at it."""
+    history = fold(plan(1, A), success(1), plan(2, B), success(2), plan(3, None, settles=(settle(A, "requeued"),)))
+    for entry in (plan(4, A), failure(4), plan(5, A), success(5)):
+        history.apply(entry)
+        assert history.reached == B.step
+
+
+def test_a_best_value_is_dropped_when_its_evaluation_is_to_be_repeated():
+    """Its checkpoint competes with its new number; the best values of others stay."""
+    history = fold(plan(1, A), accuracy(1, 0.9), plan(2, B), accuracy(2, 0.5))
+    assert history.totals.best["test", "accuracy"].number == 0.9
+    history.apply(plan(3, None, settles=(settle(B, "requeued"),)))
+    assert history.totals.best["test", "accuracy"].number == 0.9
+    history.apply(plan(4, None, settles=(settle(A, "requeued"),)))
+    assert history.totals.best == {}
+    for entry in (plan(5, A), accuracy(5, 0.4), plan(6, B), accuracy(6, 0.3)):
+        history.apply(entry)
+    assert history.totals.best["test", "accuracy"].number == 0.4
+    assert history.totals.best["test", "accuracy"].folder == plan(5, A).folder
 
 
 @pytest.mark.parametrize(
@@ -317,3 +378,24 @@ def test_no_more_losers_are_kept_than_are_there_at_once():
             history.apply(record)
     assert len(history.losses) == LOSERS_KEPT
     assert ("n2", str(LOSERS_KEPT + 9)) in history.losses
+
+
+def test_checkpoints_without_a_step_are_numbered():
+    """Each once, in order of the journal, settled or evaluated; a step that is known stays."""
+    best, last = replace(A, step=None), replace(B, step=None)
+    other = Checkpoint("other", "c" * 64, 7, "tf", step_source="optimizer")
+    skipped = settle(Checkpoint("old", "d" * 64, None, "tf"), "skipped")
+    history = fold(
+        plan(1, best),
+        failure(1),
+        plan(2, other),
+        success(2),
+        plan(3, last, settles=(skipped,)),
+        success(3),
+        plan(4, best),
+    )
+    about = [(entry.plan.checkpoint.step, entry.plan.checkpoint.step_source) for entry in history.entries]
+    assert about == [(1, "order"), (7, "optimizer"), (3, "order"), (3, "order")]
+    assert history.open.checkpoint == replace(best, step=1, step_source="order")
+    assert list(history.ordinals.values()) == [1, 2, 3]
+    assert history.reached == 7

@@ -194,6 +194,16 @@ def test_status(ask, daemon):
     assert json.loads(body) == daemon.status
 
 
+def test_the_page_of_a_chief_says_why_it_evaluates_nothing(ask, daemon):
+    """One sentence: the reason, who evaluates instead, and how to evaluate here."""
+    daemon.status = {"run": "r", "role": "chief", "role_source": "role = chief"}
+    _, _, body = ask("/")
+    assert "evaluates nothing, because it is the training job's chief (role = chief)" in body
+    assert "--role worker" in body
+    daemon.status = {"run": "r", "role": "worker", "role_source": "TF_CONFIG"}
+    assert "evaluates nothing" not in ask("/")[2]
+
+
 def test_page(ask, daemon):
     """The page shows numbers, queue, nodes and workers, loads nothing, and reloads itself."""
     daemon.status = evil_status() | {"run": "mnist"}

@@ -125,6 +125,14 @@ def test_a_plan_counts_the_evaluations_before_it(history, evaluated):
 # -- when, and who ---------------------------------------------------------------------------------------------------
 
 
+def test_an_evaluated_checkpoint_is_proposed_once_more_if_a_person_asks():
+    """As a first attempt, and its evaluation before counts for which eval sets take part."""
+    again = plan(2, None, settles=(settled(A, "requeued"),))
+    action = decided(history=fold(plan(1), outcome(1), again), members=[node("n1", slot("n1.i.5"))])
+    assert (action.checkpoint, action.attempt, action.evaluated) == (A, 1, 1)
+    assert isinstance(decided(history=fold(plan(1), outcome(1), again, plan(3), outcome(3))), Wait)
+
+
 def test_what_is_found_is_proposed():
     """The usual case: one checkpoint, one worker that stands by, nothing else to wait for."""
     assert decided() == Propose(A, 1, members("n1.i.1"), ())
@@ -259,6 +267,34 @@ def test_with_every_steps_what_lies_between_is_skipped():
     assert action.settles[0].verdict == "skipped"
     history = fold(plan(1, there[0]), outcome(1), plan(2, None, settles=action.settles))
     assert decided(rules, found=there[2:], history=history) == Wait(None, "nothing to do")
+
+
+@pytest.mark.parametrize("history", [fold(), fold(plan(1, checkpoint(150), ("n1.i.9",)), outcome(1))])
+def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
+    """The one evaluated last says which multiple was reached: after 300 and then 80 or 200, 350 would count again."""
+    rules, seen = Rules(every_steps=100, visibility=60.0), {"history": history, "undone_since": NOW - 59}
+    step = 80 if history.reached is None else 200
+    there = [checkpoint(step, pinned=False), checkpoint(300), checkpoint(350)]
+    assert decided(rules, found=there, **seen) == Wait(NOW + 1, "the first that was found is not pinned yet")
+    assert decided(rules, found=[checkpoint(step), *there[1:]], **seen).checkpoint == checkpoint(step)
+    assert decided(rules, found=there[1:], **seen).checkpoint == there[1]
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        ({}, {"undone_since": NOW - 60}),
+        ({}, {"no_room": frozenset({checkpoint(80).key})}),
+        ({}, {"failed": frozenset({checkpoint(80).folder})}),
+        ({"every_steps": None}, {}),
+        ({"queue": "latest"}, {}),
+    ],
+)
+def test_what_is_not_held_in_time_holds_up_no_other(rules, changes):
+    """Nor what cannot be held now, and without `every_steps` the order says nothing."""
+    there = [checkpoint(80, pinned=False), checkpoint(300), checkpoint(350)]
+    rules, changes = {"every_steps": 100, "visibility": 60.0} | rules, {"undone_since": NOW - 59} | changes
+    assert decided(Rules(**rules), found=there, **changes).checkpoint == there[1]
 
 
 @pytest.mark.parametrize(
@@ -398,6 +434,74 @@ def test_how_often_a_checkpoint_is_tried_depends_on_who_is_to_blame(kinds, verdi
         assert settlement.task == ("t" if verdict == "failed" else None)
 
 
+def lasting(what, *tries, task="t"):
+    """A history of attempts at one checkpoint after another: (checkpoint, node that failed), alone or with n2."""
+    history = History()
+    for number, (which, where) in enumerate(tries, 1):
+        history.apply(plan(number, which, (f"{where}.i.9{number}",), task=task))
+        history.apply(replace(outcome(number, "task_error", where), lasting=what))
+    return history
+
+
+def test_a_mismatch_that_lasts_is_final_at_once_where_no_other_node_is():
+    """No other node could do better, and a new process of this one reads the same bytes with the same code."""
+    (settlement,) = decided(history=lasting("checkpoint", (A, "n1")), found=[A, B]).settles
+    assert (settlement.key, settlement.verdict, settlement.task) == (A.key, "failed", "t")
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "task"])
+@pytest.mark.parametrize("other", [node("n2"), node("n2", task="t2"), node("n2", state="starting", task=None)])
+def test_a_failure_that_lasts_needs_a_second_node_where_there_is_one(what, other):
+    """It might be the node's trouble, until another one has the same; one of another task or that starts may, too."""
+    seen = {"members": [node("n1"), other], "now": NOW + 1000}
+    assert not settles_of(decided(history=lasting(what, (A, "n1"), (A, "n1")), **seen))
+    (settlement,) = decided(history=lasting(what, (A, "n1"), (A, "n2")), **seen).settles
+    assert (settlement.key, settlement.verdict) == (A.key, "failed")
+
+
+def settles_of(action):
+    return getattr(action, "settles", ())
+
+
+def test_a_task_that_cannot_work_fails_every_checkpoint_without_new_processes():
+    """Two nodes, or the only one, found that it fails whatever it evaluates: the others are not tried."""
+    alone = lasting("task", (A, "n1"))
+    both = lasting("task", (A, "n1"), (B, "n2"))
+    for history, there in ((alone, [node("n1")]), (both, [node("n1"), node("n2")])):
+        action = decided(history=history, found=[A, B, C], members=there, now=NOW + 1000)
+        assert action.checkpoint is None
+        assert {each.key for each in action.settles} == {A.key, B.key, C.key}
+        for each in action.settles:
+            assert (each.verdict, each.task) == ("failed", "t")
+        assert any("correct it and restart the daemons" in each.reason for each in action.settles)
+
+
+def test_a_task_is_tried_again_by_a_daemon_that_was_started_again():
+    """Data or packages may have been corrected meanwhile; what failed before stays failed until it is requeued."""
+    again = replace(node("n1", slot("n1.j.1")), incarnation="j")
+    settled_a = fold(plan(1, A, ("n1.i.91",)), replace(outcome(1, "task_error"), lasting="task"))
+    settled_a.apply(plan(2, None, settles=(settled(A, "failed", "t"),)))
+    seen = {"found": [A, B], "now": NOW + 1000}
+    assert decided(history=settled_a, **seen).checkpoint is None
+    assert decided(history=settled_a, members=[again], incarnation="j", **seen).checkpoint == B
+
+
+@pytest.mark.parametrize("then", ["requeued", "other task", "succeeded before"])
+def test_what_lasted_is_not_believed_for_ever(then):
+    """A requeue, another task and an earlier success each say that it may work."""
+    history = lasting("task", (A, "n1"))
+    if then == "requeued":
+        history.apply(plan(2, None, settles=(settled(A, "failed", "t"),)))
+        history.apply(plan(3, None, settles=(settled(A, "requeued"),)))
+        assert decided(history=history, now=NOW + 1000).checkpoint == A
+    elif then == "other task":
+        assert decided(history=history, task="t2", members=[node("n1", task="t2")], now=NOW + 1000).checkpoint == A
+    else:
+        history = fold(plan(1, B), outcome(1), plan(2, A, ("n1.i.92",)))
+        history.apply(replace(outcome(2, "task_error"), lasting="task"))
+        assert decided(history=history, found=[B, C], members=[node("n1", slot("n1.i.5"))]).checkpoint == C
+
+
 def test_one_node_that_finds_a_checkpoint_corrupt_is_not_believed_while_others_are_there():
     """However often, as with a min_workers that leaves nobody out; after max_losses it failed, on that node."""
     there, rules = [node("n1"), node("n2")], Rules(min_workers=2)
@@ -483,6 +587,25 @@ def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdic
     there = [each for each in there if each.state == "ready"]  # as the world lists them
     action = decided(found=[], given_up=[settled(A, verdict)], members=there)
     assert isinstance(action, Propose) == settles
+
+
+@pytest.mark.parametrize("verdict", ["vanished", "corrupt"])
+def test_nothing_is_given_up_while_a_node_that_may_see_it_cannot_be_heard(verdict):
+    """Storage gives an error for its heartbeat, say: that is no word about what it sees."""
+    gone = {"found": [], "given_up": [settled(A, verdict)]}
+    assert isinstance(decided(**gone), Propose)
+    assert isinstance(decided(**gone, unheard=True), Wait)
+    assert isinstance(decided(**gone, unheard=True, done=True), Wait)
+    skipped = decided(found=[], given_up=[settled(A, "skipped")], unheard=True)
+    assert [each.verdict for each in skipped.settles] == ["skipped"]
+
+
+def test_a_node_is_not_alone_while_another_cannot_be_heard():
+    """What it finds three times is no proof for both."""
+    seen = {"members": [node("n1")], "now": NOW + 1000, "found": [A]}
+    past = lasting("checkpoint", (A, "n1"))
+    assert settles_of(decided(history=past, **seen))
+    assert not settles_of(decided(history=past, **seen, unheard=True))
 
 
 def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
@@ -729,7 +852,7 @@ def histories(draw):
         workers = draw(st.lists(st.sampled_from(WORKERS), min_size=1, max_size=3, unique=True))
         verdict = draw(st.sampled_from(["succeeded", "settled", *KINDS]))
         if verdict == "settled":
-            end = draw(st.sampled_from(["skipped", "vanished", "corrupt", "failed"]))
+            end = draw(st.sampled_from(["skipped", "vanished", "corrupt", "failed", "requeued"]))
             history.apply(plan(number, None, settles=(settled(what, end, "t" if end == "failed" else None),)))
             continue
         history.apply(plan(number, what, workers, task=draw(st.sampled_from(["t", "old"]))))

@@ -61,3 +61,23 @@ def test_every_option_that_scripts_rely_on_is_offered():
     )
     assert shown.returncode == 0
     assert [flag for flag in (*FLAGS, "--config") if flag not in shown.stdout] == []
+
+
+def test_every_kind_of_failure_is_explained():
+    """Whoever meets one finds its row under "When something goes wrong"."""
+    from sidecar.records import KINDS
+
+    rows = "".join(re.findall(r"^\| (`[^|]*) \|", README.read_text(), re.MULTILINE))
+    assert [kind for kind in KINDS if f"`{kind}`" not in rows] == []
+
+
+def test_links_within_the_page_lead_somewhere():
+    """Headings as GitHub makes anchors of them; files as they lie beside."""
+    text = re.sub(r"```.*?```", "", README.read_text(), flags=re.DOTALL)
+    headings = [re.sub(r"[^\w\- ]", "", each.lower()).strip() for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    anchors = [each.replace(" ", "-") for each in headings]
+    assert len(set(anchors)) == len(anchors), "two headings of one name"
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert [each for each in links if each.startswith("#") and each[1:] not in anchors] == []
+    paths = [each.partition("#")[0] for each in links if not each.startswith(("#", "http"))]
+    assert [each for each in paths if not (README.parent / each).exists()] == []

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.config import Settings
 from sidecar.errors import SettingsError
-from sidecar.roles import advertised_host, decide_role, node_name, own_address, public_address
+from sidecar.roles import NO_HINT, advertised_host, decide_role, node_name, own_address, public_address
 
 CHIEF_AND_WORKERS = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
 MASTER_AND_WORKER = {"master": ["a:1"], "worker": ["b:1"]}
@@ -88,14 +88,22 @@ def test_a_launcher_tells_the_role(environ, role, source):
         {"RANK": "0", "MASTER_ADDR": "a"},
         {"SLURM_NODEID": "0", "SLURM_NNODES": "1"},
         {"SLURM_NODEID": "0"},
+        {"TF_CONFIG": '{"cluster": {"chief": ["h:1"]}, "task": {"type": "chief", "index": 0}}'},
+        {"TF_CONFIG": '{"cluster": {"worker": ["h:1"], "ps": []}, "task": {"type": "worker", "index": 0}}'},
     ],
 )
-def test_no_hint_means_worker_with_one_warning(environ):
-    """A job of one task says nothing; the node evaluates and says why that may be wrong."""
+def test_one_machine_evaluates_without_a_warning(environ):
+    """A job of one task says nothing of another node that could evaluate, so this one does, and nothing is doubted."""
     decision = decide_role(settings(), "node-3", environ)
-    assert (decision.role, decision.source) == ("worker", "no hint")
-    assert "'node-3'" in decision.warning
-    assert "give --role chief" in decision.remedy
+    assert (decision.role, decision.source, decision.warning) == ("worker", NO_HINT, None)
+    assert "--role chief" not in decision.remedy
+
+
+def test_a_lone_chief_with_an_evaluator_is_the_chief():
+    """Somebody else evaluates there."""
+    cluster = {"chief": ["h:1"], "evaluator": ["h:2"]}
+    text = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    assert decide_role(settings(), "n", {"TF_CONFIG": text}).role == "chief"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +124,7 @@ def test_no_hint_where_one_may_be_hidden_is_refused(variable, place):
 @pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
 def test_any_hint_is_enough_under_a_service_manager(given, environ, variable):
     """The refusal is for the absence of hints only."""
-    assert decide_role(settings(**given), "node-3", environ | {variable: "x"}).source != "no hint"
+    assert decide_role(settings(**given), "node-3", environ | {variable: "x"}).source != NO_HINT
 
 
 def test_hints_count_in_order():

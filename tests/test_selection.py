@@ -177,6 +177,18 @@ def test_what_a_person_asked_for_again_is_evaluated(selection):
     assert not history.requeued
 
 
+@pytest.mark.parametrize("selection", [HUNDRED, LATEST, Selection("latest", 100)])
+def test_what_was_evaluated_and_is_asked_for_again_is_evaluated(selection):
+    """Like all that a person asked for again, and it sets nothing back."""
+    history = requeue(after(saved(110), saved(300)), saved(110))
+    waiting = [saved(110), saved(310), saved(400)]
+    assert chosen(selection, waiting, history)[0] == [110, 400]
+    history.apply(plan(4, saved(110)))
+    history.apply(outcome(4))
+    assert history.reached == 300
+    assert chosen(selection, waiting[1:], history)[0] == [400]
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 1000), st.booleans()), max_size=8),

@@ -10,7 +10,7 @@ from sidecar.agreement import snapshots
 from sidecar.agreement.journal import Journal, outcome_path, plan_path
 from sidecar.agreement.storage import PosixStorage
 from sidecar.errors import RecordError
-from sidecar.history import History
+from sidecar.history import BEFORE_START, History
 from sidecar.records import (
     KINDS,
     PHASES,
@@ -50,14 +50,21 @@ def journal(seed, length):
 def settlement(choose, keys):
     verdict = choose.choice(["skipped", "vanished", "corrupt", "failed", "requeued"])
     name, digest = choose.choice(keys)
-    return Settlement(name, digest, choose.randrange(100), verdict, "why", choose.choice([None, "t1", "t2"]))
+    step = choose.randrange(100)
+    reason = BEFORE_START if verdict == "skipped" and step % 2 else "why"
+    return Settlement(name, digest, step if step > 20 else None, verdict, reason, choose.choice([None, "t1", "t2"]))
 
 
 def outcome(choose, number, group):
     ended = Outcome(number, "r", f"o{number}", "failed", "n0", "2026-01-01T00:00:00Z")
     if choose.random() < 0.4:
         return replace(
-            ended, kind=choose.choice([*KINDS, "of a newer version", None]), message="why", node="n1", rank=1
+            ended,
+            kind=choose.choice([*KINDS, "of a newer version", None]),
+            message="why",
+            node="n1",
+            rank=1,
+            lasting=choose.choice([None, "checkpoint", "task"]),
         )
     return replace(ended, status="succeeded", result=result(choose, group))
 

@@ -141,8 +141,7 @@ class Journal:
             return True
         with self._grace.on("end"):
             if (behind := self._behind_end()) is not None:
-                for folder in JOURNAL_FOLDERS:
-                    self.storage.sync(folder)  # a client of NFS that opens a folder asks its server anew
+                self._sync()
                 if self.storage.read(self._next_path()) is not None:
                     return False
                 raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {behind}: {_REMEDY}")
@@ -252,9 +251,11 @@ class Journal:
             with self._grace.on(f"{newest} stands"):
                 if self._nonce_at(newest) != nonce:
                     raise StorageLostError(f"{newest}, which this program has read, is not there any more: {_REMEDY}")
-        if isinstance(record, Plan):
-            with self._grace.on("orphan"):
+        with self._grace.on("neighbour"):
+            if isinstance(record, Plan):
                 self._reject_orphan(record.plan)
+            else:
+                self._reject_gap(record.plan)
         data = settle(self.storage, path, dumps(record))
         with self._grace.on(path):
             return parse(type(record), path, data).nonce == record.nonce
@@ -264,6 +265,19 @@ class Journal:
         orphan, plan = outcome_path(number), plan_path(number)
         if self.storage.read(orphan) is not None and self.storage.read(plan) is None:
             raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {_REMEDY}")
+
+    def _reject_gap(self, number: int) -> None:
+        """Refuse to create an outcome that was there, as the plan behind it is: it may have had another end."""
+        outcome, later = outcome_path(number), plan_path(number + 1)
+        if self.storage.read(later) is None:
+            return
+        self._sync()
+        if self.storage.read(outcome) is None:
+            raise StorageLostError(f"the journal has a hole: {outcome} is missing, but {later} is there: {_REMEDY}")
+
+    def _sync(self) -> None:
+        for folder in JOURNAL_FOLDERS:
+            self.storage.sync(folder)  # a client of NFS that opens a folder asks its server anew
 
     def _next_path(self) -> str:
         return plan_path(self.through + 1) if self.open is None else outcome_path(self.through)

@@ -373,6 +373,19 @@ class Freshness:
             self._there = now, there
         return list(self._there[1])
 
+    def unheard(self, now: float) -> list[Heartbeat]:
+        """Return what other nodes said last of which it is not known whether they are there: storage gives errors, say.
+
+        They may live, and see what this node does not. Nobody is waited for longer than ten minutes.
+        """
+        return [
+            watch.heartbeat
+            for node, watch in self._watches.items()
+            if node != self.node and watch.heartbeat is not None and watch.heartbeat.state != "left"
+            if self.gone_since(node) is None and not self.fresh(node, now)
+            if now - watch.silent_since < _LONG_SILENT_SECONDS
+        ]
+
     def heartbeat(self, node: str) -> Heartbeat | None:
         """Return what the node said last, however long ago."""
         watch = self._watches.get(node)

@@ -5,31 +5,34 @@ storage does, so the I/O thread calls it. What is complete, what is not yet and 
 which checkpoint is wanted is not.
 """
 
-import os
+import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
+from sidecar.checkpoints.below import remedy_below
+from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
+from sidecar.checkpoints.directory import Directory, Findings
 from sidecar.checkpoints.discovery import Discovery
-from sidecar.checkpoints.folder import Folder
-from sidecar.checkpoints.formats import FORMATS, family
-from sidecar.checkpoints.formats.checkpoint_state import StateFile
+from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.found import Found, Look
 from sidecar.checkpoints.held import Held
-from sidecar.checkpoints.judging import FamilyReading, Judge, Judged
+from sidecar.checkpoints.judging import Judge
 from sidecar.checkpoints.marker import Marker
 from sidecar.checkpoints.presence import Answer, Presence, ask
-from sidecar.checkpoints.single import STEP_PATTERN
+from sidecar.checkpoints.single import stem_of
+from sidecar.checkpoints.step_names import NamedSteps
+from sidecar.checkpoints.subfolders import Subfolders
 from sidecar.clock import Clock
-from sidecar.errors import CheckpointError, StorageError
-from sidecar.records import Key, Settlement
+from sidecar.errors import StorageError
+from sidecar.records import Key
 
-_PINS: Final = "/pins"  # among families, of which none is named with a slash
+_PINS: Final = "/pins"  # among families, of which none is named with a slash at the beginning
 _MAKING: Final = "/making"  # likewise
+_BELOW_SECONDS: Final = 30.0  # between two looks into sub-folders that are not asked for
 _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 
 
@@ -43,9 +46,10 @@ class Catalog:
         corrupt_after_seconds: how long those of a broken one must, before it is given up.
         full_sweep_seconds: by then every file was looked at again, however many there are.
         step_key: the object-graph path of the variable that holds the step; no other is then looked at.
-        step_pattern: regular expression whose first group is the step in a name.
+        step_pattern: regular expression whose first group is the step in a name, whatever the files hold.
         complete_marker: a file without which nothing counts as complete; see `marker`.
         formats: which formats to look for; empty: all.
+        glob: in which sub-folders to look, and for which names.
         clock: time.
         calls: makes calls that may hang, by the name of what they read.
         looked: called after each checkpoint and each pin that a look was about, since looks may take long.
@@ -60,88 +64,98 @@ class Catalog:
         corrupt_after_seconds: float = 60.0,
         full_sweep_seconds: float = 300.0,
         step_key: str | None = None,
-        step_pattern: str = STEP_PATTERN,
+        step_pattern: str | None = None,
         complete_marker: str | None = None,
         formats: Collection[str] = (),
+        glob: CheckpointGlob = TOP,
         clock: Clock,
         calls: Calls = call_directly,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
         self._pins = pins.absolute()
-        self._marker = None if complete_marker is None else Marker(complete_marker)
-        self._judge = Judge(
+        state = self._pins.parent.parent  # of all runs: nothing in it is a checkpoint
+        self._never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
+        judge = Judge(
             self._root,
             settle_seconds,
             corrupt_after_seconds,
             step_key,
-            re.compile(step_pattern),
-            self._marker,
+            None if step_pattern is None else re.compile(step_pattern),
+            None if complete_marker is None else Marker(complete_marker),
             [format_ for name, format_ in FORMATS.items() if not formats or name in formats],
             clock,
+            glob,
         )
+        self._findings = Findings()
+
+        def directory(below: str) -> Directory:
+            return Directory(
+                replace(judge, below=below),
+                self._findings,
+                full_sweep_seconds=full_sweep_seconds,
+                clock=clock,
+                calls=calls,
+                looked=looked,
+            )
+
+        self._directory = directory("")
+        self._subfolders = Subfolders(
+            self._directory,
+            directory,
+            self._findings,
+            never=self._never,
+            full_sweep_seconds=full_sweep_seconds,
+        )
+        self._step_pattern = step_pattern
+        self._below: str | None = None
+        self._below_at = float("-inf")
         self._clock = clock
         self._calls = calls
-        self._late: set[str] = set()  # families whose reading did not come to an end in the last look
-        self._stuck: dict[str, str] = {}  # families of which comparing did not come to an end, by the call
-        self._comparisons = 0
-        self._looked = looked
-        self._folder = Folder(self._root, self._family, full_sweep_seconds=full_sweep_seconds, clock=clock)
-        self._state = StateFile(self._root)
-        self._dirty: set[str] = set()  # families to look at: some are left if storage failed meanwhile
-        self._judged: dict[str, tuple[Judged, ...]] = {}  # by family, also if there is nothing to judge in it
-        # Families in which time alone may change something: when at the latest, and until when each sweep looks.
-        self._open: dict[str, tuple[float, float]] = {}
-        self._lying: dict[Key, Found] = {}
         self._held = Held(
             pins,
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
-            step_pattern=self._judge.step_pattern,
+            step_pattern=judge.step_pattern,
             calls=calls,
             looked=looked,
         )
-        self._affected: set[Key] = set()
         self._found: dict[Key, Found] = {}
         self._in_order: tuple[Found, ...] = ()
-        self._untold: list[Settlement] = []
-        self._unknown: dict[str, Mapping[str, str]] = {}  # by family: checkpoints that cannot be read now, and why
-        self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by family or pin
-        self._waiting: tuple[tuple[str, str], ...] | None = ()
         self._discovery = Discovery()
+        self._names = NamedSteps()
 
     def look(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> Look:
         """Look once; raises `StorageError` if a folder exists and cannot be read.
 
-        `hints`: names in the checkpoint directory that file events told of since the last look; None: there are no
+        `hints`: paths from the checkpoint directory that file events told of since the last look; None: there are no
         events, or not of all changes. `sweep`: look beyond them, too.
         """
         now = self._clock.now()
         missing = False
         try:
-            with self._folder.open() as directory:
-                self._look_at_root(directory, now, hints, sweep=sweep)
+            self._directory.look(now, None if hints is None else _in_root(hints), sweep=sweep)
+            self._subfolders.look(now, hints, sweep=sweep)
         except FileNotFoundError:
             missing = True
             self._forget_root()
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
         # After the directory: what is pinned and deleted meanwhile is seen in one of them.
-        self._affected |= self._held.look(now)
-        self._note_reasons(_PINS, self._held.reasons)
-        before, news = self._found, frozenset(self._affected)
+        findings = self._findings
+        findings.affected |= self._held.look(now)
+        findings.note_reasons(_PINS, self._held.reasons)
+        before, news = self._found, frozenset(findings.affected)
         if news:
             self._merge(now)
         making = self._unseen()
-        self._note_reasons(_MAKING, [(f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)])
-        if self._waiting is None:
-            self._waiting = tuple(chain.from_iterable(self._reasons.values()))
-        corrupt, self._untold = tuple(self._untold), []
+        findings.note_reasons(_MAKING, [(f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)])
+        corrupt, findings.untold = tuple(findings.untold), []
         held = self._held
         return Look(
             self._in_order,
             corrupt,
-            self._waiting,
+            findings.waiting,
             missing,
             self._found,
             held.found,
@@ -152,6 +166,8 @@ class Catalog:
             making=making,
             unknown=self._all_unknown(),
             unclaimed=held.unclaimed,
+            folders=self._subfolders.newest(self._root),
+            below=None if missing or self._discovery.order or not sweep else self._remedy_below(now),
         )
 
     def ask(self, found: Found) -> Answer:
@@ -161,176 +177,69 @@ class Catalog:
         except HangingError as error:
             return Answer(Presence.UNKNOWN, str(error.strerror))
 
-    # -- the checkpoint directory ----------------------------------------------------------------------------------
-
-    def _look_at_root(self, directory: int, now: float, hints: Collection[str] | None, *, sweep: bool) -> None:
-        sweep = sweep or hints is None
-        dirty = self._dirty
-        dirty |= self._folder.changed(directory, now, hints, sweep=sweep)
-        dirty |= {f"{name}.index" for name in self._state.read(now)} & self._open.keys()
-        for each in [marked for each in dirty if (marked := Marker.marked(each)) is not None]:
-            dirty |= self._open.keys() if each == "" else {each, f"{each}.index"} & self._judged.keys()
-        for each, (due, until) in self._open.items():
-            if now >= due or (sweep and now < until):
-                dirty.add(each)
-        if sweep:
-            dirty |= self._compare([each for each in self._folder.to_compare(now) if each not in dirty])
-        for each in sorted(dirty):
-            self._looked()
-            self._look_at(each, now)
-            dirty.discard(each)
-
-    def _family(self, name: str) -> str | None:
-        if self._marker is not None and (marked := self._marker.family(name)) is not None:
-            return marked
-        return family(name)
-
-    def _compare(self, families: Sequence[str]) -> set[str]:
-        """Return the families whose files are not those that were judged; one that hangs is left out from then on."""
-        self._stuck = {call: family for call, family in self._stuck.items() if self._hangs(call)}
-        judged = {each: self._judged.get(each) for each in families if each not in self._stuck.values()}
-        changed, at = set[str](), ""
-
-        def compare() -> None:
-            nonlocal at
-            with self._folder.open() as directory:
-                for at, before in judged.items():
-                    if not _is_as_before(directory, before, is_marked=Marker.marked(at) is not None):
-                        changed.add(at)
-
-        call = f"/compare {self._comparisons}"
-        try:
-            self._calls(call, compare)
-        except HangingError:
-            self._stuck[call], self._comparisons = at, self._comparisons + 1
-        return set(changed)
-
-    def _hangs(self, call: str) -> bool:
-        try:
-            self._calls(call, lambda: None)
-        except HangingError:
-            return True
-        return False
-
-    def _read(self, name: str, now: float) -> FamilyReading:
-        """Read a family; if that does not come to an end, what was known of it still holds."""
-        before, names, named = self._judged.get(name, ()), self._folder.names(name), self._state.named
-
-        def read() -> FamilyReading:
-            with self._folder.open() as directory:
-                return self._judge.read(directory, name, names, named, before, now)
-
-        try:
-            reading = self._calls(name, read)
-        except HangingError as error:
-            self._late.add(name)
-            return self._judge.unread(name, before, error)
-        if name in self._late:  # what it tells may be old
-            self._late.discard(name)
-            reading.again = True
-        return reading
-
-    def _look_at(self, name: str, now: float) -> None:
-        """Judge what there is of one family, and note what that changes."""
-        is_new, before = name not in self._judged, self._judged.get(name, ())
-        names = self._folder.names(name)
-        reading = self._read(name, now)
-        if reading.listing is not None:
-            self._folder.note(names, reading.listing)
-        self._untold += reading.given_up
-        self._note(name, before, reading.judged)
-        self._note_reasons(name, reading.reasons)
-        self._unknown.pop(name, None)
-        if reading.unknown:
-            self._unknown[name] = reading.unknown
-        if name not in self._folder.families():
-            self._judged.pop(name, None)
-            self._open.pop(name, None)
-        elif reading.again:
-            self._open[name] = now, now
-        else:
-            has_folders = reading.listing is not None and bool(reading.listing.folders)
-            self._note_due(name, reading.judged, now, is_young=is_new and has_folders)
-
-    def _note(self, name: str, before: Iterable[Judged], judged: list[Judged]) -> None:
-        """Remember what was judged, and which findings that adds or takes away."""
-        found = {each.found.checkpoint.key: each.found for each in judged if each.found is not None}
-        for key in [each.found.checkpoint.key for each in before if each.found is not None]:
-            if key not in found and self._lying.pop(key, None) is not None:
-                self._affected.add(key)
-        for key, each in found.items():
-            if self._lying.get(key) is not each:
-                self._lying[key] = each
-                self._affected.add(key)
-        self._judged[name] = tuple(judged)
-
-    def _note_reasons(self, name: str, reasons: Iterable[tuple[str, str]]) -> None:
-        told = tuple(reasons)
-        if told != self._reasons.get(name, ()):
-            self._waiting = None
-            if told:
-                self._reasons[name] = told
-            else:
-                del self._reasons[name]
-
-    def _note_due(self, name: str, judged: list[Judged], now: float, *, is_young: bool) -> None:
-        """When to look at a family again though nobody tells of changes in it."""
-        due, until = float("inf"), float("-inf")
-        for each in judged:
-            if not each.is_over:
-                until = max(until, each.unchanged_since + self._judge.corrupt_after_seconds)
-                if isinstance(each.verdict, CheckpointError):
-                    due = min([due, *(end for end in self._judge.ends(each) if now < end)])
-                elif not each.accepted:
-                    due = min(due, each.unchanged_since + self._judge.settle_seconds)
-        if is_young:
-            until = now + self._judge.corrupt_after_seconds  # the marker of a model comes last, and inside
-        elif not judged and name in self._open:
-            until = self._open[name][1]
-        if due < float("inf") or now < until:
-            self._open[name] = due, until
-        else:
-            self._open.pop(name, None)
+    def _remedy_below(self, now: float) -> str | None:
+        """Return what would find checkpoints in sub-folders, as none was ever found; it is looked for now and then."""
+        if now >= self._below_at:
+            self._below_at = now + _BELOW_SECONDS
+            with contextlib.suppress(HangingError):
+                self._below = self._calls("/below", lambda: remedy_below(self._root, self._never))
+        return self._below
 
     def _forget_root(self) -> None:
-        """The directory is gone. It may come back with all that was in it: what is the same then is still complete."""
-        self._folder.forget()
-        self._state = StateFile(self._root)
-        self._affected |= self._lying.keys()
-        self._lying.clear()
-        self._unknown.clear()
-        self._dirty |= self._judged.keys()
-        for name in [each for each in self._reasons if not each.startswith("/")]:
-            self._note_reasons(name, ())
+        self._directory.forget()
+        self._subfolders.forget()
 
     def _all_unknown(self) -> Mapping[str, str]:
         """What cannot be read now, and is not read from a pin that can."""
-        if not self._unknown:
+        if not self._findings.unknown:
             return self._held.unknown
         pinned = {found.checkpoint.folder for found in self._held.found.values()}
-        lying = {folder: why for each in self._unknown.values() for folder, why in each.items() if folder not in pinned}
+        families = self._findings.unknown.values()
+        lying = {folder: why for each in families for folder, why in each.items() if folder not in pinned}
         return lying | dict(self._held.unknown)
-
-    # -- both ------------------------------------------------------------------------------------------------------
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
         found, changed = dict(self._found), dict[Key, Found]()
-        for key in self._affected:
-            item = self._held.found.get(key) or self._lying.get(key)
+        for key in self._findings.affected:
+            item = self._held.found.get(key) or self._findings.lying.get(key)
             if item is None:
                 found.pop(key, None)
             else:
                 changed[key] = item
+        self._compare_names(changed)
         new = [item for key, item in changed.items() if key not in found]
-        are_last = self._discovery.add(new, found, self._lying, now)
+        are_last = self._discovery.add(new, found, self._findings.lying, now)
         order = self._discovery.order
         for key in sorted(changed, key=order.__getitem__):
             found[key] = self._as_discovered(changed[key])
         if not are_last:
             found = dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
-        self._affected.clear()
+        self._findings.affected.clear()
         self._found, self._in_order = found, tuple(found.values())
+
+    def _compare_names(self, changed: dict[Key, Found]) -> None:
+        """Take steps in names from a comparison with the others; what a pin or an earlier look says of one stays.
+
+        So nodes that saw other names agree about what is pinned, and the step of a checkpoint does not change.
+        """
+        named = {key: item for key, item in changed.items() if item.checkpoint.step_source in ("name", "order")}
+        if self._step_pattern is not None:
+            return
+        stems = {key: stem_of(item.checkpoint.name, FORMATS[item.checkpoint.format]) for key, item in named.items()}
+        for stem in stems.values():
+            self._names.add(stem)
+        for key, item in named.items():
+            checkpoint = item.checkpoint
+            if checkpoint.pin is not None:
+                continue
+            if (known := self._found.get(key)) is not None:
+                step, source = known.checkpoint.step, known.checkpoint.step_source
+            else:
+                step = self._names.step(stems[key])
+                source = "order" if step is None else "name"
+            if (step, source) != (checkpoint.step, checkpoint.step_source):
+                changed[key] = replace(item, checkpoint=replace(checkpoint, step=step, step_source=source))
 
     def _unseen(self) -> frozenset[str]:
         """Pins that some node makes of what this one does not see, as training deleted it before it looked."""
@@ -343,18 +252,6 @@ class Catalog:
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
 
 
-def _is_as_before(directory: int, judged: Sequence[Judged] | None, *, is_marked: bool) -> bool:
-    """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
-    if not judged:
-        return judged is not None and is_marked
-    for each in judged:
-        if not each.is_over or (each.told and not each.format.endings):
-            return False  # in a folder there may be more by now
-        for file in each.files:
-            try:
-                there = os.stat(file.name, dir_fd=directory)
-            except OSError:
-                return False
-            if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
-                return False
-    return True
+def _in_root(hints: Collection[str]) -> set[str]:
+    """Return the names directly in the directory, also of what happened further down."""
+    return {hint.partition("/")[0] for hint in hints}

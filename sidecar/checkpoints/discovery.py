@@ -1,14 +1,16 @@
 """The order in which a node found checkpoints, which is the order in which it wants them evaluated.
 
-Within one look it is that of steps. What a node meets as another's pin only, since training deleted it before, was
-there before what was written later.
+Within one look it is that of steps, if all of them are known and were found in the same way; else it is that of the
+times at which they were written, since steps of two kinds say nothing of one another. What a node meets as another's
+pin only, since training deleted it before, was there before what was written later. So was what lies there and is older
+by its step, too: it could not be read until now. After a rollback, training writes later.
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from sidecar.checkpoints.found import Found
-from sidecar.records import Key
+from sidecar.records import Checkpoint, Key
 
 
 class Discovery:
@@ -23,12 +25,12 @@ class Discovery:
 
         `found`: by the looks before; `lying`: what training has not deleted.
         """
-        are_last = True
-        for each in sorted(new, key=_by_step_and_name):
+        are_last, newest = True, max((each.written_at for each in found.values()), default=0.0) if new else 0.0
+        for each in _in_order(new):
             key = each.checkpoint.key
             if key in self.order:
                 are_last = False
-            elif key not in lying and (later := self._written_after(each, found)):
+            elif each.written_at < newest and (later := _later(each, found, is_lying=key in lying)):
                 self._insert(key, min(later, key=self.order.__getitem__))
                 are_last = False
             else:
@@ -48,17 +50,29 @@ class Discovery:
         self._next = float(len(known))
         self._insert(key, after_it)
 
-    def _written_after(self, this: Found, found: Mapping[Key, Found]) -> Sequence[Key]:
-        return [key for key, each in found.items() if each.written_at > this.written_at]
+
+def _later(this: Found, found: Mapping[Key, Found], *, is_lying: bool) -> Sequence[Key]:
+    """Those of the found that were surely there later than this one."""
+    later = {key: each for key, each in found.items() if each.written_at > this.written_at}
+    return [key for key, each in later.items() if not is_lying or _is_of_lower_step(this.checkpoint, each.checkpoint)]
 
 
-def _by_step_and_name(found: Found) -> tuple[bool, int, list[str | int], float]:
+def _is_of_lower_step(this: Checkpoint, other: Checkpoint) -> bool:
+    if this.step is None or other.step is None:
+        return False
+    return this.step_source == other.step_source and this.step < other.step
+
+
+def _in_order(new: Iterable[Found]) -> list[Found]:
     """Of two contents under one name, as a pin may hold the former one, the newer comes last."""
-    step = found.checkpoint.step
-    return step is None, step or 0, list(_natural(found.checkpoint.name)), found.written_at
+    some = list(new)
+    names = {id(each): natural(each.checkpoint.name) for each in some}
+    kinds = {None if each.checkpoint.step is None else each.checkpoint.step_source for each in some}
+    if len(kinds) > 1 or any(each.checkpoint.step is None for each in some):
+        return sorted(some, key=lambda each: (each.written_at, names[id(each)]))
+    return sorted(some, key=lambda each: (each.checkpoint.step or 0, names[id(each)], each.written_at))
 
 
-def _natural(name: str) -> Iterator[str | int]:
+def natural(name: str) -> list[str | int]:
     """`ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare without a type error."""
-    for index, part in enumerate(re.split(r"([0-9]+)", name)):
-        yield int(part) if index % 2 else part
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]

@@ -21,7 +21,7 @@ NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
 """Names that writers use for what is not finished, and this program for its own."""
 
 _NEVER: Final = re.compile("|".join(map(translate, NEVER)))
-_NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp"))))
+_NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "*.orbax-checkpoint-tmp*"))))
 _SAMPLE_BYTES: Final = 64 * 1024
 _ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a look may take
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there

@@ -1,4 +1,4 @@
-"""What changed in the checkpoint directory since it was looked at last, without touching what did not.
+"""What changed in a directory of checkpoints since it was looked at last, without touching what did not.
 
 A family is what may be one checkpoint: a sub-folder, or the files that a format says belong together. Of a hundred
 thousand files that nobody writes any more, the usual look costs one `fstat` of the directory:
@@ -20,6 +20,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import Listing, is_temporary
 from sidecar.clock import Clock
+from sidecar.confined import open_folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 
 _COARSE_SECONDS: Final = 2.0
@@ -35,19 +36,27 @@ Times = tuple[int, int]
 
 
 class Folder:
-    """The names in the checkpoint directory that may matter, by family; a family is named like its main file.
+    """The names in a directory of checkpoints that may matter, by family; a family is named like its main file.
 
     Args:
         root: the checkpoint directory; it may not exist yet.
+        below: the path of a folder in it, which is the one that is meant; no link in that path is followed.
         family: the family of a file by its name, None if it belongs to none.
         full_sweep_seconds: by then everything was looked at again.
         clock: time.
     """
 
     def __init__(
-        self, root: Path, family: Callable[[str], str | None], *, full_sweep_seconds: float, clock: Clock
+        self,
+        root: Path,
+        family: Callable[[str], str | None],
+        *,
+        below: str = "",
+        full_sweep_seconds: float,
+        clock: Clock,
     ) -> None:
         self._root = root
+        self._below = below
         self._family = family
         self._full_sweep_seconds = full_sweep_seconds
         self._clock = clock
@@ -63,11 +72,11 @@ class Folder:
     @contextlib.contextmanager
     def open(self) -> Iterator[int]:
         """The directory, opened: on NFS that is what makes its times be asked for anew. Raises OSError."""
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        with contextlib.ExitStack() as stack:
+            opened = stack.enter_context(open_folder(self._root))
+            if self._below:
+                opened = stack.enter_context(opened.folder(self._below))
+            yield opened.descriptor
 
     def forget(self) -> None:
         """Start anew, as after the directory was gone."""

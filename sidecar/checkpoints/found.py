@@ -44,7 +44,8 @@ class Look:
     `unknown`: folder names of checkpoints (`Checkpoint.folder`) that this node cannot read now, and why; those that it
     found before are in `by_key` as they were known. `unclaimed`: folder names of pins of which this node never knew
     more than the name. `failed`: folder names of those that could not be pinned or let go, and why; that is tried
-    again.
+    again. `folders`: sub-folders in which something changed last, and of which file events should tell. `below`: what
+    to set, as nothing was found, but sub-folders that are not looked at hold checkpoints.
 
     `by_key` is `found` again, `pinned` those of it that are. As long as nothing is found or lost, they are the very
     objects of the look before. `news` are the keys of what came, went or changed since `by_key` was `before`, and
@@ -66,6 +67,8 @@ class Look:
     unknown: Mapping[str, str] = field(default_factory=dict)
     unclaimed: frozenset[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+    below: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.found):
@@ -113,3 +116,13 @@ class Look:
 def written_at(files: Iterable[File]) -> float:
     """Seconds since 1970, by the storage's clock, of the newest modification; 0 without files."""
     return max((file.mtime_ns for file in files), default=0) / 1e9
+
+
+def parent_of(name: str) -> str:
+    """Return the folder that a checkpoint lies in, from the checkpoint directory; empty: that directory itself."""
+    return name.rpartition("/")[0]
+
+
+def in_folder(folder: str, name: str) -> str:
+    """Return the full name of the checkpoint `name` in a folder of the checkpoint directory, or in that itself."""
+    return f"{folder}/{name}" if folder else name

@@ -36,7 +36,7 @@ class Held:
         *,
         corrupt_after_seconds: float,
         step_key: str | None,
-        step_pattern: re.Pattern[str],
+        step_pattern: re.Pattern[str] | None,
         calls: Calls = call_directly,
         looked: Callable[[], None],
     ) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import File, Listing, contents, sampled_digest, stat_files
 from sidecar.checkpoints.formats import Candidate, Format, Inspection
-from sidecar.checkpoints.found import Found, written_at
+from sidecar.checkpoints.found import Found, in_folder, written_at
 from sidecar.checkpoints.marker import Marker
 from sidecar.checkpoints.single import as_checkpoint, step_in
 from sidecar.clock import Clock
@@ -61,16 +62,27 @@ class FamilyReading:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The rules by which families are judged; they are the catalog's."""
+    """The rules by which families are judged; they are the catalog's. `below` leads from `top` to the directory."""
 
-    root: Path
+    top: Path
     settle_seconds: float
     corrupt_after_seconds: float
     step_key: str | None
-    step_pattern: re.Pattern[str]
+    step_pattern: re.Pattern[str] | None
     marker: Marker | None
     formats: Sequence[Format]
     clock: Clock
+    glob: CheckpointGlob
+    below: str = ""
+
+    @property
+    def root(self) -> Path:
+        """The directory whose families these are: the checkpoint directory, or a folder in it."""
+        return self.top / self.below
+
+    def named(self, name: str) -> str:
+        """Return the path of a name in the directory from the checkpoint directory: a checkpoint's full name."""
+        return in_folder(self.below, name)
 
     def read(
         self,
@@ -81,7 +93,7 @@ class Judge:
         before: Sequence[Judged],
         now: float,
     ) -> FamilyReading:
-        """Judge what there is of the family `name` in the opened checkpoint directory.
+        """Judge what there is of the family `name` in the opened directory.
 
         `members`: the names of its files; `named`: what the state file lists; `before`: how it was judged before.
         """
@@ -97,11 +109,12 @@ class Judge:
             except OSError as error:
                 for each in known.values():
                     self._keep(each, error, reading)
-                reading.reasons.append((name, _unreadable(error)))
+                reading.reasons.append((self.named(name), _unreadable(error)))
                 reading.again = True
                 continue
             for candidate in candidates:
-                self._read(format_, candidate, known.get(candidate.name), reading, now)
+                if self.glob.accepts(self.named(candidate.name)):
+                    self._read(format_, candidate, known.get(candidate.name), reading, now)
         return reading
 
     def unread(self, name: str, before: Sequence[Judged], error: OSError) -> FamilyReading:
@@ -109,7 +122,7 @@ class Judge:
         reading = FamilyReading(again=True)
         for each in before:
             self._keep(each, error, reading)
-        reading.reasons.append((name, _unreadable(error)))
+        reading.reasons.append((self.named(name), _unreadable(error)))
         return reading
 
     def ends(self, judged: Judged) -> tuple[float, float]:
@@ -122,7 +135,7 @@ class Judge:
     ) -> None:
         """Judge one candidate; an error of the storage stays with it."""
         if candidate.leaving is not None:
-            reading.reasons.append((candidate.name, f"{candidate.leaving} is a link out of the directory"))
+            reading.reasons.append((self.named(candidate.name), f"{candidate.leaving} is a link out of the directory"))
             return
         again = False
         while True:
@@ -139,7 +152,7 @@ class Judge:
                     continue
                 reading.again = True
                 if meant is Meaning.UNKNOWN:
-                    reading.reasons.append((candidate.name, _unreadable(error)))
+                    reading.reasons.append((self.named(candidate.name), _unreadable(error)))
                     if known is not None and contents(known.files) == contents(_among(known, candidate)):
                         self._keep(known, error, reading)
                 return
@@ -147,7 +160,7 @@ class Judge:
             if told is not None:
                 reading.given_up.append(told)
             if reason is not None:
-                reading.reasons.append((candidate.name, reason))
+                reading.reasons.append((self.named(candidate.name), reason))
             return
 
     def _keep(self, known: Judged, error: OSError, reading: FamilyReading) -> None:
@@ -163,6 +176,8 @@ class Judge:
         verdict: Inspection | CheckpointError
         try:
             verdict = format_.inspect(self.root, candidate.name, step_key=self.step_key)
+            if not format_.endings:
+                self._require_same_files(format_, candidate)
         except (VanishedError, OSError):
             raise
         except CheckpointError as error:
@@ -173,6 +188,13 @@ class Judge:
             # A link was made to it, or undone; or it was repaired, or its last write came within one tick of a clock.
             return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, told=False, found=None)
         return Judged(format_, candidate.name, candidate.files, now, now, verdict)
+
+    def _require_same_files(self, format_: Format, candidate: Candidate) -> None:
+        """Raise `VanishedError` if files of a folder were deleted meanwhile: some may be missing in what was seen."""
+        now = format_.candidates(self.root, Listing({}, folders=(candidate.name,)))
+        names = {file.name for each in now for file in each.files}
+        if any(file.name not in names for file in candidate.files):
+            raise VanishedError(f"{candidate.name} is being deleted")
 
     def _is_due(self, known: Judged, now: float) -> bool:
         """Whether it must be inspected once more before it is accepted, or given up.
@@ -203,20 +225,21 @@ class Judge:
             return judged, None, why
         is_folder = not judged.format.endings
         if self.marker is not None and not self.marker.is_there(self.root, judged.name, is_folder=is_folder):
-            path = self.marker.path(judged.name, is_folder=is_folder)
+            path = self.marker.path(self.named(judged.name), is_folder=is_folder)
             return judged, None, f"whole, but {path} is not there (complete_marker)"
         assert isinstance(judged.verdict, Inspection)
         needed = set(judged.verdict.files)
         files = tuple(file for file in candidate.files if file.name in needed)
         files = judged.files if files == judged.files else files  # tens of thousands are remembered: once is enough
-        checkpoint = as_checkpoint(judged.format, judged.name, judged.verdict, self.step_pattern)
+        checkpoint = as_checkpoint(judged.format, self.named(judged.name), judged.verdict, self.step_pattern)
         found = Found(checkpoint, self.root, written_at(files), now, files)
         return replace(judged, found=found, verdict=None), None, None
 
     def _give_up(self, judged: Judged, error: CheckpointError) -> Settlement:
         digest = sampled_digest(self.root, (file.name for file in judged.files))
-        step = step_in(judged.name, judged.format, self.step_pattern)
-        return Settlement(judged.name, digest, step, "corrupt", str(error))
+        name = self.named(judged.name)
+        step = step_in(name, judged.format, self.step_pattern)
+        return Settlement(name, digest, step, "corrupt", str(error))
 
 
 def _among(known: Judged, candidate: Candidate) -> list[File]:

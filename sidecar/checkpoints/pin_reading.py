@@ -3,6 +3,7 @@
 `PinReader.read` changes nothing and remembers nothing. It blocks for as long as the storage does.
 """
 
+import contextlib
 import json
 import re
 import stat
@@ -10,10 +11,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
-from sidecar.checkpoints.files import File, list_files
+from sidecar.checkpoints.files import File, list_files, read_file
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.found import Found, written_at
+from sidecar.checkpoints.found import Found, in_folder, parent_of, written_at
 from sidecar.checkpoints.pin_names import PIN_RECORD
 from sidecar.checkpoints.single import as_checkpoint
 from sidecar.confined import Folder
@@ -55,7 +57,7 @@ class PinReader:
     """How pins are read; `step_key` and `step_pattern` are the catalog's."""
 
     step_key: str | None
-    step_pattern: re.Pattern[str]
+    step_pattern: re.Pattern[str] | None
 
     def read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
         """Read the pin of that name in the folder of pins; if it did not change that is what was `known`."""
@@ -84,7 +86,7 @@ class PinReader:
         if known is not None and known[0] == signature:
             return PinReading(PinState.WHOLE, signature, known[1])
         try:
-            found = self._content(pins.path / name, now)
+            found = _as_recorded(self._content(pins.path / name, now), pins, name)
         except (CheckpointError, FileNotFoundError) as error:
             return self._broken(pins, name, str(error), now)
         except OSError:
@@ -98,14 +100,26 @@ class PinReader:
 
     def _content(self, folder: Path, now: float) -> Found:
         """Return what a pin holds; its name is a promise about its content, and the content is believed."""
-        listing = list_files(folder)
+        listing, parents = list_files(folder), self._parents(folder)
         for format_ in FORMATS.values():
             for candidate in format_.candidates(folder, listing):
                 inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
-                checkpoint = as_checkpoint(format_, candidate.name, inspection, self.step_pattern)
-                if checkpoint.folder == folder.name:
-                    return _found(checkpoint, folder, candidate.files, now)
+                for parent in parents:
+                    name = in_folder(parent, candidate.name)
+                    checkpoint = as_checkpoint(format_, name, inspection, self.step_pattern)
+                    if checkpoint.folder == folder.name:
+                        return _found(checkpoint, folder, candidate.files, now)
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
+
+    def _parents(self, folder: Path) -> tuple[str, ...]:
+        """Return in which folders of the checkpoint directory it may have lain, as its name or its record says."""
+        names = list[str]()
+        with contextlib.suppress(UnicodeDecodeError):
+            names.append(unquote(folder.name.rpartition("@")[0], errors="surrogatepass"))
+        with contextlib.suppress(CheckpointError, RecordError, FileNotFoundError):  # long names are cut
+            names.append(loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES)).name)
+        found = dict.fromkeys(["", *map(parent_of, names)])
+        return tuple(each for each in found if not {"", ".", ".."} & {*each.split("/")} or each == "")
 
     def _broken(self, pins: Folder, name: str, why: str, now: float) -> PinReading:
         """Return what is said of a pin whose content is not what it should be; it may be gone, or not to be judged."""
@@ -121,6 +135,24 @@ class PinReader:
         if meant is None or meant.folder != name:
             return PinReading(PinState.BROKEN, why=why)
         return PinReading(PinState.BROKEN, found=_found(meant, pins.path / name, (), now), why=why)
+
+
+def _as_recorded(found: Found, pins: Folder, name: str) -> Found:
+    """Return a pin with the step that the node that made it found, if that is a matter of names.
+
+    Which names a node compares depends on when it looked, and all nodes that see this pin should say the same step.
+    """
+    if found.checkpoint.step_source not in ("name", "order"):
+        return found
+    try:
+        with pins.folder(name) as folder:
+            record = loads(Checkpoint, folder.read(PIN_RECORD, _MAX_RECORD_BYTES))
+    except (OSError, RecordError):
+        return found
+    if record.key != found.checkpoint.key or record.step_source not in ("name", "order"):
+        return found
+    checkpoint = replace(found.checkpoint, step=record.step, step_source=record.step_source)
+    return replace(found, checkpoint=checkpoint)
 
 
 def _require_readable(folder: Folder) -> bytes | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.checkpoints.files import File
-from sidecar.checkpoints.found import Found
+from sidecar.checkpoints.found import Found, parent_of
 from sidecar.confined import open_folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 
@@ -67,10 +67,19 @@ def _is_pinned(found: Found, pins: Path) -> bool:
 
 def _lies_in(found: Found, root: Path) -> bool:
     """Return whether all files are as they were; the folder is opened first, since NFS then asks its server anew."""
+    below = parent_of(found.checkpoint.name)
     with open_folder(root) as folder:
         if not found.files:
             return found.checkpoint.pin is None
-        return all(_is_as_it_was(file, folder.descriptor, root) for file in found.files)
+        if not below:
+            return all(_is_as_it_was(file, folder.descriptor, root) for file in found.files)
+        try:
+            with folder.folder(below) as inner:
+                return all(_is_as_it_was(file, inner.descriptor, inner.path) for file in found.files)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                return False  # a file or a link is there instead
+            raise
 
 
 def _is_as_it_was(file: File, descriptor: int, root: Path) -> bool:

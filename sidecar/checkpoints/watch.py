@@ -32,7 +32,8 @@ class Watch:
     watches `beside` begin and end with this one; that one of them has a problem is not told. `why_not` is asked of a
     directory before it is watched, and says why events from there would not tell everything, if they would not.
 
-    With `folders` the newest few sub-folders are watched, too: a model is saved into one, its marker last.
+    With `folders` the newest few sub-folders are watched, too: a model is saved into one, its marker last. Checkpoints
+    may lie `depth` folders further down; `follow` says in which of these there is something to see.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class Watch:
         unless: str | None = None,
         beside: Sequence["Watch"] = (),
         folders: bool = False,
+        depth: int = 0,
         why_not: Callable[[Path], str | None] = lambda _: None,
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._root = root
-        self._handler = _Waker(root, wake, unless, self._enter if folders else None)
+        self._handler = _Waker(root, wake, unless, self._enter if folders else None, depth)
         self._beside = beside
         self._why_not = why_not
         self._entered: deque[ObservedWatch] = deque()
+        self._followed: dict[Path, ObservedWatch] = {}
         self._new_observer = observer
         self._observer: BaseObserver | None = None
         self._watched: tuple[int, int] | None = None
@@ -68,12 +71,22 @@ class Watch:
             each.ensure()
 
     def changed(self) -> frozenset[str] | None:
-        """Names directly in `root` that events told of since this was asked last.
+        """Paths from `root`, of at most `depth` + 1 names, that events told of since this was asked last.
 
         None: there were no events, or not of everything, so what changed is to be found by looking.
         """
         names = self._handler.take()
         return names if self.problem is None else None
+
+    def follow(self, folders: Sequence[Path]) -> None:
+        """Watch these sub-folders from now on, and no more those that were named before; there may be few."""
+        if self._observer is None:
+            return
+        for folder in [each for each in self._followed if each not in folders]:
+            self._forget(self._followed.pop(folder))
+        for folder in folders:
+            if folder not in self._followed and (watch := self._schedule(folder)) is not None:
+                self._followed[folder] = watch
 
     def stop(self) -> None:
         """End the threads; without any this does nothing."""
@@ -103,6 +116,7 @@ class Watch:
     def _stop(self) -> None:
         observer, self._observer, self._watched, self._refused = self._observer, None, None, None
         self._entered.clear()
+        self._followed.clear()
         self._handler.miss()
         self.problem = "stopped"
         if observer is not None:
@@ -131,20 +145,34 @@ class Watch:
 
     def _enter(self, folder: Path) -> None:
         """Watch a sub-folder that just came, in place of the oldest if need be. Called by watchdog's thread."""
+        while len(self._entered) >= _FOLDERS:
+            self._forget(self._entered.popleft())
+        if (watch := self._schedule(folder)) is not None:
+            self._entered.append(watch)
+
+    def _schedule(self, folder: Path) -> ObservedWatch | None:
         observer = self._observer
-        if observer is None:
-            return
         with contextlib.suppress(Exception):  # it may be gone, or the kernel's limit be reached: sweeps see it
-            while len(self._entered) >= _FOLDERS:
-                observer.unschedule(self._entered.popleft())
-            self._entered.append(observer.schedule(self._handler, str(folder), recursive=False))
+            return None if observer is None else observer.schedule(self._handler, str(folder), recursive=False)
+        return None
+
+    def _forget(self, watch: ObservedWatch) -> None:
+        """End the watch of a sub-folder, unless it is watched for two reasons: watches of one path are equal."""
+        if self._observer is not None and watch not in self._entered and watch not in self._followed.values():
+            with contextlib.suppress(Exception):
+                self._observer.unschedule(watch)
 
 
 class _Waker(FileSystemEventHandler):
     def __init__(
-        self, root: Path, wake: Callable[[], None], unless: str | None, enter: Callable[[Path], None] | None
+        self,
+        root: Path,
+        wake: Callable[[], None],
+        unless: str | None,
+        enter: Callable[[Path], None] | None,
+        depth: int = 0,
     ) -> None:
-        self._root, self._wake, self._unless, self._enter = root, wake, unless, enter
+        self._root, self._wake, self._unless, self._enter, self._depth = root, wake, unless, enter, depth
         self._lock = threading.Lock()
         self._names: set[str] | None = None  # None: events were missed
 
@@ -166,19 +194,23 @@ class _Waker(FileSystemEventHandler):
         self._note(os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
         if self._enter is not None and event.is_directory and event.event_type in ("created", "moved"):
             folder = Path(os.fsdecode(event.dest_path or event.src_path))
-            if folder.parent == self._root and not is_temporary(folder.name, folder=True):
+            if self._is_near(folder) and not is_temporary(folder.name, folder=True):
                 self._enter(folder)  # before anybody looks: what is there by then is seen, what comes later is told of
         self._wake()
 
     def _note(self, *paths: str) -> None:
-        """Remember the names directly in the directory, also of what happened further down."""
-        within = f"{self._root}/"
-        names = {path.removeprefix(within).split("/")[0] for path in paths if path.startswith(within)}
+        """Remember the first names of the paths, also of what happened further down."""
+        within, few = f"{self._root}/", self._depth + 1
+        names = {"/".join(path.removeprefix(within).split("/")[:few]) for path in paths if path.startswith(within)}
         with self._lock:
             if self._names is not None:
                 self._names |= names
                 if len(self._names) > _NAMES:
                     self._names = None
+
+    def _is_near(self, folder: Path) -> bool:
+        """Whether checkpoints, or models, may lie in it."""
+        return folder.is_relative_to(self._root) and 1 <= len(folder.relative_to(self._root).parts) <= self._depth + 1
 
     def _is_temporary(self, event: FileSystemEvent) -> bool:
         """Whether it is about such a name; that the folder changed is told beside, of whatever name."""

@@ -3,14 +3,13 @@
 It runs no daemon and leaves nothing behind. Each trial is a function that returns findings; none stops another.
 """
 
-import http.client
-import json
 import queue
 import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from sidecar.addresses import own_addresses, public
@@ -20,25 +19,33 @@ from sidecar.agreement.place import Place
 from sidecar.agreement.run import find_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.steps_found import REMEDY, StepsFound
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
 from sidecar.commands.finding import Finding
 from sidecar.commands.neighbours import Here, group, visibility, watch
 from sidecar.commands.patience import HeardStorage, Patience
 from sidecar.commands.pulses import Pulses
+from sidecar.commands.serving import node_serving
+from sidecar.commands.task_file import find_typo
 from sidecar.config import Settings
-from sidecar.errors import SettingsError, SidecarError, StateUnavailableError
+from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
 from sidecar.group.member import Workers
 from sidecar.group.messages import Check, Checked, Failed, Ready
 from sidecar.group.process import Event, Exited, Post
-from sidecar.http import dialled
 from sidecar.mounts import mount_here, troubles, why_no_events
-from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
+from sidecar.roles import (
+    EVAL_PORTS_REMEDY,
+    NO_HINT,
+    RoleDecision,
+    advertised_host,
+    decide_role,
+    node_name,
+    public_address,
+)
 from sidecar.version import __version__
 
 _GLANCE_SECONDS: Final = 0.25
-_ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
-_ANSWER_BYTES: Final = 1024 * 1024
 
 
 def findings(
@@ -62,6 +69,9 @@ def findings(
         return
     if settings.trust_saved_graph:
         yield Finding("graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
+    if (typo := _typo(settings, search_path, patience)) is not None:
+        yield typo
+        return
     task = yield from _task(settings, make_workers, search_path)
     if role is not None and task is not None and pulses is not None:
         here = Here(node_name(settings, environ), __version__, task, settings.replicas, settings.min_workers)
@@ -77,11 +87,21 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
         yield Finding("role", ok=False, text=str(error))
         return None
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
-    text = f"{decision.role} ({decision.source})"
-    yield Finding("role", ok=True, text=f"{text}; {decision.warning}: {decision.remedy}" if decision.warning else text)
+    yield Finding("role", ok=True, text=_explained(decision))
     if decision.role == "worker":
         yield from _network(host)
     return decision
+
+
+def _explained(decision: RoleDecision) -> str:
+    text = f"{decision.role} ({decision.source})"
+    if decision.warning is not None:
+        return f"{text}; {decision.warning}: {decision.remedy}"
+    if decision.role == "chief":
+        return f"{text}: evaluates nothing, since the worker nodes' daemons do; {decision.remedy}"
+    if decision.source == NO_HINT:
+        return f"{text}: this node evaluates; a job of several nodes names its chief's node in chief_nodes"
+    return text
 
 
 def _network(host: str) -> Iterator[Finding]:
@@ -107,6 +127,13 @@ def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> It
         return
     newest = f", the newest is {look.found[-1].checkpoint.name}" if look.found else ""
     yield Finding("checkpoints", ok=True, text=f"{len(look.found)} complete in {settings.checkpoint_dir}{newest}")
+    if look.below is not None:
+        yield Finding("checkpoints", ok=True, text=look.below)
+    if look.found:
+        steps = StepsFound()
+        steps.add(found.checkpoint for found in look.found)
+        text = f"{steps.told()}: {REMEDY}" if steps.are_doubtful else steps.told()
+        yield Finding("checkpoints", ok=True, text=text)
     yield Finding("checkpoints", ok=True, text=how)
     for name, reason in look.waiting:
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete, or not yet: {reason}")
@@ -213,8 +240,9 @@ def _http(settings: Settings) -> Iterator[Finding]:
         try:
             trial.bind((settings.http_host, settings.http_port))
         except OSError as error:
-            if (daemon := _serving(settings)) is not None:
-                yield Finding("http", ok=True, text=f"{settings.http} is served by {daemon}")
+            if (node := node_serving(settings)) is not None:
+                text = f"{settings.http} is served by this run's daemon on node {node}"
+                yield Finding("http", ok=True, text=text)
                 return
             text = f"{settings.http}: {error.strerror}; --http chooses another address"
             yield Finding("http", ok=False, text=text)
@@ -222,26 +250,24 @@ def _http(settings: Settings) -> Iterator[Finding]:
     yield Finding("http", ok=True, text=f"{settings.http} is free")
 
 
-def _serving(settings: Settings) -> str | None:
-    """The daemon of this run that serves there already, if that is what took the address."""
-    connection = http.client.HTTPConnection(dialled(settings.http_host), settings.http_port, timeout=_ANSWER_SECONDS)
+def _typo(settings: Settings, search_path: str, patience: Patience) -> Finding | None:
+    """What is wrong with the task as far as its text says, which costs no import."""
+    if settings.task is None:
+        return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
-        connection.request("GET", "/api/status")
-        found = json.loads(connection.getresponse().read(_ANSWER_BYTES))
-        return f"this run's daemon on node {found['node']}" if found["run"] == settings.run else None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # somebody else's program
-        return None
-    finally:
-        connection.close()
+        patience.ask(lambda: find_typo(settings, Path(search_path)))
+    except TaskError as error:
+        return Finding("task", ok=False, text=str(error))
+    except StorageError:
+        return None  # it is silent: the worker process tells what is wrong
+    return None
 
 
 def _task(
     settings: Settings, make_workers: Callable[[Post], Workers], search_path: str
 ) -> Generator[Finding, None, str | None]:
     """Import the task in a worker process, as the daemon does at its start; the digest of its code."""
-    if settings.task is None:
-        yield Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
-        return None
+    assert settings.task is not None
     inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
     clock = SystemClock()
     workers = make_workers(lambda *report: inbox.put(report))
@@ -260,7 +286,8 @@ def _task(
             workers.observe(name, report, clock.now())
             if isinstance(report, Ready) and worker is not None:
                 version = report.version
-                worker.process.send(Check(settings.task, settings.framework, search_path))
+                threads, trusts = settings.threads, settings.trust_saved_graph
+                worker.process.send(Check(settings.task, settings.framework, search_path, threads, trusts))
             elif isinstance(report, Checked):
                 if not (report.builds_model or settings.trust_saved_graph):
                     text = f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"

@@ -19,11 +19,14 @@ from sidecar.agreement.run import JOURNAL_FOLDERS
 from sidecar.agreement.storage import TEMPORARY, PosixStorage
 from sidecar.bounded_calls import BoundedCalls, Calls, call_directly
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.pin import pin
 from sidecar.checkpoints.room import Room, free_bytes
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
+from sidecar.commands.serving import node_serving
+from sidecar.commands.task_file import check_before_import
 from sidecar.config import Settings
 from sidecar.daemon.best import BestBy
 from sidecar.daemon.courier import Courier
@@ -37,14 +40,14 @@ from sidecar.daemon.scribe import Scribe
 from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.turns import Turns
 from sidecar.daemon.world import Identity, World
-from sidecar.errors import RunReplacedError, SettingsError
-from sidecar.group.devices import check_idle, visible
+from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
+from sidecar.group.devices import check_idle, describe, visible
 from sidecar.group.logs import usable_log_folder
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Evaluate, Join
 from sidecar.group.ports import Ports
 from sidecar.group.process import Post
-from sidecar.history import Entry, History
+from sidecar.history import Closed, Entry, History
 from sidecar.http import Server
 from sidecar.mounts import why_no_events
 from sidecar.observers.log import entry_logged
@@ -62,12 +65,13 @@ from sidecar.roles import (
     public_address,
 )
 from sidecar.status import Status
+from sidecar.totals import Best
 from sidecar.version import __version__
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 
 
-def serve(settings: Settings, environ: Mapping[str, str]) -> int:
+def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path | None = None) -> int:
     """Run a daemon until it ends; returns its exit code. Where its run is replaced, another daemon follows it.
 
     /healthz is served before anything else is done, so that a slow disk is not mistaken for a dead daemon.
@@ -76,9 +80,10 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     decision = decide_role(settings, node, environ)
     if decision.role == "worker":
         settings.require_task()
+        check_before_import(settings)
     if not settings.wait and not settings.checkpoint_dir.is_dir():
         raise SettingsError(
-            f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --no-wait it would be waited for"
+            f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --once it would be waited for"
         )
     log = structlog.get_logger().bind(run=settings.run, node=node)
     shown = Shown({})
@@ -102,7 +107,9 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
         ready=lambda: shown.unready,
         status=lambda: shown.status,
     )
-    server.start()
+    _listen(server, settings, node)
+    if settings_file is not None:
+        log.info("settings_read", file=str(settings_file))
     _announce(log, settings, decision, server.url)
     if decision.role == "worker":
         _warn_of_public_ports(log, settings, advertised_host(settings, environ))
@@ -119,6 +126,19 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
                 before.hand_over(life)
     finally:
         server.close()
+
+
+def _listen(server: Server, settings: Settings, node: str) -> None:
+    """Start the HTTP server; a second daemon of a node hears of the first by the port that both use."""
+    try:
+        server.start()
+    except SettingsError as error:
+        if node_serving(settings) == node:
+            raise NodeNameTakenError(
+                f"the daemon of run {settings.run!r} on node {node!r} runs already, see http://{settings.http}; a "
+                "second one on this machine needs another --node and another --http"
+            ) from error
+        raise
 
 
 @dataclass(slots=True)
@@ -205,13 +225,17 @@ def make_daemon(
     rules = make_rules(settings)
     sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
     world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
+    crew = _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
+    log.best = lambda: world.history.totals.best
+    if crew is not None:
+        log.worker_log = crew.workers.log_of
     return Daemon(
         world,
         rules,
         _timing(settings),
         Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
         courier,
-        _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None,
+        crew,
         Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
         settings.run_dir,
         clock,
@@ -234,7 +258,15 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
         Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY, why_not=why_not)
         for folder in JOURNAL_FOLDERS
     ]
-    return Watch(settings.checkpoint_dir, lambda: inbox.put(Woke()), beside=journal, folders=True, why_not=why_not)
+    depth = CheckpointGlob.of(settings.checkpoint_glob).depth
+    return Watch(
+        settings.checkpoint_dir,
+        lambda: inbox.put(Woke()),
+        beside=journal,
+        folders=True,
+        depth=depth,
+        why_not=why_not,
+    )
 
 
 def make_catalog(
@@ -256,6 +288,7 @@ def make_catalog(
         step_pattern=settings.step_pattern,
         complete_marker=settings.complete_marker,
         formats=settings.formats,
+        glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),
         calls=calls,
         looked=looked,
@@ -348,6 +381,8 @@ class Log:
     """The loop's log: named events, and entries of the journal in their canonical lines."""
 
     log: Any
+    best: Callable[[], Mapping[tuple[str, str], Best]] = dict  # which evaluation is the best so far, by metric
+    worker_log: Callable[[str], Path | None] = lambda _: None  # where a worker process of this node writes
 
     def info(self, event: str, **fields: Any) -> None:
         """Something happened."""
@@ -359,7 +394,14 @@ class Log:
 
     def entry(self, entry: Entry | Plan) -> None:
         """A record of the journal."""
-        entry_logged(self.log, entry)
+        entry_logged(self.log, entry, self.best(), self._log_of)
+
+    def _log_of(self, closed: Closed) -> str | None:
+        """The log of the worker that failed, if it is one of this node's, else of any of them that took part."""
+        members = closed.plan.members or ()
+        ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)
+        logs = (self.worker_log(member.worker) for member in ranks)
+        return next((str(path) for path in logs if path is not None), None)
 
 
 def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
@@ -393,14 +435,16 @@ def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
 
 
 def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: "Log") -> Crew:
+    workers = make_workers(
+        settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
+    )
     return Crew(
-        make_workers(
-            settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
-        ),
+        workers,
         make_join(settings),
         settings.backoff_first_seconds,
         settings.backoff_last_seconds,
         settings.release_idle_seconds if settings.devices != "cpu" else None,
+        describe(workers.launch.devices),
         log,
     )
 

@@ -26,7 +26,7 @@ def print_once(
     console, waiting = Console(), Console(stderr=True)
     shown: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if waiting.is_terminal and seconds:
-        shown = waiting.status("looking who beats …")
+        shown = waiting.status("watching heartbeats …")
     with shown:
         found = patience.ask(lambda: _meet_and_look(onlooker, seconds, pause))
     if json_lines:

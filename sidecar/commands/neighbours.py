@@ -106,7 +106,7 @@ def group(pulses: Pulses, here: Here) -> Iterator[Finding]:
         and pulse.heartbeat.state == "ready"
     ]
     same = [each for each in others if _kind(each) == (here.version, here.task)]
-    alike = largest_alike(same)  # this node's own profile is known once a worker of it has joined a group
+    alike = largest_alike(same)  # what this node would compute with is not asked here
     for each in others:
         if each not in alike and (why := _difference(each, here)):
             yield Finding("group", ok=True, text=f"{each.node} {why}: it would not be in the same group")

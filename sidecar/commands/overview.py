@@ -1,16 +1,20 @@
 """Shows how a run stands, to programs and to people. Pure but for the clock that `Standing` was made with."""
 
+import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from sidecar.commands.pulses import Pulse
 from sidecar.commands.show import printable
 from sidecar.commands.standing import Standing
 from sidecar.observers.report import open_plan, recent
 from sidecar.records import Doing, Heartbeat
+from sidecar.totals import Best
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +39,11 @@ def as_json(run: str, found: Standing) -> dict[str, Any]:
         "proposer": found.proposer,
         "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(found), "phase": found.phase},
         "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
+        "metrics": {f"{eval_set}/{name}": number for (eval_set, name), number in _newest_numbers(found).items()},
+        "best": {
+            f"{eval_set}/{name}": {"value": _finite(each.number), "step": each.step, "checkpoint": _saved_by(each)}
+            for (eval_set, name), each in _bests(found).items()
+        },
         "evaluated": len(history.succeeded),
         "settled": len(history.without_result),
         "verdicts": found.verdicts,
@@ -83,13 +92,67 @@ def lines(run: str, found: Standing) -> "Iterator[RenderableType]":
         if found.missing:
             yield _text("the checkpoint directory does not exist", "yellow")
         return
-    yield Text(f"run {printable(run)}", style="bold")
+    yield Text(printable(f"run {run}" + (f" in {found.place}" if found.place else "")), style="bold")
+    yield from _results(found)
     yield from _plan(found)
     yield from _queue(found)
     yield _text(", ".join(f"{verdict} {count}" for verdict, count in found.verdicts.items()))
     yield ""
     yield from _members(found)  # below: a hundred nodes are more than a terminal has lines
     yield from _past(found)
+
+
+def _results(found: Standing) -> "Iterator[RenderableType]":
+    """The newest numbers, and for each metric with a direction the best one so far."""
+    newest = found.history.newest
+    if newest is None or newest.plan.checkpoint is None:
+        return
+    bests, numbers = _bests(found), _newest_numbers(found)
+    several = len({eval_set for eval_set, _ in numbers}) > 1
+    told = []
+    for (eval_set, name), number in numbers.items():
+        best = bests.get((eval_set, name))
+        mark = " (best)" if best is not None and best.folder == newest.plan.folder else ""
+        told.append(f"{f'{eval_set}/' if several else ''}{name} {_shown(number)}{mark}")
+    yield _text(f"newest  {_named(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(told)}")
+    for (eval_set, name), best in list(bests.items())[:_ROWS_SHOWN]:
+        if best.folder != newest.plan.folder:
+            where = _named(_saved_by(best), best.step)
+            yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {best.number:.5g}")
+
+
+def _newest_numbers(found: Standing) -> dict[tuple[str, str], float | str]:
+    """The newest number of each metric, by eval set; as text if it is not finite."""
+    return {
+        (eval_set, name): value.hex if value.value is None else value.value
+        for eval_set, (_, result) in found.history.latest.items()
+        for name, value in result.metrics.get(eval_set, {}).items()
+    }
+
+
+def _bests(found: Standing) -> dict[tuple[str, str], Best]:
+    """The best evaluation by each metric that the newest task measures."""
+    goals = found.history.goals
+    best = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in found.history.totals.best}
+    return {best[metric]: found.history.totals.best[best[metric]] for metric in goals if metric in best}
+
+
+def _saved_by(best: Best) -> str:
+    """The checkpoint's name, from the folder of what its workers saved: `evaluations/ckpt-5@0123456789ab/plan-7`."""
+    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
+
+
+def _named(name: str, step: int | None) -> str:
+    return name if step is None else f"{name} (step {step})"
+
+
+def _shown(number: float | str) -> str:
+    return number if isinstance(number, str) else f"{number:.5g}"
+
+
+def _finite(number: float) -> float | None:
+    """Return a number as strict JSON can carry it."""
+    return number if math.isfinite(number) else None
 
 
 def _members(found: Standing) -> "Iterator[RenderableType]":
@@ -130,8 +193,8 @@ def _nobody(found: Standing) -> str:
     silent = [each.silent_seconds for each in found.members if not each.left]
     if not silent:
         return "every daemon has left"
-    if not max(silent):
-        return "not looked whether anybody is there (--no-wait)"
+    if max(silent) < 2 * found.beat:
+        return "not observed for long enough to say who is alive"
     return f"no heartbeat changed for {max(silent):.1f} s: the daemons seem to be down"
 
 
@@ -142,7 +205,7 @@ def _plan(found: Standing) -> "Iterator[RenderableType]":
         return
     members = plan.members or ()
     nodes = ", ".join(dict.fromkeys(member.node for member in members))
-    step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.step})"
+    step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.shown_step})"
     told = (
         f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
     )
@@ -196,7 +259,7 @@ def _seen(found: Standing, pulse: Pulse) -> str:
         return ""
     if pulse.changed:
         return f"{pulse.silent_seconds:.1f} s ago"
-    looked = f"over {pulse.silent_seconds:.1f} s ago" if pulse.silent_seconds else "not looked"
+    looked = f"over {pulse.silent_seconds:.1f} s ago" if pulse.silent_seconds >= found.beat else "not observed"
     written_at = found.written_at.get(pulse.heartbeat.node)
     if written_at is None or (age := found.wall - written_at) < _LONG_AGO_SECONDS:
         return looked

@@ -1,11 +1,14 @@
-"""Lets checkpoints that were given up be tried again: the record of it is written into the journal, like any plan.
+"""Lets checkpoints be evaluated again: the record of it is written into the journal, like any plan.
 
 Plan N+1 may only follow outcome N, so an open plan is waited for.
 """
 
+import os
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from sidecar.agreement.journal import Journal
@@ -16,22 +19,72 @@ from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock, timestamp
 from sidecar.commands.standing import Standing
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.history import History, Settled
+from sidecar.history import Entry, History, Settled
+from sidecar.policy import Rules
 from sidecar.records import Key, Plan, Settlement
 
 # A daemon with a queue proposes a few milliseconds after an outcome: who comes later waits for the next one.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
 _DIGEST_LETTERS: Final = 12
+_NAMED: Final = 3
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be reopened: these names, or with `all_failed` whatever failed for good."""
+    """Checkpoints to be reopened: these names, and all that failed for good or was evaluated if that is asked for.
+
+    Names of checkpoints that were evaluated are refused unless it is said that they are meant (`again`).
+    """
 
     names: Sequence[str]
     all_failed: bool = False
+    again: bool = False
+    all_evaluated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A checkpoint that came to an end, and to which."""
+
+    key: Key
+    step: int | None
+    how: str
+
+    def requeued(self, by: str) -> Settlement:
+        """Return what the journal says of it from now on."""
+        return Settlement(*self.key, self.step, "requeued", f"by {by}; it was {self.how}")
+
+
+def folder_and_names(
+    given: Sequence[str], directory: str | None = None, configured: Path | None = None
+) -> tuple[Path | None, list[str]]:
+    """Split checkpoints as they were typed into their directory, if they name one, and their names in it.
+
+    In a `directory` that is given on its own, names may be paths of sub-folders; likewise in the one that is
+    `configured`, unless a path leads to another folder that is there. Raises `SettingsError` if the checkpoints lie in
+    several directories.
+    """
+    if directory is None and configured is not None and not any(_lies_beside(each, configured) for each in given):
+        directory = str(configured)
+    if directory is not None:
+        above = f"{os.path.abspath(directory).rstrip('/')}/"  # noqa: PTH100 - as typed: no link is followed
+        places = [(os.path.abspath(each), each.rstrip("/")) for each in given]  # noqa: PTH100 - as above
+        names = [place.removeprefix(above) if place.startswith(above) else name for place, name in places]
+        return None, [each.removesuffix(".index") for each in names]
+    folders = {os.path.dirname(each.rstrip("/")) for each in given} - {""}  # noqa: PTH120 - as typed: `.` and none differ
+    if len(folders) > 1:
+        raise SettingsError(f"one run at a time: {', '.join(sorted(folders))} are several directories")
+    names = [os.path.basename(each.rstrip("/")) for each in given]  # noqa: PTH119 - as above
+    return (Path(folders.pop()) if folders else None), [each.removesuffix(".index") for each in names]
+
+
+def _lies_beside(typed: str, directory: Path) -> bool:
+    """Return whether a checkpoint was typed as a path of a folder that is there, and is not in that directory."""
+    folder = os.path.dirname(typed.rstrip("/"))  # noqa: PTH120 - as typed
+    inside = f"{os.path.abspath(folder)}/".startswith(f"{os.path.abspath(directory)}/")  # noqa: PTH100 - no link is followed
+    return bool(folder) and not inside and Path(folder).is_dir()
 
 
 @dataclass(slots=True)
@@ -58,10 +111,13 @@ def requeue(
     wait_seconds: float,
     pause: Callable[[float], None],
     tell: Tell,
+    dry_run: bool = False,
+    command: Callable[[str], str] = lambda name: f"sidecar requeue --again {shlex.quote(name)}",
 ) -> tuple[Settlement, ...]:
-    """Reopen checkpoints in one record of the journal; returns what it says of them.
+    """Reopen checkpoints in a record of the journal, or in several if one cannot hold all; returns what they say.
 
-    `tell` gets what a person should know meanwhile, one sentence each.
+    `tell` gets what a person should know meanwhile, one sentence each. `command` returns the command line that
+    evaluates an evaluated checkpoint again. A dry run waits for nothing and writes nothing.
 
     Raises:
         SettingsError: there is nothing to reopen under one of the names; nothing is written then.
@@ -70,7 +126,7 @@ def requeue(
     """
     run = read_run(storage)
     if run is None:
-        raise SettingsError("there is no run here yet: look with `sidecar status`, or name another --checkpoint-dir")
+        raise SettingsError("there is no run here yet, so there is nothing to requeue: name another --checkpoint-dir")
     reader, look, until = _Reader(Journal(storage, run)), catalog.look(), clock.now() + wait_seconds
     told = set[str]()
 
@@ -80,17 +136,22 @@ def requeue(
             tell(sentence)
 
     reader.read_on()
-    _choose(reader.history, wanted, look, tell_once)  # a mistake is told now, not after the wait
+    chosen = _choose(reader.history, wanted, look, tell_once, command)  # a mistake is told now, not after the wait
+    if dry_run:
+        return tuple(each.requeued(by) for each in chosen)
+    most, written = Rules().most_settled, tuple[Settlement, ...]()
     while True:
         _wait_for_end(reader, clock, until, pause, tell_once)
-        chosen = _choose(reader.history, wanted, look, tell_once)
-        settles = tuple(
-            Settlement(each.name, each.digest, each.step, "requeued", f"by {by}; it was {each.verdict}")
-            for each in chosen
-        )
+        done = {each.key for each in written}  # of these some may have been evaluated again meanwhile
+        chosen = [each for each in _choose(reader.history, wanted, look, tell_once, command) if each.key not in done]
+        settles = tuple(each.requeued(by) for each in chosen[:most])
         if not settles or reader.journal.propose(_plan(reader.history, run, settles, by, clock)):
-            return settles
-        if clock.now() >= until:
+            written += settles
+            if len(chosen) <= most:
+                return written
+            names = {each.name for each in settles}
+            wanted = replace(wanted, names=[name for name in wanted.names if name not in names])
+        elif clock.now() >= until:
             raise StorageError("another daemon wrote the journal at this very moment: try again")
 
 
@@ -122,11 +183,11 @@ def what_next(found: Standing) -> str:
     return "no daemon beats: it will be evaluated when one runs"
 
 
-def _choose(history: History, wanted: Wanted, look: Look, tell: Tell) -> list[Settlement]:
-    """What is to be reopened, each once."""
+def _choose(history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]) -> list[_Ended]:
+    """Return what is to be reopened, each once."""
     chosen = {}
     if wanted.all_failed:
-        failed = [each for each in _given_up(history) if each.verdict == "failed"]
+        failed = [each for each in _ended(history) if each.how == "failed"]
         for each in failed:
             if gone := _gone(each, look):
                 tell(f"{gone}, so it stays given up")
@@ -134,63 +195,109 @@ def _choose(history: History, wanted: Wanted, look: Look, tell: Tell) -> list[Se
                 chosen[each.key] = each
         if not failed:
             tell("no checkpoint failed for good: nothing to requeue")
+    if wanted.all_evaluated:
+        chosen |= {each.key: each for each in _evaluated(history, look, tell)}
     for name in wanted.names:
-        each = _newest(name, history, look, tell)
+        each = _newest(name, history, wanted, look, tell, command)
         chosen[each.key] = each
     return list(chosen.values())
 
 
-def _newest(name: str, history: History, look: Look, tell: Tell) -> Settlement:
-    """The settlement to reopen under a name: the newest content whose files are there."""
-    known = [each for each in _given_up(history) if each.name == name]
+def _evaluated(history: History, look: Look, tell: Tell) -> list[_Ended]:
+    """Return all evaluated checkpoints whose files are there, the oldest first; tell of those that are gone."""
+    evaluated = [each for each in reversed(list(_ended(history, again=True))) if each.key in history.succeeded]
+    gone = [each.key[0] for each in evaluated if each.key not in look.by_key]
+    if gone:
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        tell(f"not requeued, as their files are gone: {', '.join(gone[:_NAMED])}{more}{_below(gone)}")
+    if not evaluated:
+        tell("no checkpoint was evaluated that is not waiting already: nothing to requeue")
+    return [each for each in evaluated if each.key in look.by_key]
+
+
+def _newest(
+    name: str, history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]
+) -> _Ended:
+    """Return what is to be reopened under a name: the newest content whose files are there."""
+    known = [each for each in _ended(history, again=wanted.again) if each.key[0] == name]
     if not known:
-        raise SettingsError(_nothing_to_requeue(name, history, look))
+        raise SettingsError(_nothing_to_requeue(name, history, look, command))
     there = [each for each in known if not _gone(each, look)]
     if not there:
         raise VanishedError(f"{_gone(known[0], look)}, so it cannot be evaluated again; save it again instead")
     if len(known) > 1:
-        others = ", ".join(each.digest[:_DIGEST_LETTERS] for each in known if each is not there[0])
-        digest = there[0].digest[:_DIGEST_LETTERS]
+        others = ", ".join(_digits(each) for each in known if each is not there[0])
+        ended = "evaluated or given up" if wanted.again else "given up"
         tell(
-            f"{name} was given up with {len(known)} contents: {digest} is taken, the newest that is there, not {others}"
+            f"{name} was {ended} with {len(known)} contents: {_digits(there[0])} is taken, the newest that is there, "
+            f"not {others}"
         )
     return there[0]
 
 
-def _given_up(history: History) -> list[Settlement]:
-    """What could be reopened, the newest first, each once."""
-    found: dict[Key, Settlement] = {}
+def _ended(history: History, *, again: bool = False) -> Iterator[_Ended]:
+    """Yield what could be reopened, the newest first, each once: what was given up, and `again` what was evaluated."""
+    told = set[Key]()
     for entry in reversed(history.entries):
-        if isinstance(entry, Settled) and entry.settlement.key in history.settled:
-            found.setdefault(entry.settlement.key, entry.settlement)
-    return [each for key, each in found.items() if key not in history.succeeded]
+        if (each := _end(entry)) is None or each.key in told:
+            continue
+        succeeded = each.key in history.succeeded
+        if (again and succeeded and each.how == "evaluated") or (not succeeded and each.key in history.settled):
+            told.add(each.key)
+            yield each
 
 
-def _nothing_to_requeue(name: str, history: History, look: Look) -> str:
-    given_up = ", ".join(sorted({each.name for each in _given_up(history)})) or "none"
-    if any(key[0] == name for key in history.succeeded):
-        why = "was evaluated"
-    elif any(each.checkpoint.name == name for each in look.found):
-        why = "is waiting already"
+def _end(entry: Entry) -> _Ended | None:
+    """Return the end that an entry tells of, if it does."""
+    if isinstance(entry, Settled):
+        settlement = entry.settlement
+        return _Ended(settlement.key, settlement.step, settlement.verdict)
+    checkpoint = entry.plan.checkpoint
+    if checkpoint is None or entry.outcome.status != "succeeded":
+        return None
+    # A number by the journal's order is not a step, and the next reader numbers it anew.
+    return _Ended(checkpoint.key, None if checkpoint.step_source == "order" else checkpoint.step, "evaluated")
+
+
+def _nothing_to_requeue(name: str, history: History, look: Look, command: Callable[[str], str]) -> str:
+    given_up = ", ".join(sorted({each.key[0] for each in _ended(history)})) or "none"
+    there = [each.checkpoint.key for each in look.found if each.checkpoint.name == name]
+    if history.succeeded.intersection(there):
+        return f"{name!r} was evaluated: to evaluate it again, type `{command(name)}`; given up: {given_up}"
+    if any(key[0] == name for key in history.succeeded) and not there:
+        why = f"was evaluated, and its files are gone{_below([name])}"
     else:
-        why = "was not given up"
+        why = "is waiting already" if there else "was not given up"
     return f"{name!r} {why}, so there is nothing to requeue; given up: {given_up}"
 
 
-def _gone(settlement: Settlement, look: Look) -> str | None:
+def _digits(ended: _Ended) -> str:
+    return ended.key[1][:_DIGEST_LETTERS]
+
+
+def _gone(ended: _Ended, look: Look) -> str | None:
     """Why a checkpoint cannot be evaluated again, if its files are neither in the directory nor pinned."""
-    alike = [each.checkpoint for each in look.found if each.checkpoint.name == settlement.name]
+    alike = [each.checkpoint for each in look.found if each.checkpoint.name == ended.key[0]]
+    if ended.key in {each.key for each in alike}:
+        return None
     broken = {name for name, _ in look.waiting} | {each.name for each in look.corrupt}
-    if settlement.name in broken or settlement.key in {each.key for each in alike}:
+    if ended.how != "evaluated" and ended.key[0] in broken:
         return None  # what is broken has no digest that could be compared
-    if settlement.verdict == "corrupt" and alike:
+    if ended.how == "corrupt" and alike:
         return None  # likewise
-    name = f"{settlement.name} (digest {settlement.digest[:_DIGEST_LETTERS]})"
+    name = f"{ended.key[0]} (digest {_digits(ended)})"
     if alike:
         return f"{name} is gone: what has its name now is another checkpoint, which is evaluated without a requeue"
     if look.missing:
         return f"{name} is gone with the checkpoint directory, and it is not pinned"
-    return f"{name} is gone: its files are neither in the checkpoint directory nor pinned"
+    return f"{name} is gone: its files are neither in the checkpoint directory nor pinned{_below([ended.key[0]])}"
+
+
+def _below(names: Iterable[str]) -> str:
+    """Return what else may be the reason that files are not found."""
+    if not any("/" in name for name in names):
+        return ""
+    return " (sub-folders are looked into where checkpoint_glob names them, here as for the daemons)"
 
 
 def _plan(history: History, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:

@@ -24,24 +24,42 @@ _REASONS_SHOWN: Final = 3  # a task that is wrong fails every checkpoint alike; 
 
 
 @contextmanager
-def shown_progress() -> Iterator[Show]:
-    """One line per worker on standard error, on a terminal; nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - slow to import
+def shown_progress(framework: str) -> Iterator[Show]:
+    """Show one line for each worker, with its elapsed time, on standard error if that is a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
 
     console = Console(stderr=True)
-    columns = (TextColumn("worker {task.fields[number]}"), TextColumn("{task.description:<10}"), BarColumn())
-    with Progress(
-        *columns, MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    columns = (TextColumn("worker {task.fields[number]}"), TextColumn("{task.description:<18}"), BarColumn(20))
+    counts = (TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
+    with Progress(*columns, *counts, console=console, transient=True, disable=not console.is_terminal) as bar:
         lines: dict[str, TaskID] = {}
-        yield lambda workers: _update(bar, lines, workers)
+        yield lambda workers: _update(bar, lines, workers, framework)
 
 
-def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerStatus, ...]) -> None:
+def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerStatus, ...], framework: str) -> None:
     for number, worker in enumerate(workers):
+        doing = f"imports {framework}" if worker.state == "import" else worker.state
+        counts = "" if worker.total_batches is None else f"{worker.batches}/{worker.total_batches} batches"
         if worker.worker not in lines:
-            lines[worker.worker] = bar.add_task(worker.state, total=None, number=number)
-        bar.update(lines[worker.worker], description=worker.state, completed=worker.batches, total=worker.total_batches)
+            lines[worker.worker] = bar.add_task(doing, total=None, number=number, counts=counts)
+        bar.update(
+            lines[worker.worker],
+            description=doing,
+            completed=worker.batches,
+            total=worker.total_batches,
+            counts=counts,
+        )
+
+
+@contextmanager
+def elapsed(console: Console, doing: str) -> Iterator[None]:
+    """Show on a terminal, below what is printed, what is being done and for how long."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(doing, total=None)
+        yield
 
 
 def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json: bool) -> None:
@@ -51,6 +69,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
             "checkpoint": checkpoint.name,
             "digest": checkpoint.digest,
             "step": checkpoint.step,
+            "step_source": checkpoint.step_source,
             **asdict(result),
             "saves": [str(path) for path in sorted(saves.glob("worker-*"))],
         }
@@ -70,6 +89,8 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(Text(printable(f"{examples}; {workers}; {seconds}")))
     for warning in result.warnings():
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
+    for note in result.notes:
+        console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
     console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 

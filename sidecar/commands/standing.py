@@ -57,7 +57,9 @@ class Standing:
     unknown: dict[str, str] = field(default_factory=dict)  # what this node cannot read now, and why
     min_workers: int = 1
     other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
+    place: str = ""  # the checkpoint directory, to be shown
     lease: float = 10.0  # seconds after which silence means gone
+    beat: float = 2.0  # seconds between two heartbeats
     wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
     written_at: dict[str, float] = field(
         default_factory=dict
@@ -126,6 +128,8 @@ class Onlooker:
         runs: Callable[[], list[str]] = list,
         selection: Selection = Selection(),  # noqa: B008 - frozen
         min_workers: int = 1,
+        beat_seconds: float = 2.0,
+        place: str = "",
     ) -> None:
         self.storage = storage
         self.written_at = written_at
@@ -135,6 +139,8 @@ class Onlooker:
         self.catalog = catalog
         self.clock = clock
         self.lease_seconds = lease_seconds
+        self.beat_seconds = beat_seconds
+        self.place = place
         self.pulses = Pulses()
         self._run: str | None = None
         self._history = History()
@@ -164,7 +170,9 @@ class Onlooker:
             missing=look.missing,
             unknown=dict(look.unknown),
             min_workers=self.min_workers,
+            place=self.place,
             lease=self.lease_seconds,
+            beat=self.beat_seconds,
             wall=self.clock.wall(),
             written_at={node: seconds for node, seconds in written.items() if seconds is not None},
         )

@@ -43,12 +43,15 @@ FLAGS: Final[Mapping[str, str]] = {
     "--stop-idle-seconds": "stop_idle_seconds",
     "--done-marker": "done_marker",
     "--log-format": "log_format",
-    "--no-wait": "wait",
+    "--once": "wait",
 }
 """Options that scripts rely on, and the settings they give; `--config` beside them. The others live in the file."""
 
-FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "saved_model")
+FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model")
 """Checkpoint formats, as `formats` names them."""
+
+MOST_PARTS: Final = 4
+"""Names in one path of `checkpoint_glob`: three folders and the checkpoint."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -111,7 +114,7 @@ class Settings(BaseSettings):
     # A file in checkpoint_dir by which training says that it saved its last one. Off: a daemon that serves must not
     # end, again at each restart, because a former run left a file there.
     done_marker: str | None = None
-    wait: bool = True  # `run` stays; --no-wait evaluates what is there and ends
+    wait: bool = True  # `run` stays; --once evaluates what is there and ends
 
     log_format: Literal["console", "json"] | None = None  # null: console on a terminal, JSON lines elsewhere
 
@@ -132,10 +135,13 @@ class Settings(BaseSettings):
     # A graph runs whatever its author stored, such as writing to files, as this daemon's user: weights only, therefore,
     # into the task's model. True: a SavedModel's own signature is evaluated; all nodes of a group must say the same.
     trust_saved_graph: bool = False
-    step_key: str | None = None  # the usual names of the step are tried first
-    step_pattern: str = r"-(\d+)$"  # `ckpt-500`: what tf.train.CheckpointManager writes
+    step_key: str | None = None  # the optimizer's count of its steps, or a usual name, is what nearly everybody has
+    # None: what the files hold, then rules for the names that people write. One that is set comes before both.
+    step_pattern: str | None = None
     # TensorFlow compares the checksums of what it restores anyway, and full reads every file once more on some node.
     verify: Literal["structure", "full"] = "structure"
+    # What lies in the directory itself: sub-folders hold backups and exports as well, so only a user knows which count.
+    checkpoint_glob: tuple[str, ...] = ("*",)
     formats: tuple[str, ...] = ()  # all: a directory of checkpoints holds little else
     complete_marker: str | None = None  # the frameworks' own ways to say "finished" are known; only a user knows more
     # Decided by the filesystem's type: events of what other machines write arrive nowhere, and a sweep sees all anyway.
@@ -271,7 +277,7 @@ class Settings(BaseSettings):
             raise ValueError("write module:attr or path/file.py:attr")
         return value
 
-    @field_validator("chief_nodes", "http_hosts", mode="before")
+    @field_validator("chief_nodes", "http_hosts", "formats", "checkpoint_glob", mode="before")
     @classmethod
     def _comma_separated(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -352,16 +358,26 @@ class Settings(BaseSettings):
             raise ValueError(f"a GPU takes one process: list at least as many different ones as replicas ({replicas})")
         return devices
 
-    @field_validator("formats", mode="before")
-    @classmethod
-    def _list_of_formats(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
     @field_validator("formats")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [each for each in value if each not in FORMATS]:
             raise ValueError(f"{unknown[0]!r} is none: write some of {', '.join(FORMATS)}")
+        return value
+
+    @field_validator("checkpoint_glob")
+    @classmethod
+    def _paths_below(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        remedy = (
+            f"write paths from checkpoint_dir, such as epoch_*/* or */ckpt-*, of at most {MOST_PARTS} names, none of "
+            "which is '**' or begins with a dot"
+        )
+        for pattern in value:
+            parts = pattern.split("/")
+            if len(parts) > MOST_PARTS or any(part in ("", "**") or part.startswith(".") for part in parts):
+                raise ValueError(f"{pattern!r} is not such a path: {remedy}")
+        if not value:
+            raise ValueError(f"names no path, so no checkpoint would be found: {remedy}")
         return value
 
     @field_validator("complete_marker")
@@ -380,7 +396,9 @@ class Settings(BaseSettings):
 
     @field_validator("step_pattern")
     @classmethod
-    def _one_group(cls, value: str) -> str:
+    def _one_group(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         try:
             groups = re.compile(value).groups
         except re.error as error:
@@ -441,7 +459,7 @@ def check_host(value: str) -> str:
 
 def ways(key: str) -> str:
     """The ways to give a setting, as an error tells them."""
-    return f"give {option(key)}, {variable(key)} or {key} in the file"
+    return f"give {option(key)}, {variable(key)} or {key} in sidecar.toml"
 
 
 def option(key: str) -> str:

@@ -238,8 +238,11 @@ class Courier:
             return replace(answer, error=unread or StorageError(f"shared storage failed: {error}"))
 
     def _make_room(self, visit: Visit) -> None:
-        """Let go what the journal has settled, as nothing can be written; not before all of it is read and known."""
-        if self._read_on() == 0 and visit.look:
+        """Let go what the journal has settled, as nothing can be written; not before all of it is read and known.
+
+        A daemon that was started on a full disk does so, too, though it is told to look at nothing yet.
+        """
+        if self._read_on() == 0 and visit.heartbeat.role == "worker":
             with contextlib.suppress(HangingError):  # the scan that is going on comes first
                 self.scans("let go", partial(self.keeper.let_go, visit.wants.of_the_journal()))
 

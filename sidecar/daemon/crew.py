@@ -4,7 +4,7 @@ Between the daemon's loop and `group.member`: it knows why workers are started a
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ class Crew:
     backoff_first: float  # seconds before a standby that died is replaced; doubled each time
     backoff_last: float
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
+    gpus: str  # their names, as part of the numeric profile: the process that tries the task sees none
     log: Any
     task: str | None = None  # digest of its code, once it was tried
-    profile: str | None = None  # digest of the numeric profile, once a worker joined
+    profile: str | None = None  # digest of the numeric profile, as it was when the task was tried
+    joined_profile: str | None = None  # and as a worker told it that had joined a group
     failure: SidecarError | None = None  # why this daemon cannot go on
     _failures: int = 0
     _fill_at: float = 0.0
@@ -36,7 +38,7 @@ class Crew:
         """Start what is missing, kill what overran its bound; returns the latter."""
         overruns = self.workers.overruns(now)
         for overrun in overruns:
-            self.log.warning("worker_overran", worker=overrun.worker, kind=overrun.kind, message=overrun.message)
+            self._warn("worker_overran", overrun.worker, kind=overrun.kind, message=overrun.message)
             if (worker := self.workers.find(overrun.worker)) is None:
                 continue
             # Else it was the framework, as storage may be slow, or somebody stopped it: neither is the task's fault.
@@ -45,7 +47,7 @@ class Crew:
             self._give_up(worker, now)
         if now >= self._fill_at:
             if self.task is None:
-                self._start(lambda: self.workers.probe(now), now)
+                self._start(lambda: self._probe(now), now)
             elif filling:
                 self._start(lambda: self._fill(now), now)
         if self.release_idle is not None and not evaluating:
@@ -68,7 +70,7 @@ class Crew:
         elif isinstance(report, Joined):
             self._failures = 0
             self._learn(report.task)
-            self.profile = hashlib.sha256(repr(sorted(report.profile.items())).encode()).hexdigest()[:12]
+            self.joined_profile = _digest(report.profile)
         elif isinstance(report, Failed | Exited):
             self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
 
@@ -101,6 +103,14 @@ class Crew:
         self.log.warning("worker_not_started", message=str(error))
         self._pause(now)
 
+    def _warn(self, event: str, worker: str, **fields: Any) -> None:
+        """Tell of a worker's end, with the place of its log."""
+        self.log.warning(event, worker=worker, **fields, log=str(self.workers.log_of(worker)))
+
+    def _probe(self, now: float) -> None:
+        if self.workers.probe(now):
+            self.log.info("task_check_begun", task=self.join.task, framework=self.join.framework)
+
     def _fill(self, now: float) -> None:
         for worker in self.workers.fill(now):
             self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
@@ -110,9 +120,9 @@ class Crew:
     ) -> None:
         """A worker is of no use any more. What it means for an open plan is told by that plan's failure."""
         if isinstance(report, Exited) and not worker.killed:
-            self.log.warning("worker_exited", worker=worker.worker, message=str(report))
+            self._warn("worker_exited", worker.worker, message=str(report))
         elif isinstance(report, Failed) and not (evaluating and worker.group):
-            self.log.warning("worker_failed", worker=worker.worker, kind=report.kind, message=report.message)
+            self._warn("worker_failed", worker.worker, kind=report.kind, message=report.message)
         if served_seconds >= self.backoff_last:
             self._failures = 0  # that it ends after so long is no habit
         if worker.group is None:
@@ -135,24 +145,33 @@ class Crew:
         """Workers import the task when they join, so they see first that its code was changed."""
         if task != self.task:
             self.log.warning("task_changed", task=self.join.task, digest=task[:12], before=(self.task or "")[:12])
-            self.task = task
+            self.task, self.profile = task, None  # it may import other libraries now
 
     def _probed(self, probe: Worker, report: Event, now: float) -> None:
         """The task is tried in a process of its own: the user hears of a mistake now, not at the first checkpoint."""
         if isinstance(report, Ready):
-            probe.process.send(Check(self.join.task, self.join.framework, self.join.search_path))
+            join = self.join
+            probe.process.send(Check(join.task, join.framework, join.search_path, join.threads, join.trust_saved_graph))
         elif isinstance(report, Checked):
             self.task = report.task
+            self.profile = _digest({**report.profile, "gpus": self.gpus})
             self.log.info("task_checked", task=self.join.task, digest=report.task[:12], eval_sets=report.eval_sets)
             self.workers.kill(probe)
         elif isinstance(report, Failed):
             named = report.message.startswith("task ")  # the message says which one
-            self.failure = TaskError(
-                report.message if named else f"task {self.join.task!r} cannot be used: {report.message}"
-            )
+            message = report.message if named else f"task {self.join.task!r} cannot be used: {report.message}"
+            self.failure = TaskError(self._with_log(message, probe))
         elif isinstance(report, Exited) and self.task is None:
             if report.status < 0:  # somebody killed it, or memory was short: that says nothing of the task
                 self.log.warning("task_check_interrupted", message=str(report))
                 self._pause(now)
             else:
-                self.failure = TaskError(f"task {self.join.task!r} cannot be checked: {report}")
+                self.failure = TaskError(self._with_log(f"task {self.join.task!r} cannot be checked: {report}", probe))
+
+    def _with_log(self, message: str, worker: Worker) -> str:
+        separator = "\n" if "\n" in message else "; "
+        return f"{message}{separator}log of the process: {self.workers.log_of(worker.worker)}"
+
+
+def _digest(profile: Mapping[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(profile.items())).encode()).hexdigest()[:12]

@@ -164,6 +164,7 @@ class Keeper:
             look = self.catalog.look(self._hints, sweep=sweep)
             self._swept_at = now if sweep else self._swept_at
         self._hints = set()
+        self.watch.follow(look.folders)
         return self._note(look)
 
     def _note(self, look: Look) -> Look:

@@ -283,10 +283,13 @@ class Daemon:
         self._note_scan(visit, now, scanning=answer.scanning)
         if answer.look is not None:
             self._note_missing(missing=answer.look.missing)
-            for found in world.see(answer.look, answer.given_up, now, self.clock.wall()):
+            self._notices.below(answer.look.below)
+            new = world.see(answer.look, answer.given_up, now, self.clock.wall())
+            for found in new:
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
                 if self.rules.every_steps is not None and found.checkpoint.step is None:
                     self._notices.unknown_step(found.checkpoint)
+            self._notices.steps([found.checkpoint for found in new])
             self._notices.no_room(world.sightings.note(answer.no_room, done=answer.done))
             self._notices.watched(None if answer.look.missing else answer.watch_problem)
             self._notices.entries({**answer.look.failed, **answer.look.unknown})
@@ -341,7 +344,8 @@ class Daemon:
         self.crew.workers.kill_group(other_than=part.group)
         if any(member.worker.startswith(f"{self.world.identity.workers}.") for member in part.own):
             self._part = part
-            self._woken |= plan.checkpoint.key not in self.world.found  # the proposer saw it first
+            found = self.world.found.get(plan.checkpoint.key)
+            self._woken |= found is None or found.checkpoint.pin is None  # the proposer saw it, or its pin, first
 
     def _close_part(self, closed: Closed, now: float) -> None:
         part, self._part = self._part, None
@@ -380,7 +384,7 @@ class Daemon:
         if crew.task is not None and self.world.task != crew.task:
             self.world.task = crew.task
             self.world.state = "ready" if self.world.state == "starting" else self.world.state
-        self.world.profile = crew.profile
+        self.world.profile, self.world.joined_profile = crew.profile, crew.joined_profile
         if crew.failure is not None:
             self.exit = crew.failure
 
@@ -410,14 +414,22 @@ class Daemon:
             assert checkpoint is not None
             found = self.world.found.get(checkpoint.key)
             unreadable = checkpoint.folder in self.world.sightings.unknown
+            given_up = self.world.sightings.given_up.get(checkpoint.key)
             if found is not None and found.checkpoint.pin is not None and not unreadable:
                 part.start(restore_path(found, found.folder), now)
-            elif now >= part.opened_at + self.timing.visibility:
+            elif given_up is not None and given_up.verdict == "corrupt":
+                part.fail("corrupt", given_up.reason, None, now)
+            elif self._has_looked_since(part.opened_at + self.timing.visibility, now):
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
                 if unreadable:
                     waited = f"{waited}: {self.world.sightings.unknown[checkpoint.folder]}"
                 blind = self.world.sightings.missing or unreadable or self._scan_hangs(now)
                 part.fail("storage" if blind else "vanished", waited, None, now)
+
+    def _has_looked_since(self, when: float, now: float) -> bool:
+        """Return whether a look that began at that time or later was answered; ask for one if none began."""
+        self._woken |= self._looked_at < when <= now
+        return self._looked_at >= when and self._reach.asked is None
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.

@@ -1,10 +1,11 @@
 """What people should be told once: a setting that does not fit, a path that shows nothing. It decides nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.checkpoints.gaps import Gap
+from sidecar.checkpoints.steps_found import REMEDY, StepsFound
 from sidecar.daemon.retention import TRIES
 from sidecar.records import Checkpoint, Key
 
@@ -19,6 +20,8 @@ class Notices:
     log: Any
     _unmeasured: str | None = None
     _watch_problem: str | None = None
+    _below: str | None = None
+    _steps: StepsFound = field(default_factory=StepsFound)
     _step_missed: bool = False
     _entries: frozenset[str] = frozenset()  # that failed in the last look
     _trouble: tuple[str, ...] = ()  # that was told, the newest last
@@ -28,9 +31,15 @@ class Notices:
         remedy = "waiting until training creates it; is this path shared with the chief?"
         self.log.warning("checkpoint_dir_missing", remedy=remedy)
 
+    def below(self, remedy: str | None) -> None:
+        """Sub-folders hold checkpoints, and nobody said that they count."""
+        if remedy is not None and self._below is None:
+            self.log.warning("checkpoints_in_subfolders", remedy=remedy)
+        self._below = self._below or remedy
+
     def empty(self, seconds: float) -> str:
         """Nothing was ever seen in it, for so long: training may save elsewhere. Returns it for the status page."""
-        remedy = "is this path shared with the chief?"
+        remedy = self._below or "is this path shared with the chief?"
         self.log.warning("nothing_seen", seconds=seconds, remedy=remedy)
         return f"no checkpoint was seen in {seconds:g} s: {remedy}"
 
@@ -39,6 +48,12 @@ class Notices:
         if problem not in (None, self._watch_problem):
             self.log.info("file_events_unavailable", reason=problem, remedy="sweeps find everything")
         self._watch_problem = problem
+
+    def steps(self, new: Sequence[Checkpoint]) -> None:
+        """Tell how steps were found, once, and again when another way turns up."""
+        if self._steps.add(new):
+            say = self.log.warning if self._steps.are_doubtful else self.log.info
+            say("steps_found", how=self._steps.told(), **({"remedy": REMEDY} if self._steps.are_doubtful else {}))
 
     def unknown_step(self, checkpoint: Checkpoint) -> None:
         """`every_steps` has no step to go by."""

@@ -11,7 +11,7 @@ from sidecar.group.member import Workers, group_id
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase
 from sidecar.group.process import Event, Exited
 from sidecar.policy import Fail
-from sidecar.records import SECONDARY, Doing, Member, Plan, Result
+from sidecar.records import SECONDARY, Doing, Lasting, Member, Plan, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class Part:
             self.fail("worker_died", message, rank, now)
         elif isinstance(report, Failed):
             lost = self._last if (report.kind, report.phase) == ("join", "join") else report.lost
-            self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd_nodes(self.plan, report.sides))
+            odd = odd_nodes(self.plan, report.sides)
+            self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd, lasting=report.lasting)
         elif isinstance(report, Exited) and report.crashed and self._is_restoring(worker):
             self.fail("crashed", f"while it read the checkpoint {report}", rank, now)
         elif isinstance(report, Exited):
@@ -129,6 +130,7 @@ class Part:
         *,
         lost: int | None = None,
         odd: tuple[str, ...] = (),
+        lasting: Lasting | None = None,
     ) -> None:
         """Note a failure of an own rank; the first that is no mere consequence of another stands.
 
@@ -143,7 +145,7 @@ class Part:
         if not secondary:
             at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
             node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
-            self.ending = Ending(now, fail=Fail(kind, message, node, rank, odd))
+            self.ending = Ending(now, fail=Fail(kind, message, node, rank, odd, lasting if at_fault is None else None))
             return
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)

@@ -50,7 +50,13 @@ class Scribe:
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
         """The outcome of a plan that cannot succeed."""
         return replace(
-            self._outcome(plan), kind=fail.kind, message=fail.message, node=fail.node, rank=fail.rank, odd=fail.odd
+            self._outcome(plan),
+            kind=fail.kind,
+            message=fail.message,
+            node=fail.node,
+            rank=fail.rank,
+            odd=fail.odd,
+            lasting=fail.lasting,
         )
 
     def _outcome(self, plan: Plan) -> Outcome:

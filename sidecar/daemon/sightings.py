@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from sidecar.checkpoints.found import Found, Look
-from sidecar.history import History
-from sidecar.policy import BEFORE_START, REOPENED, pending
+from sidecar.history import BEFORE_START, History
+from sidecar.policy import REOPENED, pending
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement
 from sidecar.selection import Choice, Selection
 from sidecar.status import Newest
@@ -90,7 +90,8 @@ class Sightings:
         new = [here[key] for key in look.in_order(key for key in news if key not in before)]
         gone = [key for key in news if key not in here]
         if new and new[-1] is look.found[-1] and not self._is_older(new[-1]):
-            self.newest = Newest(new[-1].checkpoint.step, new[-1].written_at)
+            each = new[-1].checkpoint
+            self.newest = Newest(each.step, new[-1].written_at, each.name, each.digest, each.step_source)
         if self.unwanted is None:
             self.unwanted = {found.checkpoint.key for found in new} if self.only_new(history) else set()
         else:

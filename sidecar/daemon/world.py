@@ -21,7 +21,7 @@ from sidecar.policy import View, proposer
 from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
 from sidecar.snapshot import RECENT
-from sidecar.status import Status, WorkerStatus
+from sidecar.status import Newest, Status, WorkerStatus
 
 _NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
@@ -57,7 +57,8 @@ class World:
     history: History = field(default_factory=lambda: History(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
-    profile: str | None = None  # digest of the numeric profile
+    profile: str | None = None  # digests of the numeric profile, see `Heartbeat`
+    joined_profile: str | None = None
     state: NodeState = "starting"
     withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
@@ -79,10 +80,11 @@ class World:
     _waiting_since: float = 0.0
     _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
     _group: tuple[str, ...] = ()  # the workers of the newest evaluation
-    _training: Training = field(default_factory=Training)
+    _training: Training = field(init=False)
 
     def __post_init__(self) -> None:
         self._freshness = Freshness(self.identity.node, self.lease)
+        self._training = Training(self._counts)
 
     # -- told ------------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,10 @@ class World:
             if about is not None:
                 ended = isinstance(entry, Settled) or entry.outcome.status == "succeeded"
                 self.gaps.journaled(about.name, self._is_there, settled=ended)
+
+    def _counts(self, key: Key) -> bool:
+        """Whether a checkpoint was not there before the start, with start=new."""
+        return key not in self.history.before_start and key not in (self.sightings.unwanted or ())
 
     def _is_there(self, name: str) -> bool:
         return any(name == key[0] for key in self.found)
@@ -183,7 +189,11 @@ class World:
         unreadable = self._unreadable(fresh, members)
         undone = draws_line or bool(returned or choice.settled)  # what only others can do is no work of this node
         undone |= any(each.folder not in unreadable for each in choice.evaluate)
-        undone |= not all(disputed(each, self.identity.node, members) for each in seen.given_up.values())
+        judges = seen.given_up or self.history.failures or self.history.unusable  # nothing else asks for it
+        unheard = bool(judges) and any(each.role == "worker" for each in self._freshness.unheard(now))
+        undone |= not all(
+            disputed(each, self.identity.node, members, unheard=unheard) for each in seen.given_up.values()
+        )
         if not undone or self.history.open is not None:
             self._undone_since = None
         elif self._undone_since is None:
@@ -194,6 +204,7 @@ class World:
             task=self.task,
             history=self.history,
             members=members,
+            unheard=unheard,
             found=seen.relevant(self.history, self.task),
             given_up=list(seen.given_up.values()),
             returned=returned,
@@ -201,6 +212,7 @@ class World:
             unwanted=seen.unwanted or _NO_KEYS,
             draws_line=draws_line,
             no_room=frozenset(seen.no_room),
+            failed=seen.failed.keys(),
             tasks=tasks,
             done=seen.done,
             last_step=self._training.last_step,
@@ -287,6 +299,7 @@ class World:
             outcome=self.history.through - (self.history.open is not None),
             slots=slots,
             profile=self.profile,
+            joined_profile=self.joined_profile,
         )
 
     def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
@@ -321,7 +334,7 @@ class World:
             journal_read=self.caught_up,
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
-            newest=self.sightings.newest,
+            newest=self._newest(),
             unseen=self.gaps.count,
             plan=self.history.open.plan if self.history.open is not None else None,
             group_size=len(self._group),
@@ -335,6 +348,16 @@ class World:
             unknown=sentences[:_TOLD],
             unknown_count=len(sentences),
         )
+
+    def _newest(self) -> Newest | None:
+        """The checkpoint discovered last; without a step, with the number that it has or will have in the journal."""
+        newest, ordinals = self.sightings.newest, self.history.ordinals
+        if newest is None or newest.step is not None or not self.caught_up:
+            return newest
+        waiting = self.sightings.relevant(self.history, self.task)
+        unnumbered = sum(each.step is None and each.key not in ordinals for each in waiting)
+        number = ordinals.get((newest.checkpoint, newest.digest), len(ordinals) + max(1, unnumbered))
+        return replace(newest, step=number, step_source="order")
 
     def publishes(self, now: float) -> bool:
         """Whether this node shows the results: it proposes, too."""

@@ -139,6 +139,7 @@ def daemon_arguments(folder: Folder) -> tuple[str, ...]:
     return (
         *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{TASK_FILE}:task"),
         *("--replicas", "2", "--http", f"{_LOCAL}:0", "--log-format", "json"),
+        *("--config", os.devnull),  # else a sidecar.toml in the current directory would make this another demo
     )
 
 

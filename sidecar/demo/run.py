@@ -42,10 +42,16 @@ class Demo:
     folder: Folder
     job: job.Job
     now: Callable[[], float] = time.monotonic
+    _began_at: float | None = None
     _written_at: dict[str, float] = field(default_factory=dict)
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _states: list[Mapping[str, Any]] = field(default_factory=list)
     _moved: tuple[Any, float] = (None, 0.0)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of `sidecar history` so far."""
+        return self._rows
 
     @property
     def checkpoints(self) -> int:
@@ -68,9 +74,11 @@ class Demo:
             task: (activity(state), daemon.url or "")
             for task, daemon, state in zip(job.TASKS, self.job.daemons, self._states, strict=True)
         }
+        self._began_at = self.now() if self._began_at is None else self._began_at
+        waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # TensorFlow's import looks as if it hung
         return Scene(
             evaluations(self._rows, self._written_at),
-            self.job.activity(step),
+            self.job.activity(step) + waited,
             step,
             self.job.steps,
             self.checkpoints,
@@ -162,15 +170,22 @@ def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
 def _conclude(console: Console, demo: Demo) -> None:
     """What there is now, and where."""
     checkpoints = demo.folder.checkpoints
+    measured = [each for each in evaluations(demo.rows, {}) if each.accuracy is not None]
+    best = max(measured, key=lambda each: each.accuracy or 0.0)
     _say(
         console,
         "",
-        f"From {demo.job.daemons[-1].url}/metrics:",
+        f"Each of the {len(measured)} checkpoints was evaluated while training went on. The best one is "
+        f"{best.checkpoint}, with accuracy {best.accuracy:.4f}.",
+        "",
+        f"From {demo.job.daemons[-1].url}/metrics, as Prometheus would see it:",
         *(f"  {line}" for line in demo.sample()),
         "",
         f"Saves:      {_short(checkpoints / '.sidecar' / checkpoints.name / 'evaluations')}",
         f"Logs:       {_short(demo.folder.logs)}",
         f"Look again: {_program()} history --checkpoint-dir {shlex.quote(_short(checkpoints))}",
+        f"Status page and metrics: {_program()} demo --keep leaves them there until Ctrl-C",
+        f"Your own model: {_program()} init DIR, where DIR is what your training saves checkpoints in",
     )
 
 
@@ -201,7 +216,7 @@ def _require_packages() -> None:
     if missing:
         raise SettingsError(
             f"the demo needs {' and '.join(missing)}, which {sys.executable} does not have: "
-            "pip install '.[tensorflow]' scikit-learn, in a clone of the repository"
+            "pip install '.[demo]', in a clone of the repository"
         )
 
 

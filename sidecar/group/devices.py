@@ -4,6 +4,7 @@ Pure but for one question to `nvidia-smi`, asked through `process`. A GPU is nam
 index or by (the beginning of) its UUID: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -69,6 +70,21 @@ def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask:
                 f"of these, or start the daemon with another CUDA_VISIBLE_DEVICES"
             )
     return chosen
+
+
+def describe(names: Sequence[str], *, ask: Ask = _ask) -> str:
+    """Say which GPUs these are, as in "2 x NVIDIA H200"; empty if there are none, or no driver tells.
+
+    Args:
+        names: What `visible` returned.
+        ask: Runs `nvidia-smi`.
+    """
+    if all(name == NO_GPU for name in names):
+        return ""
+    lines = (ask(("nvidia-smi", "--query-gpu=index,uuid,name", _FORMAT)) or "").splitlines()
+    models = {gpu: line.split(",", 2)[-1].strip() for line in lines for gpu in parse_gpus(line.rpartition(",")[0])}
+    found = Counter(next((model for gpu, model in models.items() if gpu.is_called(name)), "GPU") for name in names)
+    return ", ".join(f"{count} x {model}" for model, count in sorted(found.items()))
 
 
 def check_idle(names: Sequence[str], *, share: bool, own: Collection[int] = (), ask: Ask = _ask) -> None:

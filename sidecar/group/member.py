@@ -138,10 +138,19 @@ class Workers:
                 started.append(replica.standby)
         return started
 
-    def probe(self, now: float) -> None:
-        """Start, unless it runs, a process of its own in which the task is tried: it never joins a group."""
-        if self._probe is None:
-            self._probe = self._start("-1", now)
+    def probe(self, now: float) -> bool:
+        """Start, unless it runs, a process of its own in which the task is tried: it never joins a group.
+
+        Returns whether it was started now.
+        """
+        if self._probe is not None:
+            return False
+        self._probe = self._start("-1", now)
+        return True
+
+    def log_of(self, worker: str) -> Path | None:
+        """Return where a worker process of this node and incarnation writes its log; None: it is another's."""
+        return self.launch.logs / f"{worker}.log" if worker.startswith(f"{self.name}.") else None
 
     def is_probe(self, worker: str) -> bool:
         """Whether that worker is the one in which the task is tried."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.errors import RecordError
-from sidecar.records import Checkpoint, Member, Result, SaveWeights, from_json
+from sidecar.records import Checkpoint, Lasting, Member, Result, SaveWeights, from_json
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """A longer line is not read: a worker gone wild must not fill the daemon's memory."""
@@ -19,11 +19,13 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Import the task and say whether it can be used; no group, no checkpoint."""
+    """Import the task; say whether it can be used, and what this node would compute with. No group, no checkpoint."""
 
     task: str
     framework: str
     search_path: str  # where modules of the task are found: the folder the daemon was started in
+    threads: int
+    trust_saved_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Checked:
 
     task: str  # digest of its code
     eval_sets: tuple[str, ...]
+    profile: dict[str, str]  # the numeric profile, but for the GPUs, which the process that checks does not see
     builds_model: bool = True  # false: it can evaluate stored graphs only
 
 
@@ -125,7 +128,8 @@ class Done:
 class Failed:
     """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised.
 
-    `sides`: ranks that said the same, where ranks compared what they are about to do and it differs.
+    `sides`: ranks that said the same, where ranks compared what they are about to do and it differs. `lasting` as in
+    `records.Outcome`.
     """
 
     kind: str
@@ -136,6 +140,7 @@ class Failed:
     details: dict[str, str] = field(default_factory=dict)
     lost: int | None = None  # the rank that could not be reached, where that is known
     sides: tuple[tuple[int, ...], ...] = ()
+    lasting: Lasting | None = None
 
 
 Command = Check | Join | Evaluate

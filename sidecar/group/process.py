@@ -43,8 +43,16 @@ class Exited:
         return -self.status in _CRASHES
 
     def __str__(self) -> str:
-        how = f"was killed by {signal.Signals(-self.status).name}" if self.status < 0 else f"exited with {self.status}"
+        how = f"was killed by {_signal_name(-self.status)}" if self.status < 0 else f"exited with {self.status}"
         return f"the worker process {how}" + (f"; its log ends: {self.tail}" if self.tail else "")
+
+
+def _signal_name(number: int) -> str:
+    """The signal's name; most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,33 @@ daemon (`entry_logged`); imports neither.
 import logging
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from sidecar.history import Closed, Entry, Settled
+from sidecar.observers.sentences import sentence
 from sidecar.records import Outcome, Plan, Value
+from sidecar.totals import Best
 
 LogFormat = Literal["console", "json"]
+
+_YELLOW: Final = "\x1b[33m"
+_PLAIN: Final = "\x1b[0m"
+_TEXTS: Final = ("message", "reason", "remedy", "warning")  # sentences of this program and tracebacks of the user's
 
 _FIRST: Final = "daemon_started"  # the line that says whose log this is
 
 
-def configure(log_format: LogFormat | None = None, stream: TextIO | None = None) -> None:
+def configure(log_format: LogFormat | None = None, stream: TextIO | None = None, *, verbose: bool = False) -> None:
     """Send every log line to `stream` (default: standard error) as text or as JSON lines.
 
-    Without a format, a terminal gets text and everything else JSON. Libraries that use `logging` are heard from
-    WARNING on. Calling it again replaces what the last call set.
+    Without a format, a terminal gets text and everything else JSON. Text is sentences, or with `verbose`
+    every event and all of its fields. Libraries that use `logging` are heard from WARNING on. Calling it again replaces
+    what the last call set.
     """
     stream = sys.stderr if stream is None else stream
     if log_format is None:
@@ -36,7 +45,7 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None)
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    rendering = _console(colors=stream.isatty()) if log_format == "console" else _json()
+    rendering = _console(colors=stream.isatty(), verbose=verbose) if log_format == "console" else _json()
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -58,8 +67,15 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None)
     logging.captureWarnings(capture=True)  # else they would stand between JSON lines as bare text
 
 
-def entry_logged(log: FilteringBoundLogger, entry: Entry | Plan) -> None:
+def entry_logged(
+    log: FilteringBoundLogger,
+    entry: Entry | Plan,
+    best: Mapping[tuple[str, str], Best] = MappingProxyType({}),
+    log_of: Callable[[Closed], str | None] = lambda _: None,
+) -> None:
     """Write the one line that an entry of the journal is worth: a plan opened, a plan closed, a checkpoint settled.
+
+    `best` tells which evaluation is the best so far by each metric, `log_of` where this node's worker wrote its log.
 
     A plan that only settles opens nothing and is silent: what it settled follows as entries of their own.
     """
@@ -73,15 +89,18 @@ def entry_logged(log: FilteringBoundLogger, entry: Entry | Plan) -> None:
                 nodes=list(dict.fromkeys(member.node for member in entry.members)),
             )
     elif isinstance(entry, Closed):
-        _closed(log, entry)
+        _closed(log, entry, best, log_of(entry))
     else:
         _settled(log, entry)
 
 
-def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
+def _closed(
+    log: FilteringBoundLogger, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None
+) -> None:
     plan, outcome = closed.plan, closed.outcome
     if outcome.status == "failed" or outcome.result is None:
-        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome))
+        where = {} if worker_log is None else {"log": worker_log}
+        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome), **where)
         return
     result = outcome.result
     numbers = {
@@ -91,8 +110,18 @@ def _closed(log: FilteringBoundLogger, closed: Closed) -> None:
     }
     seconds = {phase: round(length, 3) for phase, length in result.phases.items()}
     about = _about(plan)
+    is_best = [f"{eval_set}.{name}" for (eval_set, name), each in best.items() if each.folder == plan.folder]
+    marked = {"best": is_best} if is_best else {}
+    notes = {"notes": list(result.notes)} if result.notes else {}
     log.info(
-        "evaluation_succeeded", **about, workers=result.workers, **numbers, examples=result.examples, seconds=seconds
+        "evaluation_succeeded",
+        **about,
+        workers=result.workers,
+        **numbers,
+        examples=result.examples,
+        seconds=seconds,
+        **marked,
+        **notes,
     )
     if result.changed:
         remedy = "its curves do not compare with those before; give data that changed a new name"
@@ -120,6 +149,7 @@ def _about(plan: Plan) -> dict[str, Any]:
         "plan": plan.plan,
         "checkpoint": checkpoint and checkpoint.name,
         "step": checkpoint and checkpoint.step,
+        **({"step_source": "order"} if checkpoint and checkpoint.step_source == "order" else {}),
     }
 
 
@@ -138,11 +168,53 @@ def _json() -> list[Processor]:
     return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
 
 
-def _console(*, colors: bool) -> list[Processor]:
+def _console(*, colors: bool, verbose: bool) -> list[Processor]:
     render = structlog.dev.ConsoleRenderer(
         colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
     )
-    return [_brief, _printable, render]
+    fields: list[Processor] = [_brief, _printable, render]
+    return fields if verbose else [_Sentences(fields, colors=colors)]
+
+
+class _Sentences:
+    """Writes an event as a sentence; one that has none is written with its fields."""
+
+    def __init__(self, otherwise: list[Processor], *, colors: bool) -> None:
+        self._otherwise = otherwise
+        self._colors = (_YELLOW, _PLAIN) if colors else ("", "")
+
+    def __call__(self, log: Any, method: str, event: EventDict) -> Any:
+        text = None if "exception" in event or "exc_info" in event else sentence(_escaped(event))
+        if text is None:
+            rendered: Any = event
+            for process in self._otherwise:
+                rendered = process(log, method, rendered)
+            return rendered
+        if not text:
+            raise structlog.DropEvent
+        at = str(event.get("timestamp", ""))[11:19]
+        start, end = ("", "") if event.get("level") == "info" else self._colors
+        return f"{at} {start}{'' if event.get('level') == 'info' else 'warning: '}{text}{end}"
+
+
+def _escaped(event: EventDict) -> dict[str, Any]:
+    """The fields without control characters; a message keeps its lines, indented so that none looks like an event."""
+    return {
+        key: _unescaped_lines(value) if key in _TEXTS and isinstance(value, str) else _without_controls(value)
+        for key, value in event.items()
+    }
+
+
+def _unescaped_lines(text: str) -> str:
+    return "\n    ".join(_without_controls(line) for line in text.splitlines())
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value)
+    if isinstance(value, list | tuple):
+        return [_without_controls(each) for each in value]
+    return value
 
 
 def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:

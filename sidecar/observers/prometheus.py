@@ -35,6 +35,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
     "sidecar_eval_best_metric": (_METRIC, "Best value of a metric over all checkpoints evaluated in this run."),
     "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
+    "sidecar_eval_best_info": (
+        (*_METRIC, "checkpoint", "step_source"),
+        "Always 1; the checkpoint with the best value of a metric, and how its step was found.",
+    ),
     "sidecar_eval_class_metric": (
         (*_METRIC, "class"),
         "Value of a metric for one class, where there are few, when its eval set was evaluated last.",
@@ -46,6 +50,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_set_checkpoint_step": (
         ("run", "eval_set"),
         "Training step of the checkpoint that the gauges of an eval set are about: with every_nth an earlier one.",
+    ),
+    "sidecar_eval_checkpoint_info": (
+        ("run", "eval_set", "checkpoint", "step_source"),
+        "Always 1; the checkpoint that the gauges of an eval set are about, and how its step was found.",
     ),
     "sidecar_eval_nonfinite_examples": (
         ("run", "eval_set", "place"),
@@ -61,6 +69,10 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Unix time at which the last evaluation was completed.",
     ),
     "sidecar_newest_checkpoint_step": (_ONE, "Training step of the complete checkpoint discovered last."),
+    "sidecar_newest_checkpoint_info": (
+        ("run", "checkpoint", "step_source"),
+        "Always 1; the complete checkpoint discovered last, and how its step was found.",
+    ),
     "sidecar_newest_checkpoint_timestamp_seconds": (
         _ONE,
         "Unix time at which the last file of the checkpoint discovered last was written.",
@@ -186,6 +198,8 @@ def _export_evaluations(samples: _Samples, history: History) -> None:
     for eval_set, (checkpoint, result) in history.latest.items():
         _export_eval_set(samples, eval_set, result, history.totals)
         samples.add("sidecar_eval_set_checkpoint_step", checkpoint.step, eval_set)
+        about = _label(checkpoint.name), _source(checkpoint.step_source)
+        samples.add("sidecar_eval_checkpoint_info", 1, eval_set, *about)
     samples.add("sidecar_eval_checkpoint_step", newest.plan.checkpoint.step)
     samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(newest.outcome.completed_at))
 
@@ -201,6 +215,8 @@ def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: T
         if best is not None and best.goal == value.goal:
             samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
             samples.add("sidecar_eval_best_step", best.step, eval_set, name)
+            about = _label(best.checkpoint), _source(best.step_source)
+            samples.add("sidecar_eval_best_info", 1, eval_set, name, *about)
     for name, classes in result.classes.get(eval_set, {}).items():
         for label, value in classes.items():
             samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
@@ -231,6 +247,8 @@ def _export_status(samples: _Samples, status: Status) -> None:
     if status.newest is not None:
         samples.add("sidecar_newest_checkpoint_step", status.newest.step)
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
+        about = _label(status.newest.checkpoint), _source(status.newest.step_source)
+        samples.add("sidecar_newest_checkpoint_info", 1, *about)
     if status.role == "worker":  # a chief does not look at checkpoints
         samples.add("sidecar_checkpoints_pending", status.pending)
         samples.add("sidecar_checkpoints_unseen_total", status.unseen if status.journal_read else None)
@@ -271,6 +289,15 @@ def _worker_usage(status: Status) -> Iterator[Metric]:
             if sample.name in _USAGE:
                 families[_USAGE[sample.name]].add_metric((status.run, str(place)), sample.value)
     yield from families.values()
+
+
+def _label(name: str) -> str:
+    """The name of a file as the value of a label, which is UTF-8 without control characters."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+
+
+def _source(source: str | None) -> str:
+    return source or "unknown"  # recorded by an older release
 
 
 def _seconds(text: str) -> float | None:

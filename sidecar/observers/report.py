@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.clock import timestamp
 from sidecar.history import Closed, Entry, History, Settled
-from sidecar.records import Checkpoint, Key, Plan, Value
+from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
 from sidecar.status import Status
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def table(history: History) -> "Table":
     result.add_column("UTC", no_wrap=True)
     for row in shown:
         cells = [
-            "" if row["step"] is None else str(row["step"]),
+            shown_step(row["step"], row["step_source"]),
             row["checkpoint"],
             _verdict(row),
             *(_number(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
@@ -92,7 +92,12 @@ def status_json(status: Status, history: History) -> dict[str, Any]:
         "recent": recent(history),
         "pending": status.pending,
         "newest_checkpoint": status.newest
-        and {"step": status.newest.step, "written_at": timestamp(status.newest.written_at)},
+        and {
+            "checkpoint": status.newest.checkpoint,
+            "step": status.newest.step,
+            "step_source": status.newest.step_source,
+            "written_at": timestamp(status.newest.written_at),
+        },
         "evaluated": len(history.succeeded),
         "settled": len(history.without_result),
         "group_size": status.group_size,
@@ -135,6 +140,7 @@ def _shown(history: History) -> Row | None:
         "examples": {eval_set: result.examples[eval_set] for eval_set, (_, result) in latest},
         "metrics": {eval_set: _numbers(result.metrics.get(eval_set, {})) for eval_set, (_, result) in latest},
         "steps": {eval_set: checkpoint.step for eval_set, (checkpoint, _) in latest},
+        "step_sources": {eval_set: checkpoint.step_source for eval_set, (checkpoint, _) in latest},
     }
 
 
@@ -152,6 +158,7 @@ def _closed_row(closed: Closed) -> Row:
         "checkpoint": checkpoint.name,
         "digest": checkpoint.digest,
         "step": checkpoint.step,
+        "step_source": checkpoint.step_source,
         "status": outcome.status,
         "final": outcome.status == "succeeded",
         "kind": outcome.kind,
@@ -166,7 +173,11 @@ def _closed_row(closed: Closed) -> Row:
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
-    } | ({"nonfinite": nonfinite} if nonfinite else {})
+    } | {
+        name: found
+        for name, found in (("nonfinite", nonfinite), ("notes", [] if result is None else list(result.notes)))
+        if found
+    }
 
 
 def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
@@ -185,6 +196,7 @@ def _settled_row(settled: Settled) -> Row:
         "checkpoint": settlement.name,
         "digest": settlement.digest,
         "step": settlement.step,
+        "step_source": None,
         "status": settlement.verdict,
         "final": settlement.verdict != "requeued",
         "kind": None,
@@ -208,6 +220,7 @@ def open_plan(plan: Plan) -> dict[str, Any]:
         "attempt": plan.attempt,
         "checkpoint": checkpoint and checkpoint.name,
         "step": checkpoint and checkpoint.step,
+        "step_source": checkpoint and checkpoint.step_source,
         "workers": len(members),
         "nodes": list(dict.fromkeys(member.node for member in members)),
         "proposed_at": plan.proposed_at,

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.group.messages import Join
+from sidecar.group.messages import Check, Join
 from sidecar.records import Sharding
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Numbers
@@ -106,6 +106,13 @@ class Evaluator(Protocol):
         """
         ...
 
+    def outside(self) -> Mapping[str, str]:
+        """Digest of what the model depends on outside its variables, such as vocabularies, by a name of each part.
+
+        Equal on all ranks, or they do not evaluate the same model.
+        """
+        ...
+
     def layout(self) -> str:
         """What states `evaluate` will return: equal on all ranks, or they cannot be added up."""
         ...
@@ -139,7 +146,7 @@ class Backend(Protocol):
         """Build the model on a first batch."""
         ...
 
-    def profile(self) -> dict[str, str]:
+    def profile(self, told: Join | Check) -> dict[str, str]:
         """The numeric profile: what must be equal for results to be equal to the bit."""
         ...
 

@@ -5,6 +5,7 @@ Holds what stays warm between checkpoints. Every failure is a `Failed` report, n
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 
 from sidecar.group.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
 from sidecar.worker import task as tasks
@@ -41,7 +42,10 @@ class Commands:
                 raise EvaluationError("join", f"{type(command).__name__} is no command")  # noqa: TRY301 - told like any other
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon is told, and decides; a task may call sys.exit
             rank = self._join.rank if self._join else None
-            self._report(as_failed(error, phase=self._phase, plan=plan, rank=rank))
+            failed = as_failed(error, phase=self._phase, plan=plan, rank=rank)
+            if isinstance(command, Evaluate):  # where it is held says nothing to the user, and is gone afterwards
+                failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))
+            self._report(failed)
 
     def _enter(self, phase: str, plan: int | None = None) -> None:
         self._phase = phase
@@ -50,7 +54,8 @@ class Commands:
     def _check(self, command: Check) -> None:
         self._enter("import")
         loaded = tasks.load(command.task, command.search_path)
-        self._report(Checked(loaded.digest, tuple(loaded.task.eval_sets), loaded.task.build_model is not None))
+        sets, builds = tuple(loaded.task.eval_sets), loaded.task.build_model is not None
+        self._report(Checked(loaded.digest, sets, self._backend.profile(command), builds))
 
     def _form(self, command: Join) -> None:
         if self._join is not None:
@@ -66,7 +71,7 @@ class Commands:
         self._enter("build")
         shard = Shard(command.rank, len(command.members))
         self._evaluator = self._backend.build(loaded.task, shard, command)
-        self._report(Joined(command.group, loaded.digest, self._backend.profile()))
+        self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
         if command.trust_saved_graph:
             self._tidy()  # freezes what is there, which must not be a stored graph: that would stay for ever
 
@@ -79,7 +84,7 @@ class Commands:
             collective=self._collective,
             evaluator=self._evaluator,
             task_digest=self._task_digest,
-            profile=self._backend.profile(),
+            profile=self._backend.profile(self._join),
             enter=lambda phase: self._enter(phase, command.plan),
             report=self._report,
         )

@@ -8,7 +8,7 @@ that the result of a sum proves all of them.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ _HELLO: Final = {
     "profile": "compute with different versions, devices or settings",
     "eval sets": "have different eval sets",
     "metrics": "have different metrics",
+    "outside": "hold different vocabularies, bins, assets or settings outside the model's variables",
 }
 """What ranks compare before they evaluate, and how to say that it differs.
 
@@ -40,6 +41,11 @@ What they restored they compare later, in the second collective: it is hashed wh
 
 _PROFILE_BYTES: Final = 1024
 """Of every rank's profile that travel in the hello, so that each can say what differs; a usual one has 300."""
+
+_PARTS: Final = 4096
+"""Parts of a model whose digests travel, should ranks differ in any of them."""
+
+_PARTS_TOLD: Final = 5
 
 _SMALL_BYTES: Final = 4 * 1024 * 1024
 """States of that size cross any link within seconds: daemons take a group for stuck that takes longer in `reduce`.
@@ -82,6 +88,7 @@ def evaluate(
     with phase("restore", "restore"):
         (restored or evaluator.restore(command.path))()
         hashed = evaluator.digest()
+        outside = evaluator.outside()
     with phase("hello", "reduce"):
         _say_hello(
             collective,
@@ -94,7 +101,9 @@ def evaluate(
                 "profile": _lines(profile),
                 "eval sets": repr([stream.eval_set for stream in streams]),
                 "metrics": evaluator.layout(),
+                "outside": _lines(outside),
             },
+            outside,
         )
     with Saves(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
         with phase("evaluate", "evaluate"):
@@ -122,6 +131,7 @@ def evaluate(
         classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
         data={stream.eval_set: _data(stream) for stream in streams},
         nonfinite=found_nonfinite,
+        notes=_notes(numbers),
     )
     return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
 
@@ -154,7 +164,9 @@ class _Progress:
             self._report(Progress(self._command.plan, self._batches, self._total))
 
 
-def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], said: dict[str, str]) -> None:
+def _say_hello(
+    collective: Collective, join: Join, streams: Sequence[Stream], said: dict[str, str], outside: Mapping[str, str]
+) -> None:
     """Compare what every rank is about to do; raises `mismatch` or `stream_differs` naming the ranks that differ.
 
     Each rank adds its row of 64-bit digests into a matrix of zeros, so that the sum is all rows.
@@ -169,6 +181,8 @@ def _say_hello(collective: Collective, join: Join, streams: Sequence[Stream], sa
     for column, (name, complaint) in enumerate(_HELLO.items()):
         if groups := _differing(rows[:, column]):
             told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or _tell(groups, join)
+            if name == "outside":
+                told = f"{_tell_parts(collective, join, outside)}: {told}"
             raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}", sides=groups)
     for column, stream in enumerate(compared, start=len(_HELLO)):
         if groups := _differing(rows[:, column]):
@@ -207,6 +221,18 @@ def _reduce(
     slowest = {name: each.max() / 1e6 for name, each in zip(_TIMED, times, strict=True)}
     slowest["reduce"] = times[_TIMED.index("reduce")].min() / 1e6  # others waited there for the slowest
     return states, {name: float(each) for name, each in slowest.items()}
+
+
+def _notes(numbers: Mapping[str, Numbers]) -> tuple[str, ...]:
+    """Each sentence once, behind the eval sets that it is of where there are several."""
+    by_note: dict[str, list[str]] = {}
+    for name, each in numbers.items():
+        for note in each.notes:
+            by_note.setdefault(note, []).append(name)
+    return tuple(
+        note if len(names) == len(numbers) else f"eval set {', '.join(map(repr, names))}: {note}"
+        for note, names in by_note.items()
+    )
 
 
 def _data(stream: Stream) -> EvalData:
@@ -269,9 +295,21 @@ def _named(ranks: Iterable[int], join: Join) -> str:
     return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
 
 
-def _lines(profile: dict[str, str]) -> str:
+def _lines(profile: Mapping[str, str]) -> str:
     """One entry a line, in their own order: the first are told best, should not all fit."""
     return "".join(f"{name}\t{value}\n" for name, value in profile.items())
+
+
+def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) -> str:
+    """Names of the parts that differ: one more collective, which all ranks enter, since all know that some do."""
+    parts = sorted(outside.items())
+    row = np.zeros(_PARTS, np.int64)
+    row[: len(parts)] = [_short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
+    rows = _gather(collective, join, row)
+    differing = [number for number in range(_PARTS) if _differing(rows[:, number])]
+    names = [parts[number][0] for number in differing if number < len(parts)]
+    more = f" and {len(names) - _PARTS_TOLD} more" if len(names) > _PARTS_TOLD else ""
+    return (", ".join(names[:_PARTS_TOLD]) or "some layers") + more
 
 
 def _tell_profiles(rows: Int64s, join: Join) -> str:

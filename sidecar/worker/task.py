@@ -32,7 +32,8 @@ class EvalSet:
         source: Called without arguments, or with a `Shard` if it divides the data itself; returns numpy arrays, a
             dataset or an iterator of elements (paths, indices, records), one example each. `sidecar.data` has sources
             for files.
-        prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`.
+        prepare: Maps one element to (x, y) or (x, y, sample_weight), as for `tf.data.Dataset.map`; or to whatever the
+            compiled model's own `test_step` takes.
         examples: How many examples there are, if known; a different count fails the evaluation.
         every_nth: Takes part in every so many evaluations that succeed, beginning with the first one of this code.
             Meanwhile its gauges stay, and `sidecar_eval_set_checkpoint_step` says which checkpoint they are of.
@@ -79,7 +80,8 @@ class Task:
         build_model: Returns a model, plain or compiled. None: there is no code of it, every checkpoint is a SavedModel
             whose own graph is evaluated (the setting `trust_saved_graph`); then `metrics` or `loss` must be given.
         eval_sets: By name: a function that returns the data, or an `EvalSet`. Elements are (x, y) or
-            (x, y, sample_weight), one example each, unless `batch_size` is None.
+            (x, y, sample_weight), one example each, unless `batch_size` is None; without metrics and loss they are
+            whatever the compiled model's `test_step` takes.
         metrics: Returns fresh metric objects.
         loss: A loss object, or a function of (y, y_pred) that returns one number per example. With neither metrics nor
             loss, everything is measured that the compiled model's `test_step` measures.

@@ -144,6 +144,21 @@ def test_an_outcome_follows_its_own_plan_only(evaluated, storage, put, new_plan,
     assert storage.read(outcome_path(4)) is None
 
 
+def test_an_outcome_that_was_lost_is_not_written_again(evaluated, storage, run, new_plan, new_outcome):
+    """A slow reader still takes that plan for open, and may end it in another way than the one that counted."""
+    evaluated.propose(new_plan(4))
+    evaluated.read_new()
+    evaluated.close(new_outcome(4))
+    evaluated.read_new()
+    slow = Journal(storage, run)
+    assert [record.plan for record in slow.read_new(7)] == [1, 1, 2, 2, 3, 3, 4]
+    evaluated.propose(new_plan(5))
+    lose(storage, outcome_path(4))
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000004\.json is missing, but plans/000000000005\.json"):
+        slow.close(new_outcome(4))
+    assert storage.read(outcome_path(4)) is None
+
+
 def test_an_outcome_of_another_plan_is_not_believed(journal, put, new_plan, new_outcome):
     """It names its plan by nonce; the group of its result tells as much where an older release wrote it."""
     put(plan_path(1), new_plan(1, nonce="mine"))

@@ -185,6 +185,18 @@ def test_a_file_that_storage_does_not_give_says_nothing_of_its_node(freshness, n
         assert view.lost("a") is None
     assert not view.fresh("a", 12.0)
     assert view.ready_to_propose(40.0)
+    assert [[each.node for each in view.unheard(at)] for at in (4.0, 12.0, 600.0, 700.0)] == [[], ["a"], ["a"], []]
+
+
+def test_who_is_there_or_gone_is_not_unheard(freshness, new_heartbeat):
+    """A silence that this node watched for a lease is an answer, and so is a farewell."""
+    view = freshness()
+    view.observe(look(new_heartbeat("a"), new_heartbeat("b", state="left")), 0.0)
+    view.observe(look(new_heartbeat("a", beat=2)), 2.0)
+    assert not view.unheard(3.0)
+    for at in (8.0, 13.0):
+        view.observe(look(new_heartbeat("a", beat=2)), at)
+    assert (view.lost("a") is None, view.unheard(13.0)) == (False, [])
 
 
 def test_files_that_cannot_be_read_take_no_turns_from_the_others(storage, new_heartbeat):

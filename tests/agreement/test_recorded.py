@@ -77,7 +77,7 @@ RESULT = Result(
     changed=("test",),
     nonfinite={"test": {"label": Nonfinite(1, 0, 0)}},
 )
-CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/ckpt-5@0")
+CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/ckpt-5@0", "optimizer")
 SETTLEMENTS = tuple(
     Settlement("a", "d", 1, verdict, "why", "t") for verdict in ("skipped", "vanished", "corrupt", "failed", "requeued")
 )
@@ -112,8 +112,12 @@ def test_the_release_before_reads_what_this_one_writes(name):
 
 
 def without_news(record, former):
-    """The record with the fields that were known before; what it consists of has no others here."""
-    return former(**{field.name: getattr(record, field.name) for field in dataclasses.fields(former)})
+    """The record with the fields that were known before, and the records in it likewise."""
+    known = {field.name: getattr(record, field.name) for field in dataclasses.fields(former)}
+    for name, value in known.items():
+        if dataclasses.is_dataclass(inner := getattr(former_records, type(value).__name__, None)):
+            known[name] = without_news(value, inner)
+    return former(**known)
 
 
 @pytest.mark.parametrize(

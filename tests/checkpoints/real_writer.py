@@ -1,7 +1,7 @@
 """A real TensorFlow process: writes checkpoints of every kind into argv[1], then restores what it is asked to.
 
 Its first line of output says what it wrote; every line of input is a prefix, every further line of output the values
-that TensorFlow restored from it. A line of JSON asks for one more checkpoint: of which kind, and where.
+that TensorFlow restored from it. A line of JSON asks for more: of which kind, and where.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import keras_writers
 import numpy as np
+import optimizer_writers
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
@@ -36,7 +37,10 @@ def main(root: Path) -> None:
     for line in sys.stdin:
         if line.startswith("{"):  # no path does here
             asked = json.loads(line)
-            keras_writers.write(asked["kind"], Path(asked["folder"]))
+            if asked["kind"] == "optimizers":
+                optimizer_writers.write(Path(asked["folder"]))
+            else:
+                keras_writers.write(asked["kind"], Path(asked["folder"]))
             say("written")
         else:
             say(restore_keras(line.rstrip("\n")))

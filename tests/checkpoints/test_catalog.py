@@ -122,15 +122,14 @@ def test_folders_are_not_entered(put, new_catalog, root):
 
 
 def test_steps_come_from_names_last(put, new_catalog):
-    """`step_pattern` is asked only if the checkpoint itself holds no step."""
+    """Where the checkpoint itself holds no step; a pattern that finds none leaves it unknown."""
     put("step")
     put("keras", "ckpt-3*")
     found = new_catalog(settle_seconds=0, step_pattern=r"^none-(\d)$").look().found
     steps = {one.checkpoint.name: one.checkpoint.step for one in found}
     assert steps == {"all-1": 30, "both-1": 10, "global-1": 20, "none-1": 1, "saver-1": 77, "ckpt-3": 7}
     unknown = new_catalog(settle_seconds=0, step_pattern=r"none").look().found
-    assert unknown[-1].checkpoint.name == "none-1"
-    assert unknown[-1].checkpoint.step is None
+    assert [one.checkpoint.name for one in unknown if one.checkpoint.step is None] == ["none-1"]
 
 
 def test_step_key(put, new_catalog):
@@ -166,7 +165,7 @@ def test_new_data_beside_an_old_index_has_to_settle(put, new_catalog, clock):
     catalog = new_catalog()
     assert names(catalog.look()) == ["ckpt-1", "ckpt-3"]
     clock.seconds += 3
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
+    assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]  # it was written before, so it is no rollback
 
 
 def test_order_of_discovery(put, new_catalog):
@@ -176,6 +175,8 @@ def test_order_of_discovery(put, new_catalog):
     catalog = new_catalog()
     assert names(catalog.look()) == ["ckpt-3"]
     put("keras", "ckpt-1*")
+    for file in root.glob("ckpt-1*"):
+        os.utime(file)
     assert names(catalog.look()) == ["ckpt-3", "ckpt-1"]
     for file in root.glob("ckpt-3*"):
         file.unlink()
@@ -565,8 +566,8 @@ def test_verify_elsewhere(put, root):
     assert verify(root, "weights-9") != verify(root, "weights-10")
     with pytest.raises(VanishedError):
         verify(root, "weights-8")
-    with pytest.raises(StorageError, match="orbax"):
-        verify(root, "weights-9", "orbax")
+    with pytest.raises(StorageError, match="torch"):
+        verify(root, "weights-9", "torch")
 
 
 def test_relative_paths_are_made_absolute(put, root, pins, clock, monkeypatch):

@@ -30,6 +30,17 @@ def test_what_was_met_as_a_pin_only_finds_its_place():
     assert steps(here.order) == [100, 150, 200, 250, 400, 500, 300]
 
 
+def test_what_could_not_be_read_at_first_is_no_rollback():
+    """Its step is lower and it was written before; a rollback is written later, and what a step says may be unknown."""
+    here = Discovery()
+    known = {each.checkpoint.key: each for each in (found(200, 20.0), found(300, 30.0))}
+    here.add(known.values(), {}, known, 0.0)
+    for each in (found(100, 10.0), found(250, 40.0), found(400, 5.0)):
+        here.add([each], known, {each.checkpoint.key}, 9.0)
+        known[each.checkpoint.key] = each
+    assert steps(here.order) == [100, 200, 300, 250, 400]
+
+
 def test_there_is_room_for_any_number_before_one():
     """A node that was cut off while a slow queue grew meets all of it at once, behind what it found itself."""
     here, lying = Discovery(), [found(step, float(step)) for step in (*range(1, 5), 1000)]
@@ -51,7 +62,7 @@ def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
 
 def test_natural_order():
     """Numbers in names compare as numbers."""
-    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(discovery._natural(name))) == [
+    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(discovery.natural(name))) == [
         "9",
         "10",
         "a",

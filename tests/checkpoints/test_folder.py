@@ -235,13 +235,13 @@ def test_storage_that_fails_in_between_loses_nothing(settled, root, monkeypatch)
     """What was about to be looked at is looked at when storage is back."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
-    look_at = type(catalog)._look_at
+    look_at = type(catalog._directory)._look_at
 
     def fail(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(type(catalog), "_look_at", fail)
+    monkeypatch.setattr(type(catalog._directory), "_look_at", fail)
     with pytest.raises(Exception, match="Input/output error"):
         catalog.look({"ckpt-7.index", "ckpt-7.data-00000-of-00001"}, sweep=False)
-    monkeypatch.setattr(type(catalog), "_look_at", look_at)
+    monkeypatch.setattr(type(catalog._directory), "_look_at", look_at)
     assert "ckpt-7" in names(catalog.look(frozenset(), sweep=False))

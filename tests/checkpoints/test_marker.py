@@ -94,7 +94,7 @@ def test_a_marker_that_listings_do_not_show_yet(root, new_catalog, monkeypatch):
     catalog = new_catalog(complete_marker="{name}.done")
     catalog.look()
     (root / "ckpt-5.done").touch()
-    monkeypatch.setattr(type(catalog._folder), "changed", lambda *_, **__: set())
+    monkeypatch.setattr(type(catalog._directory._folder), "changed", lambda *_, **__: set())
     assert names(catalog.look()) == ["ckpt-5"]
 
 

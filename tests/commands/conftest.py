@@ -81,11 +81,11 @@ class Writers:
         assert self.journal.propose(plan)
         self.journal.read_new()
 
-    def close(self, kind=None, message=None):
+    def close(self, kind=None, message=None, metrics=None):
         """The end of the open plan: a success, unless a kind of failure is named."""
         number = self.journal.through
         group = group_id(self.journal.open.members)
-        result = None if kind else Result(group, 1, {"test": 10}, {}, {}, "v", "t1", {}, ())
+        result = None if kind else Result(group, 1, {"test": 10}, {"test": metrics or {}}, {}, "v", "t1", {}, ())
         status = "failed" if kind else "succeeded"
         outcome = Outcome(number, self.run, f"end-{number}", status, "node-0", AT, result, kind, message=message)
         assert self.journal.close(outcome)

@@ -1,9 +1,12 @@
 import pytest
+from fakes import save
 
 from sidecar import mounts
+from sidecar.checkpoints import judging
 from sidecar.commands.check import _checkpoints
 from sidecar.commands.patience import Patience
 from sidecar.config import Settings
+from sidecar.records import Checkpoint
 
 TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"
 
@@ -26,3 +29,34 @@ def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, fil
     findings = list(_checkpoints(settings, catalog, Patience(10.0, "here")))
     assert all(each.ok for each in findings)
     assert any(each.text.startswith(told) for each in findings)
+
+
+def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
+    """Nothing is found, and one sentence says what to set; as long as nothing is, that is no failure."""
+    save(place / "epoch_1", 5)
+    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, Patience(10.0, "here")))
+    assert all(each.ok for each in findings)
+    (told,) = [each.text for each in findings if "sub-folders" in each.text]
+    assert "epoch_1/ckpt-5" in told
+    assert told.endswith('checkpoint_glob = "epoch_*/*"')
+
+
+def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
+    """A sentence about all that lie there; what to set only where something is in doubt."""
+    for step in (1, 2):
+        save(place, step, keep=[1])
+    settings = Settings(checkpoint_dir=place)
+
+    def told():
+        texts = [each.text for each in _checkpoints(settings, catalog, Patience(10.0, "here"))]
+        return [text for text in texts if text.startswith("step = ")]
+
+    assert told() == ["step = a variable of the checkpoint for 2, of 2"]
+
+    def nameless(_format, name, inspection, _pattern):
+        return Checkpoint(name, inspection.digest, None, "tf_object")
+
+    monkeypatch.setattr(judging, "as_checkpoint", nameless)
+    save(place, 3, keep=[1, 2])
+    (text,) = told()
+    assert "a number in order of writing for 1 (ckpt-3), of 3: set step_pattern" in text

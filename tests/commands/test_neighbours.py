@@ -127,7 +127,7 @@ def test_who_differs_is_told(watched):
 
 
 def test_who_computes_otherwise_than_most_is_told(watched):
-    """This node's own profile is not known before a worker of it has joined a group."""
+    """What this node itself would compute with is not asked."""
     usual, other = {"beat": {"profile": "p1"}}, {"beat": {"profile": "p2"}}
     first, last = told(group(watched(node_0=usual, node_1=other, node_2=usual), HERE))
     assert first[1].startswith(

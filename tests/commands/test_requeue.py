@@ -1,10 +1,20 @@
-import pytest
-from fakes import Node, outcomes, pass_time, save
+import json
+import shlex
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path, PurePath
 
-from sidecar.agreement.journal import read_history
-from sidecar.commands.requeue import Wanted, requeue, what_next
+import pytest
+from fakes import Node, outcomes, pass_time, restarted, save
+
+from sidecar import cli
+from sidecar.agreement.journal import Journal, read_history
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.commands.requeue import Wanted, folder_and_names, requeue, what_next
 from sidecar.commands.standing import Standing
 from sidecar.errors import SettingsError, StorageError, VanishedError
+from sidecar.history import Closed, Settled
 from sidecar.records import Settlement
 
 
@@ -12,7 +22,7 @@ from sidecar.records import Settlement
 def ask(storage, catalog, clock):
     """Requeue by name; what happens while it waits is up to the test. Returns what was written and what was told."""
 
-    def asked(*names, all_failed=False, wait_seconds=300.0, meanwhile=lambda: None):
+    def asked(*names, wait_seconds=300.0, meanwhile=lambda: None, dry_run=False, **wanted):
         told = []
 
         def pause(_):
@@ -22,12 +32,13 @@ def ask(storage, catalog, clock):
         written = requeue(
             storage,
             catalog,
-            Wanted(names, all_failed=all_failed),
+            Wanted(names, **wanted),
             by="node-9",
             clock=clock,
             wait_seconds=wait_seconds,
             pause=pause,
             tell=told.append,
+            dry_run=dry_run,
         )
         return [(each.name, each.digest, each.reason) for each in written], told
 
@@ -97,7 +108,7 @@ def test_all_failed_of_none(storage, writers, checkpoint, ask):
     ("name", "why"),
     [
         ("ckpt-8", r"'ckpt-8' was not given up, .*; given up: ckpt-5"),
-        ("ckpt-6", r"'ckpt-6' was evaluated, so there is nothing to requeue; given up: ckpt-5"),
+        ("ckpt-6", r"'ckpt-6' was evaluated: .* `sidecar requeue --again ckpt-6`; given up: ckpt-5"),
         ("ckpt-7", r"'ckpt-7' is waiting already, so"),
     ],
 )
@@ -142,6 +153,137 @@ def test_of_several_contents_the_newest_that_is_there_is_taken(writers, saved, c
     assert told == [
         f"ckpt-5 was given up with 2 contents: {there.digest[:12]} is taken, the newest that is there, not {'e' * 12}"
     ]
+
+
+@pytest.fixture
+def evaluate(writers):
+    """The journal says that these were evaluated, one after the other."""
+
+    def all_of(*checkpoints):
+        for each in checkpoints:
+            writers.propose(checkpoint=each)
+            writers.close()
+
+    return all_of
+
+
+def test_an_evaluated_checkpoint_is_requeued_if_that_is_said(storage, writers, saved, evaluate, ask):
+    """Together with others, whatever their end was."""
+    there = saved(5, 6, 7)
+    evaluate(there["ckpt-5"], there["ckpt-6"])
+    writers.propose(given_up(there["ckpt-7"], "skipped"))
+    written, told = ask("ckpt-5", "ckpt-7", again=True)
+    assert [(name, reason) for name, _, reason in written] == [
+        ("ckpt-5", "by node-9; it was evaluated"),
+        ("ckpt-7", "by node-9; it was skipped"),
+    ]
+    assert told == []
+    history = read_history(storage)
+    assert history.unsettled([each.key for each in there.values()], "t1") == [there["ckpt-5"].key, there["ckpt-7"].key]
+
+
+def test_who_asks_again_before_it_ran_is_told(storage, saved, evaluate, ask):
+    """It waits already, and is evaluated once."""
+    evaluate(saved(5)["ckpt-5"])
+    ask("ckpt-5", again=True)
+    with pytest.raises(SettingsError, match="'ckpt-5' is waiting already"):
+        ask("ckpt-5", again=True)
+    assert ask(again=True, all_evaluated=True)[0] == []
+    assert read_history(storage).through == 2
+
+
+def test_all_evaluated_are_those_that_are_there(storage, writers, saved, checkpoint, evaluate, ask):
+    """One sentence names those that are gone; other ends stay as they are."""
+    there = saved(5, 6, 7)
+    evaluate(*there.values(), *map(checkpoint, range(10, 15)))
+    writers.propose(given_up(checkpoint(20)))
+    written, told = ask(again=True, all_evaluated=True)
+    assert [name for name, _, _ in written] == ["ckpt-5", "ckpt-6", "ckpt-7"]
+    assert told == ["not requeued, as their files are gone: ckpt-10, ckpt-11, ckpt-12 and 2 more"]
+    assert read_history(storage).without_result == {checkpoint(20).key}
+
+
+@pytest.mark.usefixtures("run")
+def test_all_evaluated_of_none(storage, ask):
+    """Nothing is written, and it says why."""
+    written, (sentence,) = ask(again=True, all_evaluated=True)
+    assert (written, read_history(storage).through) == ([], 0)
+    assert "no checkpoint was evaluated" in sentence
+
+
+def test_what_one_record_cannot_hold_is_requeued_in_pieces(storage, saved, evaluate, ask, monkeypatch):
+    """Names are left out once they are written, and what ended meanwhile is looked at again."""
+    monkeypatch.setattr("sidecar.commands.requeue.Rules", lambda: Namespace(most_settled=2))
+    there = saved(*range(5, 10))
+    evaluate(*there.values())
+    daemon, propose = iter([there["ckpt-5"], there["ckpt-6"]]), Journal.propose
+
+    def propose_and_evaluate(journal, record):
+        created = propose(journal, record)
+        if record.checkpoint is None and (faster := next(daemon, None)) is not None:
+            evaluate(faster)
+        return created
+
+    monkeypatch.setattr(Journal, "propose", propose_and_evaluate)
+    written, _ = ask("ckpt-7", again=True, all_evaluated=True)
+    assert [name for name, _, _ in written] == ["ckpt-5", "ckpt-6", "ckpt-7", "ckpt-8", "ckpt-9"]
+    assert [len(entries) for entries in pieces(read_history(storage))] == [2, 2, 1]
+
+
+def pieces(history):
+    """The names that each plan requeues."""
+    plans = {entry.plan.plan: [] for entry in history.entries if isinstance(entry, Settled)}
+    for entry in history.entries:
+        if isinstance(entry, Settled):
+            plans[entry.plan.plan].append(entry.settlement.name)
+    return plans.values()
+
+
+@pytest.mark.parametrize("again", [{"again": True, "all_evaluated": True}, {"all_failed": True}])
+def test_a_dry_run_writes_nothing_and_waits_for_nothing(storage, writers, saved, evaluate, ask, clock, again):
+    """It says what would be requeued as of now, also while a plan is open."""
+    there = saved(5, 6, 7)
+    evaluate(there["ckpt-5"])
+    writers.propose(given_up(there["ckpt-7"]), checkpoint=there["ckpt-6"])
+    written, told = ask(dry_run=True, **again)
+    assert [name for name, _, _ in written] == ["ckpt-7" if "all_failed" in again else "ckpt-5"]
+    assert (told, clock.seconds, read_history(storage).through) == ([], 1000.0, 2)
+
+
+def test_an_evaluated_checkpoint_that_is_gone_cannot_be_requeued(checkpoint, evaluate, ask, place):
+    """Neither if what has its name is broken, or another checkpoint."""
+    evaluate(checkpoint(5))
+    with pytest.raises(SettingsError, match="was evaluated, and its files are gone"):
+        ask("ckpt-5")
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\) is gone: its files are neither"):
+        ask("ckpt-5", again=True)
+    (place / "ckpt-5.index").write_bytes(b"broken")
+    with pytest.raises(VanishedError, match="is gone"):
+        ask("ckpt-5", again=True)
+    save(place, 5)
+    with pytest.raises(VanishedError, match="what has its name now is another checkpoint"):
+        ask("ckpt-5", again=True)
+
+
+def test_what_lies_in_a_sub_folder_may_not_be_looked_for(checkpoint, evaluate, ask):
+    """The command's own `checkpoint_glob` decides, which need not be the daemons'."""
+    evaluate(replace(checkpoint(5), name="epoch_1/m-5"))
+    with pytest.raises(SettingsError, match=r"its files are gone .*checkpoint_glob"):
+        ask("epoch_1/m-5")
+    with pytest.raises(VanishedError, match=r"nor pinned .*checkpoint_glob"):
+        ask("epoch_1/m-5", again=True)
+    _, (sentence,) = ask(again=True, all_evaluated=True)
+    assert "checkpoint_glob" in sentence
+
+
+def test_a_checkpoint_without_a_step_has_none_when_it_is_requeued(storage, saved, evaluate, ask):
+    """Its number is its place in the journal's order, and stays."""
+    there = replace(saved(5)["ckpt-5"], step=None)
+    evaluate(there)
+    assert ask("ckpt-5", again=True)[0]
+    history = read_history(storage)
+    assert [entry.settlement.step for entry in history.entries if isinstance(entry, Settled)] == [None]
+    assert history.ordinals == {there.key: 1}
 
 
 def test_an_open_plan_is_waited_for(storage, writers, saved, ask, clock):
@@ -237,6 +379,131 @@ def test_a_daemon_takes_up_what_was_requeued(tmp_path, clock):
     )
     pass_time(30, node)
     assert outcomes(node.history)[-2:] == [("requeued", "ckpt-1"), ("succeeded", "ckpt-1")]
+
+
+def ask_again(node, *names, **wanted):
+    """A person types `sidecar requeue --again`."""
+    return requeue(
+        node.storage.storage,
+        Catalog(node.checkpoint_dir, node.run_dir / "pins", settle_seconds=3.0, clock=node.clock),
+        Wanted(names, again=True, **wanted),
+        by="node-9",
+        clock=node.clock,
+        wait_seconds=0.0,
+        pause=lambda _: None,
+        tell=lambda _: None,
+    )
+
+
+def test_daemons_evaluate_again_what_was_evaluated(tmp_path, clock):
+    """Each once more, the old one first, into a folder of its own; a daemon that starts later comes to the same."""
+    node = Node(tmp_path, clock)
+    save(node.checkpoint_dir, 1)
+    pass_time(10, node)
+    save(node.checkpoint_dir, 2, keep=(1,))
+    pass_time(10, node)
+    assert not list((node.run_dir / "pins").iterdir())
+    ask_again(node, all_evaluated=True)
+    fresh = restarted(node, "i2")
+    pass_time(30, fresh)
+    names = ["ckpt-1", "ckpt-2"]
+    assert outcomes(fresh.history) == [(end, name) for end in ("succeeded", "requeued", "succeeded") for name in names]
+    first, *_, second, _ = [entry.plan.folder for entry in fresh.history.entries if isinstance(entry, Closed)]
+    assert first.rpartition("/")[0] == second.rpartition("/")[0]
+    assert first != second
+    result = json.loads((fresh.run_dir / second).parent.joinpath("result.json").read_text())
+    assert result["plan"]["plan"] == 4
+    assert fresh.history.newest.plan.checkpoint.name == "ckpt-2"
+    other = Node(tmp_path, clock, "worker-2")
+    pass_time(10, other)
+    assert other.world.history.newest == fresh.history.newest
+    assert other.world.history.succeeded == fresh.history.succeeded == fresh.history.totals.checkpoints["evaluated"]
+
+
+def test_what_is_to_be_evaluated_again_may_vanish(tmp_path, clock):
+    """As any other that waits; and is taken up if it comes back. Its first number stays in the history."""
+    node = Node(tmp_path, clock)
+    save(node.checkpoint_dir, 1)
+    pass_time(10, node)
+    node.silent = {"Evaluate"}
+    save(node.checkpoint_dir, 2, keep=(1,))
+    ask_again(node, "ckpt-1")
+    pass_time(1, node)
+    files = {path: path.read_bytes() for path in node.checkpoint_dir.glob("ckpt-1.*")}
+    for path in [*files, *(node.run_dir / "pins").glob("ckpt-1@*/*")]:
+        path.unlink()
+    pass_time(5, node)
+    node.silent = set()
+    for process in node.alive():
+        node.end(process, 1)
+    pass_time(100, node)
+    assert ("vanished", "ckpt-1") in outcomes(node.history)
+    assert outcomes(node.history)[0] == ("succeeded", "ckpt-1")
+    for path, data in files.items():
+        path.write_bytes(data)
+    pass_time(30, node)
+    assert outcomes(node.history)[-2:] == [("requeued", "ckpt-1"), ("succeeded", "ckpt-1")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("ckpt-5", ["ckpt-5"]),
+        ("ckpts/ckpt-5.index", ["ckpt-5"]),
+        ("epoch_1/model.keras", ["epoch_1/model.keras"]),
+        ("ckpts/epoch_1/saved/", ["epoch_1/saved"]),
+    ],
+)
+def test_in_a_directory_that_is_given_names_may_be_paths(typed, names):
+    """As the history has them, or below that directory."""
+    assert folder_and_names([typed], "ckpts") == (None, names)
+    assert folder_and_names([typed], "./ckpts/") == (None, names)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("ckpt-5", (None, ["ckpt-5"])),
+        ("ckpts/ckpt-5", (None, ["ckpt-5"])),
+        ("epoch_1/model.keras", (None, ["epoch_1/model.keras"])),
+        ("other/ckpt-5", (Path("other"), ["ckpt-5"])),
+    ],
+)
+def test_a_path_leads_into_the_configured_directory_unless_it_leads_elsewhere(tmp_path, monkeypatch, typed, expected):
+    """With `checkpoint_dir` in a settings file, names are typed as the history has them, too."""
+    for folder in ("ckpts/epoch_1", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert folder_and_names([typed], None, Path("ckpts")) == expected
+
+
+@pytest.mark.parametrize("folder", ["", "epoch_1"])
+def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, capsys, folder):
+    """Whichever directory, sub-folder and run it is about."""
+    node = Node(tmp_path, clock, checkpoint_glob=("*", "epoch_*/*"))
+    save(node.checkpoint_dir / folder, 5)
+    pass_time(10, node)
+    (tmp_path / "sidecar.toml").write_text('checkpoint_glob = ["*", "epoch_*/*"]')
+    monkeypatch.chdir(tmp_path)
+
+    def type_(*words):
+        monkeypatch.setattr(sys, "argv", ["sidecar", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, *capsys.readouterr()
+
+    name = str(PurePath(folder, "ckpt-5"))
+    code, _, refusal = type_("requeue", "-d", "checkpoints", "--run", "run", name)
+    assert (code, refusal.count("`")) == (2, 2)
+    _, *words = shlex.split(refusal.split("`")[1])
+    assert words[:2] == ["requeue", "--again"]
+    for option, done in (("--dry-run", "would be"), ("--no-wait", "is")):
+        code, out, _ = type_(*words, option)
+        assert (code, out.partition(" (")[0]) == (0, f"{name} {done} requeued")
+    pass_time(30, node)
+    assert outcomes(node.history) == [("succeeded", name), ("requeued", name), ("succeeded", name)]
+    code, out, _ = type_("requeue", "--again", "--all", "-d", "checkpoints", "--run", "run", "--no-wait")
+    assert (code, out.splitlines()[1:]) == (0, ["1 is requeued"])
 
 
 def test_what_happens_next_depends_on_who_is_there(onlooker, writers, clock, checkpoint):

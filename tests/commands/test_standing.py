@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from sidecar.commands.overview import as_json, lines
 from sidecar.commands.standing import Onlooker, check_place, meet, runs_in
 from sidecar.config import Settings
 from sidecar.errors import SettingsError
-from sidecar.records import Doing, Settlement
+from sidecar.records import Doing, Settlement, Value
 
 
 def shown(found, width=100):
@@ -96,6 +97,40 @@ def test_the_look_ends_once_all_are_known(onlooker, writers, clock):
     meet(onlooker, 4.5, pause)
     assert clock.seconds < 1000.5
     assert onlooker.look().proposer == "node-0"
+
+
+def test_who_did_not_observe_concludes_nothing(onlooker, writers, clock):
+    """Without a second look, and in the first moment of --watch: no daemon is said to be down."""
+    writers.beat("node-0", 1)
+    onlooker.look()
+    clock.seconds += 0.01
+    told = shown(onlooker.look())
+    assert "seem to be down" not in told
+    assert "not observed" in told
+    clock.seconds += 4.0
+    assert "no heartbeat changed for 4.0 s: the daemons seem to be down" in shown(onlooker.look())
+
+
+def test_the_newest_and_the_best_are_told(onlooker, writers, checkpoint):
+    """Each with its step; the newest is marked where it is the best itself, and NaN is no number of JSON."""
+    for step, accuracy, loss in ((100, 0.75, 0.5), (200, 0.875, 0.25), (300, 0.5, 0.125)):
+        writers.propose(checkpoint=checkpoint(step))
+        value = {"accuracy": accuracy, "loss": loss, "odd": math.nan}
+        goals = {"accuracy": "max", "loss": "min", "odd": "none"}
+        metrics = {
+            name: Value(None if math.isnan(each) else each, "nan" if math.isnan(each) else each.hex(), goal=goals[name])
+            for name, each in value.items()
+        }
+        writers.close(metrics=metrics)
+    found = onlooker.look()
+    text = shown(found)
+    assert "newest  ckpt-300 (step 300)  accuracy 0.5  loss 0.125 (best)  odd nan" in text
+    assert "best    ckpt-200 (step 200)  accuracy 0.875" in text
+    assert strict(found)["metrics"] == {"test/accuracy": 0.5, "test/loss": 0.125, "test/odd": "nan"}
+    assert strict(found)["best"] == {
+        "test/accuracy": {"value": 0.875, "step": 200, "checkpoint": "ckpt-200"},
+        "test/loss": {"value": 0.125, "step": 300, "checkpoint": "ckpt-300"},
+    }
 
 
 def test_silence_of_a_lease_means_gone(onlooker, writers, clock):

@@ -30,10 +30,11 @@ def test_the_first_checkpoint_goes_all_the_way(node):
     assert isinstance(node.carried[0], Open)
     assert isinstance(node.carried[1], Visit)
     probe, standby = node.processes["worker-1.i1.1"], node.processes["worker-1.i1.2"]
-    assert probe.commands == [Check("task.py:task", "tensorflow", str(node.checkpoint_dir.parent))]
+    assert probe.commands == [Check("task.py:task", "tensorflow", str(node.checkpoint_dir.parent), 2)]
     assert probe.killed
     assert sorted(node.log.names()) == [
-        *("checkpoint_found", "journal_read", "task_checked", "worker_ready", "worker_started"),
+        *("checkpoint_found", "journal_read", "steps_found", "task_check_begun", "task_checked", "worker_ready"),
+        "worker_started",
     ]
     assert node.of(CreatePlan) == []  # others may still come
     assert node.status.pending == 1
@@ -720,7 +721,7 @@ def test_reports_of_unknown_workers_change_nothing(node):
     before = replace(node.status)
     for report in (
         Ready("tensorflow", "2"),
-        Checked("t9", ()),
+        Checked("t9", (), {}),
         Joined("g", "t9", {}),
         done(1, node.active.told(Join)[0]),
     ):

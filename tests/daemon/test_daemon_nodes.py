@@ -4,12 +4,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from fakes import Node, done, failed, outcomes, pass_time, restarted, save
+from fakes import TIMING, Node, done, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
 from sidecar.agreement.members import member_path
 from sidecar.daemon.courier import CreatePlan, Listen, Visit
-from sidecar.errors import StorageError
+from sidecar.errors import MustCopyError, StorageError
 from sidecar.group.messages import Evaluate, Join, Phase
 from sidecar.observers.prometheus import Exporter
 from sidecar.records import Heartbeat, dumps, loads
@@ -66,6 +66,47 @@ def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
     assert first.history.open is None
     pass_time(0.1, second, step=0.05)
     assert second.world.history.newest is not None
+
+
+def two_that_look_rarely(new_node):
+    """Return two idle nodes; the second looks every 900 s, and when a file event tells of a change."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    second.daemon.timing = replace(TIMING, sweep=900.0)
+    first.checkpoint_dir.mkdir(parents=True)
+    pass_time(20, first, second)
+    first.silent = second.silent = {"Evaluate"}
+    return first, second
+
+
+def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_once(new_node):
+    """Another node copied it; no file event tells of pins, and its own next look may come too late."""
+    first, second = two_that_look_rarely(new_node)
+
+    def refuse(found, *_, **__):
+        raise MustCopyError(found.checkpoint.name)
+
+    second.courier.keeper.pinner.make = refuse
+    save(first.checkpoint_dir, 5)
+    second.wake()
+    pass_time(1, second)
+    (found,) = second.world.found.values()
+    assert found.checkpoint.pin is None
+    pass_time(10, first, second)
+    assert [command.plan for command in second.active.told(Evaluate)] == [1]
+
+
+def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node, monkeypatch):
+    """Its first look may be told what a client of NFS has cached, and no other is due for long."""
+    first, second = two_that_look_rarely(new_node)
+    catalog = second.courier.keeper.catalog
+    before = catalog.look()
+    monkeypatch.setattr(catalog, "look", lambda: before)
+    save(first.checkpoint_dir, 5)
+    pass_time(TIMING.visibility / 2, first, second)
+    assert second.world.history.open is not None
+    monkeypatch.undo()
+    pass_time(TIMING.visibility, first, second)
+    assert [command.plan for command in second.active.told(Evaluate)] == [1]
 
 
 def test_who_listens_in_vain_does_so_ever_less_often(new_node):

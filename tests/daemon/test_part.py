@@ -249,3 +249,13 @@ def test_phases_are_those_of_the_slowest_rank_with_what_only_the_daemon_knows():
     warm = new_part()
     warm.observe("n2.i.1", result(1), 5.0)
     assert warm.phases({}, 5.0)["join"] == 0.0
+
+
+def test_a_failure_that_lasts_is_told_as_the_reporting_nodes_own():
+    """Ranks that only disagree, or a rank that was lost, prove nothing of the kind."""
+    part = new_part()
+    part.observe("n2.i.1", Failed("mismatch", "because", 7, 1, lasting="checkpoint"), 5.0)
+    assert (part.ending.fail.node, part.ending.fail.lasting) == ("n2", "checkpoint")
+    part = new_part()
+    part.observe("n2.i.1", Failed("mismatch", "because", 7, 1, sides=((0,), (1, 2)), lasting="checkpoint"), 5.0)
+    assert (part.ending.fail.odd, part.ending.fail.lasting) == (("n2",), None)

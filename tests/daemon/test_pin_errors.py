@@ -2,11 +2,12 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from disk import Disk
-from fakes import FakeClock, Node, outcomes, pass_time, save
+from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
 
 from sidecar.checkpoints.pin import pin
@@ -397,6 +398,31 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeyp
         node.silent = set()
         pass_time(30, node)
         assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path, monkeypatch):
+    """All nodes lost power, say: nobody else is there to make room, and training waits for it, too."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with Disk(tmp_path / "disk") as disk:
+        node = Node(tmp_path / "node", FakeClock(), state_dir=disk.path / "state")
+        for step in (5, 6):
+            save(node.checkpoint_dir, step, keep=[5])
+            node.silent = {"Evaluate"} if step == 6 else set()
+            pass_time(30, node)
+        pins = node.run_dir / "pins"
+        (wanted,) = pins.glob("ckpt-6@*")
+        ((name, digest),) = node.history.succeeded
+        shutil.copytree(wanted, pins / Checkpoint(name, digest, None, "").folder)
+        with disk.full(names=True):
+            late = restarted(node, "i2", state_dir=disk.path / "state")
+            late.silent = {"Evaluate"}
+            pass_time(120, late)
+            assert late.log.of("storage_failed")
+            assert [path.name.split("@")[0] for path in pins.iterdir()] == ["ckpt-6"]
+        late.silent = set()
+        pass_time(60, late)
+        assert outcomes(late.history)[-1] == ("succeeded", "ckpt-6")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -5,6 +5,8 @@ import os
 import pytest
 from fakes import Node, outcomes, pass_time, restarted, save
 
+from sidecar.commands.requeue import Wanted, requeue
+
 END = {"stop_after_step": 1000}
 
 
@@ -88,4 +90,32 @@ def test_a_training_that_is_set_back_counts_anew(new_node):
     save(node.checkpoint_dir, 10)
     pass_time(20, node)
     assert node.daemon.world.view(node.clock.now(), draining=False).last_step == 10
+    assert node.exited is None
+
+
+def test_what_was_there_before_the_start_ends_nothing_with_start_new(new_node):
+    """An older training left checkpoints with higher steps: they are skipped, so nothing is evaluated yet."""
+    settings = {"start_new": True, "stop_after_step": 100}
+    node = new_node(**settings)
+    save(node.checkpoint_dir, 300)
+    pass_time(100, node)
+    assert node.exited is None
+    again = restarted(node, "i2", **settings)  # the journal says now what was there
+    pass_time(100, again)
+    assert again.exited is None
+    save(again.checkpoint_dir, 100, keep=[300])
+    pass_time(20, again)
+    assert again.exited == 0
+    assert outcomes(again.history) == [("skipped", "ckpt-300"), ("succeeded", "ckpt-100")]
+
+
+def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(new_node):
+    """It is evaluated, and is still no checkpoint of this training."""
+    node = new_node(start_new=True, stop_after_step=100)
+    save(node.checkpoint_dir, 300)
+    pass_time(20, node)
+    options = {"by": "me", "clock": node.clock, "wait_seconds": 0.0, "pause": lambda _: None, "tell": [].append}
+    requeue(node.storage.storage, node.courier.keeper.catalog, Wanted(["ckpt-300"]), **options)
+    pass_time(100, node)
+    assert outcomes(node.history)[-1] == ("succeeded", "ckpt-300")
     assert node.exited is None

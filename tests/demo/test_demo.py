@@ -1,5 +1,6 @@
 """`sidecar demo` as a person runs it: from the first process to the last."""
 
+import contextlib
 import json
 import os
 import re
@@ -35,7 +36,7 @@ class Running:
 
     def children(self, word: str) -> list[psutil.Process]:
         """Live processes of this demo whose command line holds the word."""
-        return [each for each in self.alive() if any(word in part for part in each.cmdline())]
+        return [each for each in self.alive() if any(word in part for part in _command(each))]
 
     def alive(self) -> list[psutil.Process]:
         """Every live process of this demo, wherever it hangs in the tree."""
@@ -128,6 +129,7 @@ def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
     assert "worker_ready" in events(logs / "daemon-worker.log")
     metric = r'^  sidecar_eval_metric\{eval_set="test",metric="(\w+)",run="checkpoints"\} \S+$'
     assert sorted(re.findall(metric, demo.output, re.MULTILINE)) == ["accuracy", "loss"]
+    assert re.search(r"Each of the 2 checkpoints .* The best one is ckpt-240, with accuracy 0\.\d{4}\.", demo.output)
     assert "\x1b" not in demo.output
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
@@ -162,8 +164,16 @@ def test_failed_training_is_named_with_the_end_of_its_log(start):
     wait_until(lambda: not demo.alive(), 10)
 
 
-def _task(process: psutil.Process) -> str:
-    return json.loads(process.environ()["TF_CONFIG"])["task"]["type"]
+def _task(process: psutil.Process) -> str | None:
+    with contextlib.suppress(psutil.Error, KeyError):
+        return json.loads(process.environ()["TF_CONFIG"])["task"]["type"]
+    return None
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):  # it may have ended since it was listed
+        return process.cmdline()
+    return []
 
 
 @pytest.mark.tensorflow
@@ -214,7 +224,7 @@ def test_missing_package_is_told_with_its_remedy(monkeypatch, tmp_path):
     from sidecar.errors import SettingsError
 
     monkeypatch.setattr(run, "_PACKAGES", {"tensorflow": "no_such_framework", "scikit-learn": "no_such_sklearn"})
-    with pytest.raises(SettingsError, match=r"pip install '\.\[tensorflow\]' scikit-learn") as raised:
+    with pytest.raises(SettingsError, match=r"pip install '\.\[demo\]'") as raised:
         run.run(tmp_path / "demo", keep=False, checkpoints=1)
     assert raised.value.exit_code == 2
     assert not (tmp_path / "demo").exists()

@@ -200,6 +200,8 @@ class Run:
                 return False
         with open_url(f"http://{address}/api/status", timeout=10) as answer:
             workers = [each["pid"] for each in json.load(answer)["workers"]]
+        if not workers:
+            return False  # between two evaluations
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
         held = time.monotonic() + HOLD_SECONDS
@@ -281,6 +283,11 @@ class Run:
         return {row["step"]: row for row in json.loads(done.stdout) if row["status"] == "succeeded"}
 
 
+def in_order(rows):
+    """Steps, the one that was evaluated last at the end."""
+    return sorted(rows, key=lambda step: rows[step]["completed_at"])
+
+
 @pytest.fixture(scope="session")
 def run(needs, tmp_path_factory):
     """A demo of several checkpoints, one of whose attempts fails since a worker process is killed in it."""
@@ -295,7 +302,7 @@ def run(needs, tmp_path_factory):
         made.until(lambda: "until you press Ctrl-C" in made.said, "the end of training")
         made.until(
             lambda: any(
-                float(each["value"][1]) == max(made.history())
+                float(each["value"][1]) == in_order(made.history())[-1]
                 for each in made.ask("query", query="sidecar:eval_checkpoint_step:latest")
             ),
             "the last checkpoint in Prometheus",
@@ -353,9 +360,12 @@ def test_table_agrees_with_the_journal(run):
 
 @pytest.mark.tensorflow
 def test_comparisons_say_what_the_numbers_say(run):
-    """Better is positive for accuracy and for loss; the verdict is of the newest checkpoint among all of the run."""
+    """Better is positive for accuracy and for loss; the verdict is of the newest checkpoint among all of the run.
+
+    The newest is what was evaluated last: one whose first attempt failed may come after those that followed it.
+    """
     shown, rows = cells(run), run.history()
-    *_, previous, newest = sorted({step for step, _ in shown})
+    *_, previous, newest = (step for step in in_order(rows) if (step, "accuracy") in shown)
     than_previous, _ = panel("training-run.json", 103)
     better = {labels["metric"]: value for labels, (value,) in run.data(than_previous)}
     (verdict,) = panel("training-run.json", 104)

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.errors import SettingsError
-from sidecar.group.devices import Gpu, busy, check_idle, parse_gpus, parse_users, parse_visible, visible
+from sidecar.group.devices import Gpu, busy, check_idle, describe, parse_gpus, parse_users, parse_visible, visible
 
 A, B = "GPU-8b5c1d8e-3c7f-5a44-9d3e-0f2b6c1a7e90", "GPU-11f4c2aa-77de-0b1c-8a5f-5c9d3e2b4f61"
 GPUS = f"0, {A}\n1, {B}\n"
@@ -114,3 +114,12 @@ def test_names_after_one_that_is_no_device_are_invisible():
     """As CUDA reads its variable."""
     assert parse_visible("0,1,-1,2") == ("0", "1")
     assert parse_visible("none,0") == parse_visible("") == ()
+
+
+def test_what_gpus_are_called():
+    """Those of this node's workers only; a machine without GPUs is not asked."""
+    models = ask(f"0, {A}, NVIDIA A100-SXM4-80GB\n1, {B}, NVIDIA H200\n")
+    assert describe(("0", B[:12]), ask=models) == "1 x NVIDIA A100-SXM4-80GB, 1 x NVIDIA H200"
+    assert describe(("1",), ask=models) == "1 x NVIDIA H200"
+    assert describe(("0", "1"), ask=lambda _: None) == "2 x GPU"
+    assert describe(("-1", "-1"), ask=lambda _: pytest.fail("asked")) == ""

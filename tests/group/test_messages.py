@@ -33,7 +33,7 @@ RESULT = Result(
     saves=("a", "b"),
 )
 MESSAGES = [
-    Check("a.py:task", "tensorflow", "/tmp"),
+    Check("a.py:task", "tensorflow", "/tmp", 2),
     Join("g", (Member(0, "n", "w", "[::1]:1"),), 0, "a.py:task", "tensorflow", "/tmp", 2),
     Join("g", (), 0, "t", "f", "/", 1, collectives="nccl", always_cluster=True, cache_bytes=5, gpu_memory_mb=100),
     Join("g", (), 0, "t", "f", "/", 1, trust_saved_graph=True),
@@ -45,7 +45,7 @@ MESSAGES = [
         attempt=2,
     ),
     Ready("tensorflow", "2.21"),
-    Checked("digest", ("test", "other")),
+    Checked("digest", ("test", "other"), {"device": "CPU"}),
     Phase("import"),
     Phase("evaluate", 42),
     Joined("g", "t", {"threads": "2"}),

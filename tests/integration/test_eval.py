@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.tensorflow
 
-FAILED, TASK, INTERRUPTED = 1, 3, 130
+FAILED, MISUSED, TASK, INTERRUPTED = 1, 2, 3, 130
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,18 @@ def test_people_get_a_table(once, saved):
 def test_no_such_checkpoint(sidecar, saved, folder, tasks):
     """Those that are there are listed, and nothing is started."""
     done = sidecar.command("eval", folder / "ckpt-77", "--task", f"{tasks}/plain.py:task")
-    assert done.code == FAILED
+    assert done.code == MISUSED
     assert done.sentence == f"sidecar: there is no checkpoint ckpt-77 in {folder}; found: " + ", ".join(
         each["name"] for each in saved
     )
+
+
+def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
+    """The checkpoint is named, on standard error."""
+    done = sidecar.start("eval", folder, "--task", f"{tasks}/plain.py:task", "--json").wait()
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["checkpoint"] == saved[-1]["name"]
+    assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
 
 
 def test_another_model(once):
@@ -62,6 +70,7 @@ def test_another_model(once):
     assert done.code == FAILED
     assert done.said.startswith("sidecar: mismatch")
     assert "Traceback" not in done.said
+    assert re.search(r"logs of the worker processes: .*\.log", done.said)
     assert re.search(r"kernel|dense|\(4, 99\)", done.said)
 
 

@@ -1,6 +1,9 @@
 """One directory with a checkpoint of each format: each is held, restored, evaluated, with Keras' numbers."""
 
+from pathlib import Path
+
 import pytest
+from orbax_training import has_orbax
 
 pytestmark = pytest.mark.tensorflow
 
@@ -57,3 +60,37 @@ def test_damaged_ones_are_given_up_and_the_rest_goes_on(sidecar, writer, tmp_pat
         assert file.rpartition("/")[2] + part in told[name]
         assert " has the checksum " in told[name]
         assert expected in told[name]
+
+
+def test_a_folder_for_each_epoch(sidecar, writer, tmp_path):
+    """Each is found with `checkpoint_glob`, held, evaluated with Keras' numbers, and named by its path."""
+    folder = tmp_path / "ckpts"
+    forms = {"": 10, ".keras": 20, "-exported": 30} | ({"orbax": 40} if has_orbax else {})
+    expected = {}
+    for form, step in forms.items():
+        (folder / f"epoch_{step}").mkdir(parents=True)
+        (saved,) = writer.save(folder / f"epoch_{step}", step, form=form)
+        expected[f"epoch_{step}/{saved['name']}"] = saved
+    daemon = sidecar.run(
+        *(folder, "--no-wait"),
+        task="plain.py",
+        SIDECAR_CHECKPOINT_GLOB="epoch_*/*",
+        SIDECAR_STEP_PATTERN="epoch_([0-9]+)/",
+    )
+    done = daemon.wait()
+    assert done.code == 0, done.said
+    found = {entry["checkpoint"]: entry for entry in daemon.history()}
+    assert found.keys() == expected.keys()
+    for name, saved in expected.items():
+        entry = found[name]
+        assert (entry["status"], entry["step"]) == ("succeeded", saved["step"])
+        assert entry["metrics"]["test"]["accuracy"]["value"] == saved["correct"] / saved["examples"]
+        assert entry["metrics"]["test"]["loss"]["value"] == pytest.approx(saved["loss"], rel=1e-5)
+    evaluations = daemon.run_dir / "evaluations"
+    assert {each.name.partition("@")[0] for each in evaluations.iterdir()} == {
+        name.replace("/", "%2F") for name in expected
+    }
+    assert list((daemon.run_dir / "pins").iterdir()) == []
+    told = sidecar.command("eval", folder, "--task", f"{Path(__file__).parent / 'tasks' / 'plain.py'}:task")
+    assert told.code == 2
+    assert 'checkpoint_glob = "epoch_*/*"' in told.sentence

@@ -1,6 +1,7 @@
 """The user's task goes wrong while the daemon runs: that evaluation fails, with their words; the daemon goes on."""
 
 import json
+import shlex
 import signal
 
 import pytest
@@ -133,7 +134,32 @@ def test_what_failed_for_good_is_requeued(moody, sidecar):
     daemon.evaluated(*more, *({"name": name} for name in failed))
     again = sidecar.command("requeue", min(failed), "--checkpoint-dir", daemon.run_dir.parents[1])
     assert again.code == 2
-    assert "was evaluated, so there is nothing to requeue; given up: none" in again.sentence
+    assert f"{min(failed)!r} was evaluated" in again.sentence
+
+
+def test_what_was_evaluated_is_evaluated_again(moody, sidecar):
+    """By the command that the refusal names; the history has both evaluations, counters and the status count one."""
+    daemon = moody.daemon
+    moody.feel("fine")
+    name, count = daemon.evaluated(moody.save()).popitem()[0], daemon.status()["evaluated"]
+    refused = sidecar.command("requeue", name, "--checkpoint-dir", daemon.run_dir.parents[1])
+    assert refused.code == 2
+    _, *words = shlex.split(refused.sentence.split("`")[1])
+    assert words[:2] == ["requeue", "--again"]
+    dry = sidecar.command(*words, "--dry-run")
+    assert dry.out.startswith(f"{name} would be requeued (by ")
+    assert daemon.status()["evaluated"] == count
+    again = sidecar.command(*words)
+    assert again.code == 0, again.err
+    assert again.out.startswith(f"{name} is requeued (by ")
+
+    def more():
+        return [row for row in daemon.successes() if row["checkpoint"] == name][1:]
+
+    (second,) = daemon.until(more, f"a second evaluation of {name}")
+    daemon.until(lambda: daemon.status()["evaluated"] == count, "the status")
+    assert daemon.status()["evaluation"]["plan"] == second["plan"]
+    assert daemon.samples("sidecar_checkpoints_evaluated_total") == {(): count}
 
 
 def test_it_ends_well(moody):

@@ -121,7 +121,7 @@ def tell_people(sidecar, place, refused):
         told = sidecar.command(command, "--checkpoint-dir", place, COLUMNS="400")
         assert told.code == 0, told.err
         assert "\x1b[31m" not in told.out
-        assert "[red]markup[bold]-5" in told.out
+        assert ("[red]markup[bold]-5" if command == "history" else "newest ") in told.out
     told = sidecar.command("status", "--checkpoint-dir", place, "--json")
     incomplete = {each["name"]: each["reason"] for each in json.loads(told.out)["incomplete"]}
     assert {name: reason for name, reason in incomplete.items() if not reason.startswith("whole, ")} == refused

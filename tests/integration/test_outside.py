@@ -17,7 +17,7 @@ from sidecar.agreement.storage import PosixStorage
 from sidecar.records import Plan, Settlement
 
 SIDECAR = Path(sys.executable).with_name("sidecar")
-SETTINGS, STORAGE, INTERRUPTED = 2, 4, 130
+FAILED, SETTINGS, STORAGE, INTERRUPTED = 1, 2, 4, 130
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_directory_without_a_run(sidecar, place):
     done = sidecar.command("status", "--checkpoint-dir", place)
     assert (done.code, done.out) == (0, "run ckpts: no daemon was here yet\n")
     assert json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["run_id"] is None
-    assert "nothing has been evaluated" in sidecar.command("history", "--checkpoint-dir", place).out
+    assert "no daemon was here yet; `" in sidecar.command("history", "--checkpoint-dir", place).out
     assert list(place.iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_check_where_storage_hangs(sidecar, faulty, until):
         program = sidecar.start(*words, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
         until(lambda: "task        not needed" in program.out, "the last trial", 30)
     done = program.wait(30)
-    assert done.code == SETTINGS
+    assert done.code == FAILED
     assert f"FAIL nodes       {folder} has not answered for 1 s" in done.out
     assert "ok   task        not needed" in done.out
 
@@ -158,7 +158,7 @@ def test_check_measures_who_beats(sidecar, chief, place):
     assert chief.process.poll() is None
     words = ("check", "--checkpoint-dir", place, "--node", "worker-7", "--role", "worker")
     done = sidecar.start(*words, SIDECAR_TRUST_SAVED_GRAPH="true").wait()
-    assert done.code == SETTINGS
+    assert done.code == FAILED
     told = " ".join(done.out.split())
     assert re.search(
         r"beats of chief-0 are seen every \d+\.\d s, at most \d\.\d s late; the lease of 5 s is enough", told

@@ -112,7 +112,7 @@ def test_check_beside_a_daemon_of_the_run(sidecar, place, tmp_path):
     assert "is served by this run's daemon" in " ".join(same.out.split()), same.out
     assert same.code == 0
     other = sidecar.command(*words, tmp_path / "another")
-    assert other.code == 2
+    assert other.code == 1
     assert "Address already in use" in " ".join(other.out.split())
     daemon.process.kill()
 
@@ -128,5 +128,5 @@ def test_check_where_somebody_else_serves(sidecar, place, answer):
         with client:
             client.sendall(answer)
         done = program.wait()
-    assert done.code == 2
+    assert done.code == 1
     assert "Address already in use" in " ".join(done.out.split())

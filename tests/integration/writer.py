@@ -16,7 +16,17 @@ import numpy as np
 import plain
 import tensorflow as tf
 
+
+def save_orbax(model, path):
+    """As at the end of an epoch."""
+    callback = keras.callbacks.OrbaxCheckpoint(str(path.parent), max_to_keep=None, save_on_background=False)
+    callback.set_model(model)
+    callback.on_epoch_end(int(path.name))
+    callback.on_train_end()
+
+
 FORMS = {
+    "orbax": save_orbax,
     ".keras": lambda model, path: model.save(path),
     ".weights.h5": lambda model, path: model.save_weights(path),
     ".weights.json": lambda model, path: model.save_weights(path, max_shard_size=1),
@@ -46,7 +56,7 @@ class Writer:
         )
         self.optimizer.iterations.assign(step)
         if form:
-            path = Path(folder, f"m-{step}{form}")
+            path = Path(folder, str(step) if form == "orbax" else f"m-{step}{form}")
             FORMS[form](self.model, path)
         elif folder not in self.managers:
             checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)

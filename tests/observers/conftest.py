@@ -115,7 +115,7 @@ def status():
         journal_read=True,
         pending=3,
         oldest_pending=1769860700.5,
-        newest=Newest(700, 1769860800.25),
+        newest=Newest(700, 1769860800.25, "ckpt-7", "digest", "name"),
         group_size=2,
         groups_formed=4,
         members={"ready": 2},

@@ -15,7 +15,7 @@ from sidecar.eligibility import Reason
 from sidecar.observers import prometheus
 from sidecar.observers.prometheus import Exporter
 from sidecar.records import KINDS, PHASES, Nonfinite, Value
-from sidecar.status import WorkerStatus
+from sidecar.status import Newest, WorkerStatus
 
 TEST = {"run": "mnist", "eval_set": "test"}
 ACCURACY = TEST | {"metric": "accuracy"}
@@ -226,13 +226,36 @@ def test_this_node(exporter, registry, journal, status):
 
 
 def test_checkpoint_without_a_step(exporter, registry, journal, status):
-    """A checkpoint whose step is unknown has numbers but no step."""
+    """It has its place in order of writing, which is marked as such, so that dashboards have something to show."""
+    journal.evaluate("first", None)
     journal.evaluate("final", None)
     exporter.update(status(newest=None), journal.history)
-    assert registry.get_sample_value("sidecar_eval_metric", ACCURACY) == 0.97
-    without = {"sidecar_eval_checkpoint_step", "sidecar_eval_set_checkpoint_step", "sidecar_eval_best_step"}
-    assert not names(registry) & without
+    read, order = registry.get_sample_value, {"checkpoint": "final", "step_source": "order"}
+    assert read("sidecar_eval_checkpoint_step", RUN) == 2
+    assert read("sidecar_eval_set_checkpoint_step", RUN | {"eval_set": "test"}) == 2
+    assert read("sidecar_eval_best_step", ACCURACY) == 1
+    assert read("sidecar_eval_checkpoint_info", RUN | {"eval_set": "test"} | order) == 1
+    assert read("sidecar_eval_best_info", ACCURACY | order | {"checkpoint": "first"}) == 1
     assert "sidecar_newest_checkpoint_step" not in names(registry)
+
+
+def test_checkpoints_are_named_and_only_those_of_now(exporter, registry, journal, status):
+    """What a gauge is about: a series of 1 for the newest and the best, replaced when it changes."""
+    for step in range(40):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": value(0.9 - abs(step - 30) / 100)})
+    exporter.update(status(newest=Newest(7, 1.0, 'odd "5"\n\udcff', "d", "name")), journal.history)
+    named = {
+        (sample.name, sample.labels["checkpoint"], sample.labels["step_source"])
+        for family in registry.collect()
+        for sample in family.samples
+        if "checkpoint" in sample.labels
+    }
+    assert named == {
+        ("sidecar_eval_checkpoint_info", "ckpt-39", "unknown"),
+        ("sidecar_eval_best_info", "ckpt-30", "unknown"),
+        ("sidecar_newest_checkpoint_info", r'odd "5"\n\udcff', "name"),
+    }
+    assert generate_latest(registry)
 
 
 @pytest.mark.parametrize("text_format", [(generate_latest, parse_text), (openmetrics_latest, parse_openmetrics)])
@@ -252,13 +275,13 @@ def test_exposition_parses(exporter, registry, journal, status, text_format):
 
 
 def test_labels_are_bounded(exporter, registry, journal, status):
-    """No label is a step or a path, and a default run stays far under 500 series."""
+    """No label is a step or a path but in series of information, and a default run stays far under 500 series."""
     for step in range(40):
         journal.evaluate(f"ckpt-{step}", step)
     exporter.update(status(), journal.history)
     samples = [sample for family in registry.collect() for sample in family.samples]
     assert len(samples) < 250
-    values = {value for sample in samples for value in sample.labels.values()}
+    values = {value for sample in samples if not sample.name.endswith("_info") for value in sample.labels.values()}
     assert not [value for value in values if "ckpt" in value or "/" in value]
 
 
@@ -309,7 +332,7 @@ def test_families_follow_the_conventions():
     for name, (labels, explanation) in prometheus._FAMILIES.items():
         assert name.startswith("sidecar_")
         assert explanation.endswith(".")
-        assert not {"step", "path", "checkpoint"} & set(labels)
+        assert not {"step", "path", *([] if name.endswith("_info") else ["checkpoint"])} & set(labels)
 
 
 def test_totals_wait_for_the_whole_journal(exporter, registry, journal, status):

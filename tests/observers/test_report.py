@@ -27,6 +27,7 @@ def test_success_row(journal):
         "checkpoint": "ckpt-5",
         "digest": "digest-ckpt-5",
         "step": 500,
+        "step_source": None,
         "status": "succeeded",
         "final": True,
         "kind": None,
@@ -62,6 +63,7 @@ def test_failed_row(journal):
         "checkpoint": "ckpt-5",
         "digest": "digest-ckpt-5",
         "step": 500,
+        "step_source": None,
         "status": "failed",
         "final": False,
         "kind": "stalled",
@@ -87,6 +89,7 @@ def test_settled_row(journal, settle):
         "checkpoint": "ckpt-4",
         "digest": "digest-ckpt-4",
         "step": 400,
+        "step_source": None,
         "status": "skipped",
         "final": True,
         "kind": None,
@@ -211,13 +214,19 @@ def test_status(journal, status, settle):
         "attempt": 2,
         "checkpoint": "ckpt-13",
         "step": 13,
+        "step_source": None,
         "workers": 2,
         "nodes": ["worker-0", "worker-1"],
         "proposed_at": "2026-01-31T12:00:00.000Z",
     }
     assert found["left_out"] == {"worker-7": "it runs version 2, most nodes 1"}
     assert (found["unknown"], found["unknown_count"]) == (["ckpt-9@d: Input/output error"], 1)
-    assert found["newest_checkpoint"] == {"step": 700, "written_at": "2026-01-31T12:00:00.250Z"}
+    assert found["newest_checkpoint"] == {
+        "checkpoint": "ckpt-7",
+        "step": 700,
+        "step_source": "name",
+        "written_at": "2026-01-31T12:00:00.250Z",
+    }
     assert found["workers"][0] == {
         "worker": "w1-0",
         "pid": 4242,
@@ -248,3 +257,20 @@ def test_status_before_anything_happened(journal, status):
     assert found["ready"] is False
     assert found["evaluation"] is found["plan"] is found["newest_checkpoint"] is None
     assert found["recent"] == []
+
+
+def test_an_ordinal_is_marked(journal, settle):
+    """`#2`: the second checkpoint without a step, in order of writing; programs read the same from `step_source`."""
+    journal.evaluate("best", None)
+    journal.plan("last", step=None, settles=[settle("first", "skipped", step=None)])
+    journal.succeed()
+    rows = report.rows(journal.history)
+    assert [(row["checkpoint"], row["step"], row["step_source"]) for row in rows] == [
+        ("best", 1, "order"),
+        ("first", None, None),
+        ("last", 3, "order"),
+    ]
+    console = Console(width=200)
+    with console.capture() as told:
+        console.print(report.table(journal.history))
+    assert "#3" in told.get()

@@ -97,6 +97,12 @@ def requeued_before_the_former_task_is_back() -> Scenario:
     return _scenario(nodes, _saves((100, 4.0)), faults, upgraded=upgraded)
 
 
+def requeued_after_its_success() -> Scenario:
+    """A person asks for an evaluated checkpoint again; the proposer crashes meanwhile, and training goes on."""
+    faults = _faults(("requeue", 30.0, 0, 1.0, 0.0, False), ("daemon_crash", 30.5, 0, 3.0, 0.5, True))
+    return _scenario(_nodes(2, NodeSettings()), _saves((100, 4.0), (200, 5.0), (300, 32.0)), faults)
+
+
 def old_heartbeat_shows_a_worker_of_a_replaced_group() -> Scenario:
     """The proposer cannot read another node's heartbeat while its group is formed, and replaced by one without it."""
     settings = NodeSettings(lease=25.0, settle=3.0, join=4.0, collective=30.0)
@@ -146,3 +152,13 @@ def copied_for_long_after_it_was_deleted() -> Scenario:
     faults = _faults(("checkpoint_deleted", 6.5, 0, 1.0, 0.5, False))
     scenario = _scenario(_nodes(2, settings), _saves((100, 4.0)), faults, 7.0, copies_slowly=True)
     return replace(scenario, links=False)
+
+
+def old_heartbeat_shows_a_worker_that_lost() -> Scenario:
+    """The proposer cannot read another node's heartbeat while their plan fails."""
+    settings = NodeSettings(lease=25.0, settle=3.0, join=4.0, collective=30.0)
+    faults = _faults(
+        ("heartbeat_unreadable", 3.2, 0, 40.0, 0.01, False),
+        ("worker_fails", 3.0, 2, 1.0, _RAISES, True),
+    )
+    return _scenario(_nodes(3, settings), _saves((100, 0.5), (200, 0.6), (300, 0.7)), faults)

@@ -9,13 +9,17 @@ import errno
 from dataclasses import dataclass, field
 
 from sidecar.checkpoints.discovery import Discovery
+from sidecar.checkpoints.files import File
 from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.daemon.retention import Tidied
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
-from simulation.disk import Content, Disk
+from simulation.disk import Content, Disk, is_bad
 from simulation.storage import refused
+
+_BYTES = 1
+"""Size of every checkpoint, and of every pin in the making: `pin_max` is a number of them."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class NodeCatalog:
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
         self._accepted: set = set()  # files that do not change are not read again
+        self.seen_at: dict[Key, float] = {}  # when it was there last, as a look found or an answer said
 
     def look(self) -> Look:
         """As `Catalog.look`."""
@@ -91,6 +96,7 @@ class NodeCatalog:
                 self._judge(content, seen, now)
             else:
                 self._accepted.add((content.key, None))
+                self.seen_at[content.key] = now
                 seen.found[content.key] = self._found(content, None)
 
     def _judge(self, content: Content, seen: "_Seen", now: float) -> None:
@@ -115,6 +121,7 @@ class NodeCatalog:
                 self._judge_pin(content, folder, seen, now)
             else:
                 self._accepted.add((content.key, folder))
+                self.seen_at[content.key] = now
                 seen.found[content.key] = self._found(content, folder)
 
     def _judge_pin(self, content: Content, folder: str, seen: "_Seen", now: float) -> None:
@@ -129,6 +136,10 @@ class NodeCatalog:
             seen.found[content.key] = known
         seen.unknown[self._found(content, None).checkpoint.folder] = why
 
+    def pin_bad_since(self, folder: str) -> float:
+        """Return since when looks find that pin bad; infinity if they do not."""
+        return self._bad_since.get((folder, ""), float("inf"))
+
     def ask(self, found: Found) -> Answer:
         """As `Catalog.ask`: by name, not by a listing."""
         checkpoint, host = found.checkpoint, self._life.host
@@ -140,6 +151,8 @@ class NodeCatalog:
                 return Answer(Presence.UNKNOWN, why)
             pins = () if self._is_away() else self._disk.pins.values()
             there = any(content.key == checkpoint.key for content in (*self._disk.checkpoints.values(), *pins))
+            if there:
+                self.seen_at[checkpoint.key] = self._simulation.scheduler.now
             return Answer(Presence.THERE if there else Presence.GONE)
 
         return self._life.storage.call(effect)
@@ -164,7 +177,8 @@ class NodeCatalog:
             pin = None if folder is None else f"pins/{folder}"
             checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
             place = self._simulation.run_dir / (pin or "..")
-            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0)
+            files = (File(content.name, _BYTES, 0, 0, 0),)
+            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0, files)
         return known
 
 
@@ -242,7 +256,10 @@ class NodePins:
     def bytes(self) -> int:
         """As `Pinner.bytes`: what a copier that died left counts until it did not grow for the patience of others."""
         now, patience = self._simulation.scheduler.now, 2 * self._life.host.spec.settings.patience
-        return len(self._disk.pins) + sum(now - at < patience for at in self._disk.leftovers.values())
+        running = {life.incarnation for life in self._simulation._running()}
+        making = sum(incarnation in running for _, incarnation in self._disk.copies)
+        left = sum(now - at < patience for at in self._disk.leftovers.values())
+        return _BYTES * (len(self._disk.pins) + making + left)
 
     def bytes_alone(self) -> int:
         """As `Pinner.bytes_alone`."""
@@ -308,8 +325,3 @@ class NodeSaves:
 
     def _refuse(self) -> None:
         raise refused("measure", "evaluations", errno.EIO)
-
-
-def is_bad(content: Content, node: str) -> bool:
-    """Whether it cannot be read on that node."""
-    return "*" in content.corrupt_on or node in content.corrupt_on

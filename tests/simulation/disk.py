@@ -148,3 +148,8 @@ class Disk:
 def digest_of(text: str) -> str:
     """A digest for content that is known by a text."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_bad(content: Content, node: str) -> bool:
+    """Whether it cannot be read on that node."""
+    return "*" in content.corrupt_on or node in content.corrupt_on

@@ -252,13 +252,15 @@ def _becomes_chief(simulation, host, fault) -> None:
 
 
 def _requeue(simulation, host, fault) -> None:
-    """A person asks for a checkpoint again that was given up, as `sidecar requeue` does: while no plan is open."""
+    """A person asks again for what was given up, or else was evaluated, as `sidecar requeue`: while no plan is open."""
     book, disk = simulation.referee.book, simulation.disk
     there = {each.key: each for each in disk.all()}
     given_up = [key for key in book.settled if key in there and key not in book.succeeded]
-    if not given_up or book.open is not None or simulation.referee.run is None or host.life is None:
+    ended = given_up or [key for key in book.succeeded if key in there]
+    if not ended or book.open is not None or simulation.referee.run is None or host.life is None:
         return
-    content = there[given_up[int(fault.value * 79) % len(given_up)]]
+    simulation.counts["evaluations asked for again"] += not given_up
+    content = there[ended[int(fault.value * 79) % len(ended)]]
     settles = (Settlement(*content.key, content.step, "requeued", "by a person"),)
     number = len(book.plans) + 1
     plan = Plan(number, simulation.referee.run, f"person-{fault.number}", None, 0, None, settles, None, "person", "now")

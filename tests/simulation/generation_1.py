@@ -133,7 +133,7 @@ def _differing(random: Random, node: NodeSpec) -> NodeSpec:
     if how < 0.3:
         return replace(node, version="1.1")
     if how < 0.4:
-        return replace(node, profile="arm")
+        return replace(node, profile="arm", shows_profile=False)
     if how < 0.6:
         lease = settings.lease * random.uniform(0.7, 1.5)
         settings = replace(settings, lease=lease, patience=random.uniform(0.5, 5.0))

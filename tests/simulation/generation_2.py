@@ -142,7 +142,7 @@ def _nodes(random: Random, count: int, settings: NodeSettings, shape: str) -> li
         nodes = [_differing(random, each) if random.random() < 0.6 else each for each in nodes]
     if random.random() < 0.2:
         odd = random.randrange(count)
-        nodes[odd] = replace(nodes[odd], profile="arm")
+        nodes[odd] = replace(nodes[odd], profile="arm", shows_profile=odd % 2 == 0)
     if shape != "calm" and random.random() < 0.15:
         nodes = [replace(each, settings=replace(each.settings, max_attempts=random.randint(1, 4))) for each in nodes]
     return nodes

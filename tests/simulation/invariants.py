@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
 from sidecar.group.member import group_id
 from sidecar.records import KINDS, Outcome, Plan, loads
+from simulation.disk import digest_of
 from simulation.promises import PROMISES, Promises
 from simulation.storage import plain
 
@@ -17,7 +18,8 @@ INVARIANTS = {
     "journal never changes": "what stands under a name of the journal stays, byte for byte: one plan, one outcome",
     "journal is linear": "plan N+1 appears when plan N stands there, and its outcome if it has members",
     "runs do not mix": "no record of one run appears in the state directory of another",
-    "one success per checkpoint": "for one name and digest at most one plan succeeds",
+    "one success per checkpoint": "for one name and digest one plan succeeds, and one more each time that a person "
+    "asked for it again after that",
     "settled is not planned again": "no plan is opened for a checkpoint that the journal before it has settled",
     "nothing is mixed": "all ranks of a success said the same plan, checkpoint, values, task and profile; they are the "
     "workers of that plan in its order",
@@ -58,8 +60,10 @@ class Book:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)  # of each worker ever listed
     spent: dict[str, int] = field(default_factory=dict)  # the failed plan each stood in
-    succeeded: dict[tuple[str, str], int] = field(default_factory=dict)
+    succeeded: dict[tuple[str, str], int] = field(default_factory=dict)  # and not asked for again since
+    successes: list[Plan] = field(default_factory=list)  # all of them
     settled: dict[tuple[str, str], list] = field(default_factory=dict)  # settlements other than successes
+    before_start: set[tuple[str, str]] = field(default_factory=set)  # there before the start, with start=new
     failures: dict[tuple[str, str], list] = field(default_factory=dict)  # (task, outcome)
 
     @property
@@ -79,10 +83,11 @@ class Book:
             self.plans[record.plan] = record
             for each in record.settles:
                 if each.verdict == "requeued":
-                    self.settled.pop(each.key, None)
-                    self.failures.pop(each.key, None)
+                    for known in (self.succeeded, self.settled, self.failures):
+                        known.pop(each.key, None)
                 else:
                     self.settled.setdefault(each.key, []).append(each)
+                    self.before_start |= {each.key} if "before the start" in each.reason else set()
             for member in record.members or ():
                 self.groups.setdefault(member.worker, group_id(record.members or ()))
             return
@@ -91,6 +96,7 @@ class Book:
         assert plan.checkpoint is not None
         if record.status == "succeeded":
             self.succeeded[plan.checkpoint.key] = plan.plan
+            self.successes.append(plan)
         else:
             self.failures.setdefault(plan.checkpoint.key, []).append((plan.task, record))
             for member in plan.members or ():
@@ -109,6 +115,7 @@ class Referee:
         self.gone: set[tuple[str, str]] = set()  # that were deleted, ever
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
+        self._purged: dict[str, float] = {}  # names that had been durable, and when they were lost: the book keeps them
         self.wiped_at = float("-inf")  # when the state directory was deleted
         self.newest_schema = 1  # of records in the journal
         self.promises = Promises(simulation, self)
@@ -123,7 +130,11 @@ class Referee:
 
     def appeared(self, path: str, data: bytes, life) -> None:
         """A name stands on the disk that was not there."""
+        if life.asked_at <= self._purged.get(path, float("-inf")):  # it was about to write it, and had looked before
+            self._simulation.disk.drop(path)  # whoever purges old names purges this one, too
+            return
         self._stood[path] = data
+        self._purged.pop(path, None)
         self.newest_schema = max(self.newest_schema, 1 if plain(data) == data else 2)
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
@@ -137,23 +148,34 @@ class Referee:
         self.check("journal never changes", before is None or before == data, lambda: f"{life.name} overwrote {path}")
 
     def rewound(self, files: dict[str, bytes]) -> None:
-        """Names whose creators had not yet returned are gone: the book is what is left."""
+        """Names whose creators had not yet returned are gone: the book is what is left, and what had been purged.
+
+        A purged outcome of the last plan that is left does not count: that plan looks open, so it may be closed again.
+        """
         self._stood = {path: data for path, data in self._stood.items() if path in files}
         before, self.book = self.book, Book()
-        for number in sorted(before.plans):
-            for path, kind in ((f"plans/{number:012d}.json", Plan), (f"outcomes/{number:012d}.json", Outcome)):
+        kinds = (Plan, before.plans), (Outcome, before.outcomes)
+        left = [number for number in before.plans if any(_path(kind, number) in files for kind, _ in kinds)]
+        last = max(left, default=0)
+        for number in range(1, last + 1):
+            for kind, records in kinds:
+                path, record = _path(kind, number), records.get(number)
                 if path in files:
                     self.book.add(loads(kind, plain(files[path])))
+                elif path in self._purged and record is not None and (kind is Plan or number < last):
+                    self.book.add(record)
         self.promises.rewound(self.book)
 
     def forget(self, path: str) -> None:
         """A name that had been durable was lost."""
         self._stood.pop(path, None)
+        self._purged[path] = self._simulation.scheduler.now
 
     def wiped(self) -> None:
         """The state directory was deleted."""
         self.book, self.run = Book(), None
         self._stood.clear()
+        self._purged.clear()
         self.pinned_since.clear()
         self.wiped_at = self._simulation.scheduler.now
         self.promises.wiped()
@@ -163,7 +185,7 @@ class Referee:
         forgiven = life.asked_at <= self.wiped_at  # it was about to write, and had looked before
         self.check("runs do not mix", not foreign or forgiven, lambda: f"{life.name} wrote {record}")
         if foreign and forgiven:  # whoever deleted the directory deletes this, too
-            path = f"{'plans' if isinstance(record, Plan) else 'outcomes'}/{record.plan:012d}.json"
+            path = _path(type(record), record.plan)
             self._simulation.disk.drop(path)
             del self._stood[path]
         return foreign
@@ -252,7 +274,7 @@ class Referee:
             nonce in (None, plan.nonce) and (outcome.result is None or outcome.result.group == group),
             lambda: f"outcome {outcome} of {plan}",
         )
-        self.promises.closed(plan, outcome)
+        self.promises.closed(plan, outcome, life)
         if outcome.status == "succeeded":
             self._succeeded(plan, outcome, life)
         book.add(outcome)
@@ -349,16 +371,13 @@ class Referee:
 
     def tidied(self, folders, life) -> None:
         """A daemon removed what it took for left-overs."""
-        kept = {f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}": plan.plan for plan in self._successes()}
+        kept = {f"evaluations/{plan.checkpoint.folder}/plan-{plan.plan}": plan.plan for plan in self.book.successes}
         for folder in folders:
             self.check(
                 "saves are durable",
                 folder not in kept or life.daemon.world.run != self.run,
                 lambda: f"{life.name} removed {folder}, which a success names",  # noqa: B023
             )
-
-    def _successes(self):
-        return [self.book.plans[number] for number in self.book.succeeded.values()]
 
     def turned(self, life) -> None:
         """A daemon's loop turned: what hangs under it must have been killed in time."""
@@ -454,11 +473,15 @@ class Referee:
     def _has_come(self, life) -> bool:
         """Whether one of the things has come that end a run, as its settings say."""
         settings, now = life.host.spec.settings, self._simulation.scheduler.now
-        saved = [each.step for each in self._simulation.scenario.saves if each.at <= now]
+        saved = [each.step for each in self._simulation.scenario.saves if each.at <= now and self.counts(each)]
         step, idle = settings.stop_after_step, settings.stop_idle
         if idle is not None and now >= life.moved_at + idle:
             return True
         return self._simulation.disk.done_at is not None or (step is not None and step in saved)
+
+    def counts(self, save) -> bool:
+        """Whether what the trainer saved was not there before the start, with start=new, as the journal says."""
+        return (save.name, digest_of(save.content)) not in self.book.before_start
 
     def _as_read_by(self, life) -> Book:
         """The journal as far as a daemon has read it, or had when it said that the run is over."""
@@ -492,4 +515,8 @@ class Referee:
         since, settings = self.promises.there_since, life.host.spec.settings
         seen = self._simulation.scheduler.now - 2 * settings.sweep - 1.0
         there = (each for each in self._simulation.disk.all() if since.get(each.key, 0.0) <= seen)
-        return {each.key: each for each in there if self.promises.reads(life, each)}
+        return {each.key: each for each in there if self.promises.reads(life, each, seen)}
+
+
+def _path(kind: type[Plan | Outcome], number: int) -> str:
+    return f"{'plans' if kind is Plan else 'outcomes'}/{number:012d}.json"

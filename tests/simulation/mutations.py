@@ -14,8 +14,7 @@ from sidecar.daemon.wants import Wanted
 from sidecar.group import member
 from sidecar.history import History
 from sidecar.policy import Wait
-from simulation import workers
-from simulation.generations import make
+from simulation import by_hand, workers
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
@@ -172,8 +171,8 @@ MUTATIONS = (
     Mutation(
         "spent workers are listed again",
         ((History, "_spend", _nothing),),
-        ("spent workers are not listed", "one group in a life"),
-        first=(make(60, generation=1),),
+        ("spent workers are not listed",),
+        first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_that_lost(), 20)),
     ),
     Mutation(
         "fresh by existence",
@@ -202,7 +201,12 @@ MUTATIONS = (
         ("runs do not mix", "all is settled"),
         needs=with_fault("state_deleted"),
     ),
-    Mutation("bounds are not enforced", ((member.Workers, "overruns", lambda *_: []),), ("waits are bounded",)),
+    Mutation(
+        "bounds are not enforced",
+        ((member.Workers, "overruns", lambda *_: []),),
+        ("waits are bounded",),
+        needs=with_fault("worker_hangs"),
+    ),
     *OF_PROMISES,
 )
 

@@ -72,6 +72,13 @@ def _keep_the_past(self, settlement):
         self.failures[settlement.key] = known
 
 
+def _stay_succeeded(self, settlement):
+    succeeded = settlement.key in self.succeeded
+    _settle(self, settlement)
+    if succeeded:
+        self.succeeded.add(settlement.key)
+
+
 # -- who does it ------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +98,7 @@ def _everybody(*_):
     return True
 
 
-def _nobody(*_):
+def _nobody(*_, **__):
     return False
 
 
@@ -113,6 +120,11 @@ def _any_change(self, node, found, now):
     if watch is not None and found is not None and watch.heartbeat is not None and found.beat < watch.heartbeat.beat:
         watch.heartbeat = replace(watch.heartbeat, beat=-1)
     return _observe(self, node, found, now)
+
+
+def _believe_it(self, plan, *_):
+    self._at = journal._Place(plan)
+    return True
 
 
 def leave_the_replaced(self, plan):
@@ -261,6 +273,12 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "any snapshot is believed",
+        ((journal.Journal, "resume", _believe_it),),
+        ("shown is in the journal", "journal is linear"),
+        with_fault("state_restored"),
+    ),
+    Mutation(
         "beats may go back",
         ((members.Freshness, "_observe", _any_change),),
         ("the dead are noticed", "all is settled"),
@@ -280,6 +298,13 @@ MUTATIONS = (
         ("attempts are counted", "verdicts are earned", "failed is earned"),
         with_fault("requeue"),
         tuple(by_hand.varied(by_hand.requeued_before_the_former_task_is_back(), 40)),
+    ),
+    Mutation(
+        "a requeue of what was evaluated changes nothing",
+        ((History, "_settle", _stay_succeeded),),
+        ("all is settled",),
+        with_fault("requeue"),
+        tuple(by_hand.varied(by_hand.requeued_after_its_success(), 5)),
     ),
     Mutation(
         "a group that was replaced is not spent",
@@ -356,8 +381,7 @@ AFTER = (
 """Rules that came later: those whose place is not there yet cannot be broken."""
 
 HARMLESS = {
-    "a snapshot is resumed without comparing nonces": "one that knows more than its journal is refused before that, by "
-    "everybody, so no other record ever comes to stand under a number that it has folded",
+    "nonces of plans in outcomes are not compared": "a missing plan is refused as a hole before its outcome is read",
     "a node that cannot read something proposes first": "the others propose what it leaves, once its patience is over",
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",

@@ -213,7 +213,7 @@ class Life:
             launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
         )
         join = Join("", (), 0, "task.py:task", "tensorflow", "", 2)
-        return Crew(workers, join, settings.backoff_first, settings.backoff_last, None, _Log(self))
+        return Crew(workers, join, settings.backoff_first, settings.backoff_last, None, "", _Log(self))
 
     def _start(self, worker: str, **_) -> FakeProcess:
         process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sidecar.records import KINDS, Outcome, Plan, Settlement
+from simulation.disk import is_bad
 
 PROMISES = {
     "vanished is gone": "vanished is said of what is on no disk, neither as files nor as a pin; by one node's own "
@@ -18,12 +19,18 @@ PROMISES = {
     "corrupt is not readable": "corrupt is said by a node's own finding only if no other ready node reads it whole",
     "failed is earned": "failed is said after as many failures as the proposer allows, not counting those in which a "
     "minority of ranks was odd",
+    "who fails it is left out": "failed is not said as one node lost a checkpoint again and again, while others that "
+    "read it right, and lost it less often, were enough",
+    "failures tell what was found": "no plan fails as vanished on a node that has found its pin broken for "
+    "visibility_seconds",
     "whole checkpoints succeed": "what lay there whole for visibility and three sweeps of a healthy node that passes "
     "nothing over and is of the largest kind ends succeeded, or with a verdict that is earned",
-    "one publisher": "after faults stopped exactly one daemon publishes",
+    "one publisher": "after faults stopped exactly one daemon publishes, or one of each release whose heartbeats older "
+    "ones cannot read, until it writes into the journal",
     "attempts are bounded": "a checkpoint fails no more often than the faults that could concern it allow",
     "losses are bounded": "a broken link between two nodes for good costs ever fewer attempts, whatever is saved",
-    "passed over is not evaluated": "with every_steps, no plan is for a checkpoint of the multiple that was reached",
+    "passed over is not evaluated": "with every_steps, no plan is for a checkpoint of the multiple that was reached, "
+    "unless since then one of no higher step came that the plan settles as superseded: training was set back",
     "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies "
     "there unpinned",
     "finished evaluations succeed": "what all ranks finished is written by any daemon that has the result and is well, "
@@ -36,6 +43,7 @@ PROMISES = {
 }
 
 _LASTING = 2.5  # seconds of a fault that lasts: so often an attempt may fail in it
+_AGAIN = 4  # times in a row that a node loses a checkpoint: of one or two it may be that others were not ready yet
 _MOMENT = 2  # attempts that a fault of one moment may cost: what was going on, and what began before it was known
 
 
@@ -56,16 +64,18 @@ class Promises:
     known: dict = field(default_factory=dict)  # every content that was ever there, by key
     there: dict = field(default_factory=dict)  # what is in the directory or pinned now
     there_since: dict = field(default_factory=dict)
-    gone_at: dict = field(default_factory=dict)
+    stays: dict = field(default_factory=dict)  # of all that was ever there: from when to when it was, each time
     owed: set = field(default_factory=set)  # lay there whole for long enough
     excused: set = field(default_factory=set)  # a person deleted its pin, or asked for it again
     causes: dict = field(default_factory=dict)  # why a plan failed with a kind that blames the checkpoint
     failures: Counter = field(default_factory=Counter)  # in all, by key
     failed_at: dict = field(default_factory=dict)  # key, task: when, and how often in a row
+    failed_when: dict = field(default_factory=dict)  # plans that failed: when
     strikes: list = field(default_factory=list)
     line_drawn_at: float = math.inf  # with start=new: when the journal said what was there before the start
     planned_once: set = field(default_factory=set)
     reached: int | None = None  # the step of the checkpoint that was planned for the first time last
+    reached_at: float = 0.0
     _count: _Count = field(default_factory=_Count)
 
     # -- told ---------------------------------------------------------------------------------------------------------
@@ -75,12 +85,12 @@ class Promises:
         now, there = self.simulation.scheduler.now, {each.key: each for each in self.simulation.disk.all()}
         self.known |= there
         for key in there:
-            self.gone_at.pop(key, None)
             if key not in self.there:
                 self.there_since[key] = now
+                self.stays.setdefault(key, []).append((now, math.inf))
         for key in self.there:
             if key not in there:
-                self.gone_at[key] = now
+                self.stays[key][-1] = self.there_since[key], now
         self.there = there
 
     def note(self) -> None:
@@ -155,16 +165,32 @@ class Promises:
         self._check_steps(plan, life)
         self._check_room(plan, life)
 
-    def closed(self, plan: Plan, outcome: Outcome) -> None:
+    def closed(self, plan: Plan, outcome: Outcome, life) -> None:
         """An outcome was created."""
         assert plan.checkpoint is not None
+        if outcome.kind == "vanished" and outcome.node == life.host.name:
+            self._check_found(plan, life)
         if outcome.status == "succeeded":
             self._succeeded(plan)
             return
         self.failures[plan.checkpoint.key] += 1
+        self.failed_when[plan.plan] = self.simulation.scheduler.now
         at = plan.checkpoint.key, plan.task
         _, count = self.failed_at.get(at, (0.0, 0))
         self.failed_at[at] = self.simulation.scheduler.now, count + 1
+
+    def _check_found(self, plan: Plan, life) -> None:
+        """Check that a node which says that a checkpoint vanished does not see a broken pin of it."""
+        assert plan.checkpoint is not None
+        pin, host, settings = self.simulation.disk.pins.get(plan.checkpoint.folder), life.host, life.host.spec.settings
+        now, since = self.simulation.scheduler.now, life.catalog.pin_bad_since(plan.checkpoint.folder)
+        since = max(since, host.daemon_troubled_until, self.simulation.troubled_until)
+        known_for = now - since - settings.visibility - 2 * settings.sweep - 1.0
+        self._check(
+            "failures tell what was found",
+            pin is None or not is_bad(pin, host.name) or known_for < 0.0,
+            lambda: f"plan {plan.plan} failed as vanished on {host.name}, which has found its pin bad for long",
+        )
 
     def failed_for(self, number: int, kind: str, cause: str) -> None:
         """Note why a worker fails: `seed`, as it was told to; `odd`, a minority of ranks differed; `even`, not so."""
@@ -190,15 +216,27 @@ class Promises:
             checks[settlement.verdict](plan, settlement, failures, life)
 
     def _check_vanished(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
-        now, gone_at = self.simulation.scheduler.now, self.gone_at.get(settlement.key)
+        now, gone_at = self.simulation.scheduler.now, self._gone_since(settlement.key, life)
         least = 0.0 if _witnesses(failures, "vanished") > 1 else life.host.spec.settings.visibility
-        holds = gone_at is not None and now - gone_at >= least - 0.001
-        for_so_long = "it is there" if gone_at is None else f"it is gone for {now - gone_at:.1f} s"
+        for_so_long = "it is there" if gone_at > now else f"it is gone for {now - gone_at:.1f} s"
         self._check(
             "vanished is gone",
-            holds,
+            now - gone_at >= least - 0.001,
             lambda: f"plan {plan.plan} by {life.name} says that {settlement.name} vanished: {for_so_long}",
         )
+
+    def _gone_since(self, key, life) -> float:
+        """Return since when it is gone, as far as that daemon can know; infinity while it is there.
+
+        A look does not notice a checkpoint that was back for a moment between two looks.
+        """
+        unnoticed = 2 * life.host.spec.settings.sweep + 1.0
+        now, seen_at = self.simulation.scheduler.now, life.catalog.seen_at.get(key, -math.inf)
+        gone_at = math.inf
+        for came, gone_at in reversed(self.stays.get(key, ())):
+            if seen_at >= came or min(gone_at, now) - came > unnoticed:
+                break
+        return gone_at
 
     def _check_corrupt(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
         content = self.known.get(settlement.key)
@@ -222,13 +260,41 @@ class Promises:
         settings = life.host.spec.settings
         odd = sum(KINDS[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) == "odd" for each in failures)
         of_checkpoint = sum(KINDS[each.kind or ""] == "checkpoint" for each in failures) - odd
-        lost = len(failures) - of_checkpoint
+        even = [
+            each for each in failures if KINDS[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) != "odd"
+        ]
+        lost = len(failures) - of_checkpoint + sum(bool(each.odd) for each in even)  # one half may be taken for odd
         self._check(
             "failed is earned",
             of_checkpoint >= settings.max_attempts or lost >= settings.max_losses,
             lambda: (
                 f"plan {plan.plan} by {life.name} says {settlement} after {[each.kind for each in failures]}; in "
                 f"{odd} of them a minority was odd"
+            ),
+        )
+
+        self._check_left_out(plan, settlement, failures, life)
+
+    def _check_left_out(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
+        """Check that no node is to blame so often that the others must have been enough without it."""
+        lost = Counter(node for each in failures for node in each.odd or filter(None, [each.node]))
+        content = self.known.get(settlement.key)
+        if content is None or not lost or not life.host.spec.standby or self.simulation.broken_links:
+            self._check("who fails it is left out", holds=True)  # without standbys, who is in a group with it needs it
+            return
+        worst, count = lost.most_common(1)[0]
+        blamed = [self.failed_when[each.plan] for each in failures if worst in (*each.odd, each.node)]
+        enough, settings = 0, life.host.spec.settings
+        for other, since in self._healthy(passing=True):
+            well = max(since, other.host.troubled_until) <= blamed[-min(_AGAIN, count)]
+            alike = other.host.spec.kind == life.host.spec.kind and self.reads(other, content)
+            if well and alike and lost[other.host.name] <= count - _AGAIN:
+                enough += other.host.spec.replicas
+        self._check(
+            "who fails it is left out",
+            enough < settings.min_workers,
+            lambda: (
+                f"plan {plan.plan} by {life.name} says {settlement}; {worst} lost it {count} times of {len(failures)}"
             ),
         )
 
@@ -314,15 +380,25 @@ class Promises:
             return
         self.planned_once.add(key)
         reached, self.reached = self.reached, step
+        since, self.reached_at = self.reached_at, self.simulation.scheduler.now
         content = self.known.get(key)
         if every is None or reached is None or content is None or self.simulation.disk.done_at is not None:
             return
         ascends = all(each.step < step for each in self.known.values() if each.written_at < content.written_at)
+        set_back = any(
+            each.verdict == "skipped" and (each.step or 0) <= reached and self._came(each.key, life) > since
+            for each in plan.settles
+        )
         self._check(
             "passed over is not evaluated",
-            not ascends or not reached < step or step // every > reached // every,
+            set_back or not ascends or not reached < step or step // every > reached // every,
             lambda: f"plan {plan.plan} by {life.name} is for step {step}; {reached} was reached, every {every}",
         )
+
+    def _came(self, key, life) -> float:
+        """Return when that daemon came to see it, or saw it again after it was gone."""
+        _, seen_at = life.catalog._discovery.order.get(key, (0.0, 0.0))
+        return max(seen_at, self.there_since.get(key, 0.0))
 
     def _check_room(self, plan: Plan, life) -> None:
         assert plan.checkpoint is not None
@@ -401,7 +477,8 @@ class Promises:
         book = self.referee.book
         if self.referee.run is None or simulation.purged or not simulation._could_go_on():
             return
-        tasks = {life.host.spec.task for life, _ in self._healthy(passing=True)}
+        healthy = (life.host.spec for life, _ in self._healthy(passing=True))
+        tasks = {spec.task for spec in healthy if self._is_largest(spec.kind)}  # the others wait, and say so
         for key in sorted(self.owed - self.excused):
             content = self.known[key]
             verdicts = [each.verdict for each in book.settled.get(key, ())]
@@ -421,16 +498,32 @@ class Promises:
         if simulation.violation is not None or not kinds or list(kinds.values()).count(max(kinds.values())) > 1:
             return
         end = simulation.scheduler.now + simulation.bound()
-        while len(there := self._publishers()) != 1 and simulation.scheduler.now < end and simulation._evaluating():
+        while not self._is_one(there := self._publishers()) and simulation.scheduler.now < end and self._reading():
             simulation.scheduler.run(simulation.scheduler.now + 1.0)
-        if simulation._evaluating():
-            self._check("one publisher", len(there) == 1, lambda: f"after faults stopped {there} publish")
+        if self._reading():
+            names = [life.name for life in there]
+            self._check("one publisher", self._is_one(there), lambda: f"after faults stopped {names} publish")
 
-    def _publishers(self) -> list[str]:
-        return [life.name for life in self.simulation._evaluating() if life.daemon.status().publisher]
+    def _reading(self) -> list:
+        """Return who evaluates and can read the journal: others stand by, also when they are all that is left."""
+        newest = self.referee.newest_schema
+        return [life for life in self.simulation._evaluating() if life.host.spec.schema >= newest]
+
+    def _is_one(self, there: list) -> bool:
+        """Whether one publishes, and at most one more: of a newer release, whose heartbeats the others cannot read.
+
+        They follow the journal alike, until that release writes there: then who cannot read it stands by.
+        """
+        schemas = sorted(life.host.spec.schema for life in there)
+        oldest = min((life.host.spec.schema for life in self.simulation._evaluating()), default=1)
+        one_each = len(set(schemas)) == len(schemas)
+        return len(there) == 1 or (one_each and schemas[:1] == [oldest] and oldest >= self.referee.newest_schema)
+
+    def _publishers(self) -> list:
+        return [life for life in self.simulation._evaluating() if life.daemon.status().publisher]
 
     def _check_attempts(self) -> None:
-        odd = len({host.spec.profile for host in self.simulation.hosts}) - 1
+        odd = int(any(not host.spec.shows_profile for host in self.simulation.hosts))
         odd *= sum(life.role == "worker" for life in self.simulation.lives)
         allowed = odd + sum(
             _MOMENT + math.ceil(fault.length / _LASTING) for fault in self.strikes if fault.kind != "links_broken"
@@ -455,7 +548,7 @@ class Promises:
             self._check(
                 "attempts are bounded",
                 total <= odd,
-                lambda: f"{total} attempts failed without a fault; other profiles explain {odd}",
+                lambda: f"{total} attempts failed without a fault; profiles and who came late explain {odd}",
             )
         for key, count in sorted(self.failures.items()):
             self._check(
@@ -500,12 +593,14 @@ class Promises:
         )
         return self._kinds()[kind] >= max(healthy.values(), default=0)
 
-    def reads(self, life, content) -> bool:
-        """Whether nothing keeps that node from reading it."""
+    def reads(self, life, content, since: float = math.inf) -> bool:
+        """Whether nothing keeps that node from reading it, or has since then."""
         node = life.host.name
         bad = {"*", node} & (content.corrupt_on | content.wrong_on)
-        entries = f"checkpoint:{content.name}", f"pin:{content.name}@{content.digest[:12]}"
-        bad |= {entry for entry in entries if life.host.trouble_with(entry) is not None}
+        name, host = content.name, life.host
+        entries = f"checkpoint:{name}", f"pin:{name}@{content.digest[:12]}", f"hangs:{name}"
+        since = min(since, self.simulation.scheduler.now)
+        bad |= {entry for entry in entries if host.wrong.get(entry, 0.0) > since}
         return not bad and content.schema <= life.host.spec.schema
 
     def _long_enough(self, settings, count: int) -> float:

@@ -8,8 +8,12 @@ undone: some of these delays must then find the bug again.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sidecar import eligibility, policy
+from sidecar.agreement import journal
+from sidecar.agreement.members import Freshness
+from sidecar.checkpoints import discovery
 from sidecar.checkpoints.found import Look
-from sidecar.daemon import sightings
+from sidecar.daemon import loop, sightings, world
 from sidecar.history import History
 from simulation.by_hand import (
     copied_for_long_after_it_was_deleted,
@@ -22,6 +26,8 @@ from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
 _see = sightings.Sightings.see
+_open_part = loop.Daemon._open_part
+_take_part = loop.Daemon._take_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ class Regression:
             yield from varied(scenario, count or self.delays)
 
 
+def _fill(self, number: int) -> None:
+    """An outcome is created wherever none stands."""
+
+
 def _see_no_growth(self, look: Look, *arguments):
     """That a copy grows says nothing: it is waited for no longer than what is broken."""
     known = self._incomplete_since
@@ -55,9 +65,66 @@ def _see_no_growth(self, look: Look, *arguments):
     return new
 
 
+def _wait_for_the_next_look(self, plan, now: float) -> None:
+    """A member that does not see the pin yet looks for it when its next look is due."""
+    woken = self._woken
+    _open_part(self, plan, now)
+    self._woken = woken
+
+
+def _without_a_last_look(_, when: float, now: float) -> bool:
+    """What was not seen until now is not looked for once more."""
+    return now >= when
+
+
+def _once_lost_is_lost(alike, history, min_workers, checkpoint, task):
+    """If nodes that never lost a checkpoint are not enough, all that did are taken back in, however often it was."""
+    lost = set() if checkpoint is None else eligibility._losses_with(checkpoint, history, task).keys()
+    clean = [each for each in alike if each.node not in lost]
+    return clean if sum(len(each.slots) for each in clean) >= min_workers else list(alike)
+
+
+def _take_part_without_what_was_found(self, part, now: float) -> None:
+    """A member that gave up a checkpoint says only that it does not see it."""
+    seen = self.world.sightings
+    given_up, seen.given_up = seen.given_up, {}
+    _take_part(self, part, now)
+    seen.given_up = given_up
+
+
 _ENDS_TOO_SOON = ("daemons end for a reason", "all is settled", "all end", "whole checkpoints succeed")
 _NO_GROWTH = Mutation(
     "copies are not waited for as long as they grow", ((sightings.Sightings, "see", _see_no_growth),), _ENDS_TOO_SOON
+)
+
+_OVERTAKES = Mutation(
+    "with every_steps what is held overtakes what is being pinned",
+    ((policy, "_may_be_held_soon", lambda *_: False),),
+    ("passed over is not evaluated",),
+)
+
+_ALL_OR_NONE = Mutation(
+    "nodes that lost a checkpoint are all left out, or none",
+    ((policy, "members_for", _once_lost_is_lost),),
+    ("who fails it is left out",),
+)
+
+_later = discovery._later
+
+
+def _later_than_a_pin(this, found, *, is_lying: bool):
+    return () if is_lying else _later(this, found, is_lying=False)
+
+
+_ROLLBACK = Mutation(
+    "whatever lies there and is found later is taken for newer",
+    ((discovery, "_later", _later_than_a_pin),),
+    ("skipped is passed over",),
+)
+
+_TWICE = "with every_steps a second one of a multiple was planned, as the pin of an older one took longer"
+_SET_BACK = (
+    "an older one that came late was superseded, which looks like training that was set back; the referee objected"
 )
 
 _COPIED = copied_for_long_after_it_was_deleted()
@@ -85,5 +152,147 @@ REGRESSIONS = (
     ),
     Regression(26720, "a daemon whose state directory was deleted was not started again"),
     Regression(28096, "found while the simulator was extended; what it found is not on record"),
+    Regression(
+        5416,
+        "a node that was behind wrote an outcome again that had been lost",
+        Mutation("gaps are filled", ((journal.Journal, "_reject_gap", _fill),), ("journal is linear",)),
+        generation=2,
+    ),
+    Regression(1509, "a run ended here while another node could read what this one could not", generation=2),
     Regression(6174, "a pin of what training had deleted was taken for the newest checkpoint"),
+    Regression(
+        4852,
+        "a member that found a checkpoint before its pin failed the plan without looking for the pin",
+        Mutation(
+            "a member does not look for the pin of a plan",
+            (
+                (loop.Daemon, "_open_part", _wait_for_the_next_look),
+                (loop.Daemon, "_has_looked_since", _without_a_last_look),
+            ),
+            ("attempts are bounded",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        12837,
+        "no bug: the referee counted two daemons under one name as two nodes, which a group of two could have",
+        generation=2,
+    ),
+    Regression(3284, _TWICE, _OVERTAKES, generation=2),
+    Regression(6784, _TWICE, _OVERTAKES, generation=2),
+    Regression(7871, _TWICE, _OVERTAKES, generation=2),
+    Regression(9404, _TWICE, _OVERTAKES, generation=2),
+    Regression(5350, _SET_BACK, generation=2),
+    Regression(11943, _SET_BACK, generation=2),
+    Regression(
+        572, "the referee counted a second daemon that had ended, though its namesake is a chief now", generation=2
+    ),
+    Regression(4611, "an older one that was read later superseded the newest checkpoint", _ROLLBACK, generation=2),
+    Regression(
+        8704,
+        "no bug: two of a kind had different values, and the referee waited for a third node that could not decide",
+        generation=2,
+    ),
+    Regression(
+        11954,
+        "no bug: it was back for a moment that no look met, and the referee counted from then since when it was gone",
+        generation=2,
+    ),
+    Regression(
+        13731,
+        "no bug: a daemon that was told to stop ended when all faults were over, and nobody started it again",
+        generation=2,
+    ),
+    Regression(
+        14399,
+        "with start=new a step of what was there before the start ended the run",
+        Mutation(
+            "what was there before the start counts for stop_after_step",
+            ((world.World, "_counts", lambda *_: True),),
+            _ENDS_TOO_SOON,
+        ),
+        generation=2,
+    ),
+    Regression(
+        14607,
+        "no bug: the model's checkpoints had no size, so one more was pinned than the referee took for the most",
+        generation=2,
+    ),
+    Regression(
+        14937,
+        "no bug: the referee stumbled over a former journal in which a plan had been purged, and its outcome not",
+        generation=2,
+    ),
+    Regression(
+        15686,
+        "no bug: it was back for a moment that no look of that daemon met, though one of another did",
+        generation=2,
+    ),
+    Regression(
+        17148,
+        "no bug: the storage came back without an outcome, and the referee forgot a plan that had been purged",
+        generation=2,
+    ),
+    Regression(
+        20343,
+        "a member that had found the pin broken said that it had not seen it, so nobody called the checkpoint corrupt",
+        Mutation(
+            "a member does not tell that it found the pin broken",
+            ((loop.Daemon, "_take_part", _take_part_without_what_was_found),),
+            ("failures tell what was found",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        22325,
+        "a node that read other bits was taken back in each time, as one of the others had lost the checkpoint once",
+        generation=2,
+    ),
+    Regression(
+        21447,
+        "no bug: one of a newer release published, too; the others cannot read its heartbeats, nor had it written more",
+        generation=2,
+    ),
+    Regression(
+        51339,
+        "no bug: an outcome was purged while a daemon was stopped between its last look and its writing of that name",
+        generation=2,
+    ),
+    Regression(
+        51982,
+        "no bug: of two with the same profile one shows it when the task is tried, so they could form no group",
+        generation=2,
+    ),
+    Regression(
+        24173,
+        "a node gave up alone what another found whole: that one's heartbeat could not be read for a while",
+        Mutation(
+            "who cannot be heard is not there",
+            ((Freshness, "unheard", lambda *_: []),),
+            ("corrupt is not readable",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        23209,
+        "a node that could not read the checkpoint was taken back in each time, as each of the others had lost it once",
+        _ALL_OR_NONE,
+        generation=2,
+    ),
+    Regression(
+        23885,
+        "no bug: the storage came back without an outcome, and the referee forgot an evaluation that had been purged",
+        generation=2,
+    ),
+    Regression(
+        25143,
+        "a node that read other bits was taken back in each time, as it had made another one look odd before",
+        _ALL_OR_NONE,
+        generation=2,
+    ),
+    Regression(
+        46259,
+        "no bug: all of the newer release had ended with the run, and one of the older, which stands by, was left",
+        generation=2,
+    ),
 )

@@ -130,8 +130,12 @@ class Simulation:
             host.daemon_troubled_until = max(host.daemon_troubled_until, self.scheduler.now)
         self.troubled_until = self.scheduler.now
         for host in self.hosts:
-            if not host.gone and not any(other.runs for other in self.hosts if other.name == host.name):
-                host.start()
+            self._start_again(host)
+
+    def _start_again(self, host: Host) -> None:
+        """Start a daemon, unless one of that name runs."""
+        if not any(other.runs for other in self.hosts if other.name == host.name):
+            host.start()
 
     def _wait_for_all_to_be_settled(self) -> None:
         end = self.scheduler.now + self.bound()
@@ -167,15 +171,19 @@ class Simulation:
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
         known = max((life.host.spec.schema for life in self._running()), default=1)
-        last = {save.name for save in self.scenario.saves if save.step == settings.stop_after_step}
+        saves = [save for save in self.scenario.saves if save.step == settings.stop_after_step]
+        last = {(save.name, digest_of(save.content)) for save in saves if self.referee.counts(save)}
         there = {each.key for each in self.disk.all() if each.schema <= known} - self.referee.corrupt.keys()
-        return any(name in last for name, _ in there)
+        return bool(last & there)
 
     def _all_have_turns(self) -> bool:
         """Whether every node could be listed: where they differ, some may wait for that for ever."""
         kinds = {(*host.spec.kind, host.spec.settings.min_workers) for host in self.hosts}
-        there = sum(host.spec.replicas for host in self.hosts if not host.gone and host.role == "worker")
-        return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
+        # Two daemons under one name are one node: at most one of them stays, and one that ended does not count.
+        running = {host.name: host for host in self.hosts if host.runs}
+        hosts = [host for host in self.hosts if running.get(host.name, host) is host]
+        there = {host.name: host.spec.replicas for host in hosts if not host.gone and host.role == "worker"}
+        return len(kinds) == 1 and sum(there.values()) >= self.hosts[0].spec.settings.min_workers
 
     def _check_all_end(self, end: float) -> None:
         """The run is over, and so is every daemon that evaluates."""
@@ -384,6 +392,8 @@ class Simulation:
             restarts = True
         if restarts or (isinstance(exit_, StorageLostError) and self.healed):  # by its supervisor, or by a person
             self.scheduler.at(self.scheduler.now + 2.0, life.host.start)
+        elif self.healed and life.terminated:  # a signal from before: it was to be started again, and is gone only now
+            self.scheduler.at(self.scheduler.now, lambda: self._start_again(life.host))
 
     def violate(self, invariant: str, message: str) -> None:
         """An invariant does not hold: stop here."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.group.process import Exited
 from sidecar.records import Result, Value
-from simulation.checkpoints import is_bad
-from simulation.disk import Saved
+from simulation.disk import Saved, is_bad
 from simulation.faults import befall
 
 SIGKILL = -9
@@ -159,7 +158,8 @@ class FakeProcess:
             self._evaluate(command)
 
     def _checked(self) -> None:
-        self._report(Checked(self.host.spec.task, ("test",)))
+        spec = self.host.spec
+        self._report(Checked(spec.task, ("test",), {"profile": spec.profile if spec.shows_profile else "x86"}))
         self._next()
 
     def _built(self, _) -> None:

@@ -16,6 +16,7 @@ class Evaluated:
     builds: list
     streams: list
     nonfinite: dict
+    notes: tuple
 
     def __getitem__(self, metric):
         return self.values["test"][metric]
@@ -56,11 +57,12 @@ def evaluate(digits):
             examples = {name: int(by_name[EXAMPLES].integers()) for name, by_name in total.items()}
             numbers = [each.conclude(total) for each in evaluators]
             assert all(one == numbers[0] for one in numbers)
+            notes = numbers[0]["test"].notes if "test" in numbers[0] else ()
             values = [{name: each.values for name, each in found.items()} for found in numbers]
             assert all(one == values[0] for one in values)
             traces, builds = [each.traces for each in evaluators], [each.builds for each in evaluators]
             told = nonfinite.conclude(streams[0], total)
-            found.append(Evaluated(values[0], examples, traces, builds, streams, told))
+            found.append(Evaluated(values[0], examples, traces, builds, streams, told, notes))
         return found if len(found) > 1 else found[0]
 
     return run

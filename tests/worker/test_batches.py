@@ -264,7 +264,7 @@ def test_images_called_batched(refusal, digits):
 def test_neither_dataset_nor_arrays(refusal):
     """Something else is named by its type."""
     kind, message = refusal(lambda: 7)
-    assert (kind, "expected a tf.data.Dataset, numpy arrays (x, y), an iterator" in message) == ("task_error", True)
+    assert (kind, "expected a tf.data.Dataset, numpy arrays x, (x, y)" in message) == ("task_error", True)
 
 
 def test_ragged_and_sparse_sets(batches, digits):

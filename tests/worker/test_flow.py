@@ -39,6 +39,11 @@ class FakeEvaluator:
     predicts: bool = False
     first: int | None = None
     evaluated: int | None = None
+    held: dict = field(default_factory=dict)
+
+    def outside(self):
+        """By part."""
+        return self.held
 
     def _maybe(self, what):
         if what in self.raises:
@@ -88,7 +93,7 @@ class FakeEvaluator:
         number = float(reduced["test"]["sum"].round())
         total = Value(number, number.hex())
         few, many = ({str(number): total for number in range(count)} for count in (50, 51))
-        return {"test": Numbers({"sum": total}, {"few": few, "many": many})}
+        return {"test": Numbers({"sum": total}, {"few": few, "many": many}, notes=("a sum",))}
 
 
 class Meeting:
@@ -171,6 +176,7 @@ def test_every_rank_holds_the_whole_result(tmp_path):
     assert results[0] == results[1] == results[2]
     assert results[0].examples == {"test": 5}
     assert results[0].metrics["test"]["sum"].value == 0.6
+    assert results[0].notes == ("a sum",)
     assert results[0].workers == 3
     assert results[0].data == {"test": EvalData("abc", 3, "batches")}
     for rank, (end, phases, reports) in enumerate(found):
@@ -247,6 +253,18 @@ def test_hello_names_what_differs(tmp_path, what, values, words):
         assert phases[-1] == "hello"
         assert sum(map(len, end.sides)) == 3
     assert not (tmp_path / "evaluations").exists()
+
+
+def test_hello_names_the_layers_that_differ_outside_their_variables(tmp_path):
+    """Vocabularies and the like: which parts, and on which nodes."""
+    held = [{"vocabulary of a": "1", "bins of b": each, "vocabulary of c": "3"} for each in "223"]
+    evaluators = [FakeEvaluator((STREAM,), part, held=own) for part, own in zip(PARTS, held, strict=True)]
+    for end, phases, _ in run(tmp_path, evaluators):
+        assert end.kind == "mismatch"
+        assert end.sides == ((0, 1), (2,))
+        assert phases[-1] == "hello"
+        words = "outside the model's variables (outside): bins of b: rank 0 on node-0, rank 1 on node-1 against rank 2"
+        assert words in str(end)
 
 
 def test_hello_tells_what_differs_in_the_profile(tmp_path):
@@ -471,7 +489,7 @@ class FakeBackend:
         """As given."""
         return self.evaluator
 
-    def profile(self):
+    def profile(self, _):
         """Empty."""
         return {}
 
@@ -539,7 +557,7 @@ def test_commands_out_of_order(commanded, tmp_path):
 def test_task_that_ends_the_process(commanded, tmp_path, code):
     """What a task raises at import is told with its traceback, sys.exit included."""
     (tmp_path / "a_task.py").write_text(f"\n{code}\n")
-    *_, failed = commanded(Check("a_task.py:task", "x", str(tmp_path)))
+    *_, failed = commanded(Check("a_task.py:task", "x", str(tmp_path), 1))
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.phase) == ("task_error", "import")
     assert f'Traceback (most recent call last):\n  File "{tmp_path}/a_task.py", line 2, in <module>' in failed.message

@@ -253,3 +253,21 @@ def test_own_root_that_fails(trained, digits):
 
     with pytest.raises(KeyError, match="encoder"):
         restore(digits.conv(), trained.path("model"), root)
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_a_checkpoint_of_a_model_that_was_not_built(package, tmp_path, refusal):
+    """It holds no weights; which Keras saved it is not the trouble."""
+    import importlib
+
+    import tensorflow as tf
+
+    of = importlib.import_module(package)
+    tf.train.Checkpoint(model=of.Sequential([of.layers.Dense(3)]), optimizer=of.optimizers.SGD()).write(
+        str(tmp_path / "ckpt-1")
+    )
+    built = of.Sequential([of.layers.Input((8, 8, 1)), of.layers.Dense(3)])
+    kind, message = refusal(built, tmp_path / "ckpt-1")
+    assert kind == "mismatch"
+    assert "call the model once, or fit it, before it is saved" in message
+    assert "saved by Keras" not in message

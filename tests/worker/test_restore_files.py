@@ -1,5 +1,6 @@
 """What Keras 3, tf_keras and TensorFlow save beside object checkpoints is restored to the bit, weights only."""
 
+import importlib
 import os
 import random
 import shutil
@@ -7,6 +8,8 @@ import signal
 
 import numpy as np
 import pytest
+
+from sidecar import Task
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]  # of Keras, while it saves
 
@@ -40,6 +43,52 @@ def restored(model, path):
 
     restore(model, str(path), None)
     return [np.asarray(each).tobytes() for each in model.weights]
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5"])
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_what_training_did_not_compile(library, name, tmp_path, evaluate):
+    """A loop of its own saves a plain model, the task compiles its own: the file has no states of metrics."""
+    of = importlib.import_module(library)
+    x, y = np.random.default_rng(1).normal(size=(23, 4)).astype("float32"), np.arange(23) % 3
+
+    def build(*, compiled):
+        inputs = of.Input((4,))
+        model = of.Model(inputs, of.layers.Dense(3)(inputs))
+        if compiled:
+            model.compile("adam", of.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        return model
+
+    for compiled in (False, True):
+        saved = build(compiled=compiled)
+        (saved.save_weights if "weights" in name else saved.save)(tmp_path / name)
+        found = evaluate(
+            Task(lambda: build(compiled=True), {"test": lambda: (x, y)}, batch_size=4), str(tmp_path / name)
+        )
+        expected = np.mean(np.argmax(np.asarray(saved(x)), -1) == y)
+        assert found["accuracy"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5"])
+def test_mixed_precision_of_keras_2(name, tmp_path):
+    """A compiled model has an optimizer that wraps another, on which `load_weights` of tf_keras stumbles."""
+    import tf_keras
+
+    def build():
+        policy = tf_keras.mixed_precision.Policy("mixed_float16")
+        inputs = tf_keras.Input((4,))
+        model = tf_keras.Model(inputs, tf_keras.layers.Dense(3, dtype=policy)(inputs))
+        optimizer = tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.RMSprop())
+        model.compile(optimizer, "mse")
+        return model
+
+    saved = build()
+    saved.fit(np.ones((8, 4), "float32"), np.ones((8, 3), "float32"), verbose=0)
+    (saved.save_weights if "weights" in name else saved.save)(tmp_path / name)
+    model = build()
+    compiled = model.optimizer
+    assert restored(model, tmp_path / name) == [np.asarray(each).tobytes() for each in saved.weights]
+    assert model.optimizer is compiled
 
 
 def test_keras_3(digits, tmp_path, refusal):
@@ -118,6 +167,40 @@ def test_tf_keras(digits, tmp_path, refusal):
     assert refusal(digits.conv(tf_keras, width=5), tmp_path / "export")[0] == "mismatch"
     assert refusal(digits.conv(), tmp_path / "folder")[0] == "mismatch"
     assert refusal(digits.conv(tf_keras, width=5), tmp_path / "m.keras")[0] == "mismatch"
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_a_file_that_does_not_fit_names_each_variable(package, name, digits, tmp_path, refusal):
+    """With both shapes, as for TensorFlow checkpoints; without values, which would be random numbers."""
+    import importlib
+
+    of = importlib.import_module(package)
+    saved = train(digits.conv(of))
+    saved.save(str(tmp_path / name)) if name == "m.keras" else saved.save_weights(str(tmp_path / name))
+    kind, message = refusal(digits.conv(of, width=5), tmp_path / name)
+    assert kind == "mismatch"
+    for part in ("kernel", "is float32 (3, 3, 1, 5) in the model, float32 (3, 3, 1, 4) in the file", "build_model"):
+        assert part in message
+    assert "[[" not in message
+    shallow = of.Sequential([of.layers.Input((8, 8, 1)), of.layers.Flatten(), of.layers.Dense(10), of.layers.Dense(2)])
+    kind, message = refusal(shallow, tmp_path / name)
+    assert (kind, "is not in the file" in message, "[[" in message) == ("mismatch", True, False)
+
+
+@pytest.mark.parametrize(("package", "other"), [("keras", "tf_keras"), ("tf_keras", "keras")])
+@pytest.mark.parametrize("name", ["m.keras", "m.h5"])  # a `.weights.h5` says nothing of its writer
+def test_a_file_of_the_other_keras_says_so(package, other, name, digits, tmp_path, refusal):
+    """With the remedy for `tf.keras`, whose meaning the environment decides, as it is typed."""
+    import importlib
+
+    saved = train(digits.conv(importlib.import_module(package)))
+    saved.save_weights(str(tmp_path / name)) if "weights" in name else saved.save(str(tmp_path / name))
+    kind, message = refusal(digits.conv(importlib.import_module(other), width=5), tmp_path / name)
+    assert kind == "mismatch"
+    writer = "Keras 3" if package == "keras" else "Keras 2 (tf_keras)"
+    assert f"It was saved by {writer}" in message
+    assert "TF_USE_LEGACY_KERAS" in message
 
 
 def stolen(path, secret):

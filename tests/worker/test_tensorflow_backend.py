@@ -2,7 +2,14 @@
 
 import pytest
 
+from sidecar.group.messages import Check
+
 pytestmark = pytest.mark.tensorflow
+
+
+def told(**settings):
+    """What decides about the profile beside this process itself."""
+    return Check("t", "tensorflow", ".", 2, **settings)
 
 
 def test_profile_names_all_that_changes_bits(digits, monkeypatch):
@@ -14,7 +21,7 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
 
     assert digits.HELD_OUT
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    profile = make().profile()
+    profile = make().profile(told())
     assert profile["framework"] == f"tensorflow {tf.__version__}"
     assert f"keras {keras.__version__}" in profile["keras"]
     assert (profile["device"], profile["onednn"], profile["floatx"]) == ("CPU", "0", "float32")
@@ -23,23 +30,12 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
     assert set(profile) == {"framework", "keras", "floatx", "device", "isa"} | switches
 
 
-def test_profile_says_whether_stored_graphs_are_trusted(digits, monkeypatch):
+def test_profile_says_whether_stored_graphs_are_trusted(digits):
     """So that the hello finds a node of the group whose settings say otherwise."""
-    import tensorflow as tf
-
-    from sidecar.group.messages import Join
-    from sidecar.records import Member
     from sidecar.worker.tensorflow import make
 
     assert digits.HELD_OUT
-    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
-        monkeypatch.setattr(tf.config.threading, name, lambda _: None)  # too late in this process
-    said = []
-    for trusts in (False, True):
-        backend = make()
-        members = (Member(0, "node", "w", "127.0.0.1:1"),)
-        backend.join(Join("g", members, 0, "t", "tensorflow", ".", 2, trust_saved_graph=trusts))
-        said.append(backend.profile())
+    said = [make().profile(told(trust_saved_graph=trusts)) for trusts in (False, True)]
     assert [each.pop("trust_saved_graph") for each in said] == ["false", "true"]
     assert said[0] == said[1]
 
@@ -54,7 +50,7 @@ def test_profile_says_how_many_devices_of_which_kind(digits, monkeypatch, count,
     assert digits.HELD_OUT
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["gpu"] * count)
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _gpu: {"device_name": "NVIDIA H200"})
-    assert make().profile()["device"] == said
+    assert make().profile(told())["device"] == said
 
 
 @pytest.mark.parametrize(

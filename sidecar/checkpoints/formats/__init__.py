@@ -8,6 +8,7 @@ from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import Hdf5
 from sidecar.checkpoints.formats.keras_archive import KerasArchive
 from sidecar.checkpoints.formats.keras_shards import KerasShards
+from sidecar.checkpoints.formats.orbax import Orbax
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 
@@ -20,6 +21,7 @@ FORMATS: Final[dict[str, Format]] = {
         KerasArchive(),  # Keras 3 model.save("m.keras"), tf_keras too
         Hdf5(),  # save_weights("m.weights.h5"), model.save("m.h5") of any Keras
         KerasShards(),  # Keras 3 save_weights("m.weights.json", max_shard_size=…)
+        Orbax(),  # keras.callbacks.OrbaxCheckpoint
         SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
     )
 }

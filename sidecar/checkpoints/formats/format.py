@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from sidecar.checkpoints.files import File, Listing
 from sidecar.errors import CheckpointError
+from sidecar.records import StepSource
 
 _LONGEST_NAME: Final = 300
 
@@ -30,11 +31,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A checkpoint whose structure is whole: its identity, its training step if it holds one, the files it needs."""
+    """A checkpoint whose structure is whole: its identity, its training step if it holds one, the files it needs.
+
+    `step_source` says which of its variables holds the step.
+    """
 
     digest: str
     step: int | None
     files: tuple[str, ...]
+    step_source: StepSource | None = None
 
 
 def shown(name: str | bytes) -> str:

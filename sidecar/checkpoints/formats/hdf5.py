@@ -17,6 +17,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
@@ -59,11 +60,13 @@ class Hdf5:
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the superblock; the digest is of the content, whole or in part. The step is not looked for in it."""
+        """Check the superblock; the digest is of the content, whole or in part."""
         del step_key
         digest = hashlib.sha256(f"{self.name}\0".encode())
-        update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
-        return Inspection(digest.hexdigest(), None, (name,))
+        size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
+        with open_file(folder, name) as file:
+            step = iterations(file, 0, size)
+        return Inspection(digest.hexdigest(), step, (name,), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
         """HDF5 as Keras writes it keeps no checksums, so the structure is all that can be checked."""

@@ -5,7 +5,8 @@ beside it, write it in place under its final name, member by member, and at last
 directory), which holds a CRC-32 and the size of each. A save that fails half way still ends with a table, but without
 the weights.
 
-Only the table and the headers that it points to are read; nothing is ever extracted here.
+Only the table, the headers that it points to and the optimizer's count of its steps are read; nothing is ever extracted
+here.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.files import Listing, open_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
+from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
 WEIGHTS: Final = "model.weights.h5"
@@ -84,16 +86,18 @@ class KerasArchive:
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the table against the file; the digest is of the members' names, sizes and checksums."""
         del step_key
+        step = None
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             members = read_members(file, name)
             weights = next(member for member in members if member.name == WEIGHTS)
             if weights.method == STORED:
                 head = os.pread(file.fileno(), min(SUPERBLOCK_BYTES, weights.size), weights.start)
                 require_whole(head, weights.size, f"{WEIGHTS} in {name}")
+                step = iterations(file, weights.start, weights.size)
         digest = hashlib.sha256(f"{self.name}\0".encode())
         for member in sorted(members, key=lambda member: member.name):
             digest.update(f"{member.name}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
-        return Inspection(digest.hexdigest(), None, (name,))
+        return Inspection(digest.hexdigest(), step, (name,), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
         """Every member against its CRC-32; what is compressed is expanded in small parts and not kept."""

@@ -8,13 +8,15 @@ does not know, and if the shards are large enough for the values that it counts.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.checkpoints.files import Listing, read_file
+from sidecar.checkpoints.files import Listing, open_file, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
+from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MAX_MAP_BYTES: Final = 4 * 1024 * 1024
@@ -24,6 +26,7 @@ MAX_VALUES: Final = 200_000
 """In a map: a name for each layer and shard. Any four bytes can be one, and need a hundred once they are read."""
 
 _MAX_SHARDS: Final = 100_000  # five digits
+_MOST_OPENED: Final = 16  # to find the optimizer's count of its steps, which lies in the first of its shards
 _MAX_TOTAL_BYTES: Final = 2**63  # as a file may have
 
 
@@ -54,7 +57,7 @@ class KerasShards:
         """Check the map and the superblock of each shard that it names; the digest is of the map and the shards."""
         del step_key
         content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
-        total, shards = _read_map(content, name)
+        total, shards, of_optimizers = _read_map(content, name)
         _require_last(folder, name, shards)
         digest = hashlib.sha256(f"{self.name}\0{len(content)}\0".encode() + content)
         size = 0
@@ -65,7 +68,7 @@ class KerasShards:
                 raise IncompleteError(f"{name}: the shard {shard} is missing") from error
         if size < total:
             raise IncompleteError(f"{name}: its shards have {size} bytes, its values need {total:.0f}")
-        return Inspection(digest.hexdigest(), None, (name, *shards))
+        return Inspection(digest.hexdigest(), _step(folder, of_optimizers), (name, *shards), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
         """As of each shard: HDF5 as Keras writes it keeps no checksums."""
@@ -75,6 +78,18 @@ class KerasShards:
         """All of them are."""
         del file
         return True
+
+
+def _step(folder: Path, shards: tuple[str, ...]) -> int | None:
+    """The steps that the optimizer has made, of which one of its shards tells."""
+    known: int | None = None
+    for shard in shards[:_MOST_OPENED]:
+        with open_file(folder, shard) as file:
+            found = iterations(file, 0, os.fstat(file.fileno()).st_size)
+        known = known if found is None else found
+        if found:
+            break
+    return known
 
 
 def _beside(name: str, names: Mapping[str, Any]) -> list[str]:
@@ -89,8 +104,8 @@ def _is_numbered(rest: str) -> bool:
     return len(number) == 5 and number.isascii() and number.isdigit() and suffix == "weights.h5"  # noqa: PLR2004 - 00000
 
 
-def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
-    """The number of bytes of all values, and the shards in order of their names."""
+def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...], tuple[str, ...]]:
+    """The number of bytes of all values, the shards in order of their names, and those with values of optimizers."""
     if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
         raise CorruptError(f"{name} holds more than the {MAX_VALUES} values that a map may have")
     try:
@@ -98,21 +113,23 @@ def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...]]:
     except (ValueError, RecursionError) as error:
         raise IncompleteError(f"{name} is not all of a map: {shown(str(error))}") from error
     try:
-        total, places = read["metadata"]["total_size"], read["weight_map"].values()
+        total, places = read["metadata"]["total_size"], read["weight_map"].items()
     except (AttributeError, KeyError, TypeError) as error:
         raise CorruptError(f"{name} is no map of shards: it lacks metadata.total_size or weight_map") from error
-    named: set[str] = set()
-    for place in places:
+    named, of_optimizers = set[str](), set[str]()
+    for path, place in places:
         for shard in place if isinstance(place, list) else [place]:
             # Keras opens the first shard by the name of the map, so a map that was renamed alone is of no use to it.
             if not isinstance(shard, str) or not _beside(name, {shard: None}):
                 raise CorruptError(f"{name} names {_told(shard)} as a shard, which is not named like one of its own")
             named.add(shard)
+            if "optimizer" in path:
+                of_optimizers.add(shard)
     if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < _MAX_TOTAL_BYTES:
         raise CorruptError(f"{name} says that its values have {_told(total)} bytes")
     if not named:
         raise IncompleteError(f"{name} names no shards")
-    return total, tuple(sorted(named))
+    return total, tuple(sorted(named)), tuple(sorted(of_optimizers))
 
 
 def _told(value: Any) -> str:

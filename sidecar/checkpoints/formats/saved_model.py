@@ -88,7 +88,9 @@ class SavedModel:
             except VanishedError as error:
                 raise IncompleteError(f"{name} has a {MARKER} that names {asset}, but not that file") from error
         files = (MARKER, *(f"{VARIABLES}/{file}" for file in bundle.files), *assets)
-        return Inspection(digest.hexdigest(), bundle.step, tuple(f"{name}/{file}" for file in files))
+        return Inspection(
+            digest.hexdigest(), bundle.step, tuple(f"{name}/{file}" for file in files), bundle.step_source
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Every variable, as of any object checkpoint. Marker and assets have no checksum that can be computed here."""

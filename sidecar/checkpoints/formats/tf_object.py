@@ -9,11 +9,13 @@ The writer renames the shards into place, then writes the index *in place*, then
 `checkpoint`, which is therefore the commit marker. `Checkpoint.write` does not touch that file.
 """
 
+import bisect
 import hashlib
+import operator
 import os
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -27,6 +29,7 @@ from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_entry import natural, read_entry
 from sidecar.checkpoints.formats.tf_tensors import STRING, Entry, check_tensors
 from sidecar.errors import CorruptError, IncompleteError
+from sidecar.records import StepSource
 
 MAX_INDEX_BYTES: Final = 8 * 1024 * 1024
 """About 150,000 tensors. Reading it takes up to half a second per MB, so this also bounds the time."""
@@ -44,16 +47,20 @@ _INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.prot
 _GRAPH: Final = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 _LENGTH_BYTES: Final = 10  # the longest varint
 _CRC_BYTES: Final = 4
+_VARIABLES: Final = 2  # the first rank of a step that is not an optimizer's
+_MOST_COUNTS: Final = 16  # that are read; a model has one or two optimizers
+
+_Rank = tuple[int, bool, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """An index, summed up: how long each of its shards must be at least, and where the training step lies."""
+    """An index, summed up: how long each of its shards must be at least, and where the training step may lie."""
 
     shards: int
     byteorder: Literal["little", "big"]
     ends: Mapping[int, int]
-    step: Entry | None
+    counts: Sequence[tuple[StepSource, Entry]]  # the likeliest first
     graph: Entry | None
 
 
@@ -110,8 +117,8 @@ class TfObject:
             shards.append(shard)
         if bundle.graph is not None:
             _require_length(folder, shards[bundle.graph.shard], bundle.graph)
-        step = None if bundle.step is None else _read_integer(folder, shards[bundle.step.shard], bundle)
-        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards))
+        source, step = _read_step(folder, shards, bundle)
+        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source)
 
     def check(self, folder: Path, name: str) -> None:
         """Every tensor against its masked CRC-32C."""
@@ -131,7 +138,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
         raise CorruptError("it has no header")
     shards, byteorder = _read_header(header)
     ends: dict[int, int] = {}
-    best: tuple[tuple[int, bool, int, str], Entry] | None = None
+    likely: list[tuple[_Rank, Entry]] = []
     graph: Entry | None = None
     for number, (key, value) in enumerate(entries):
         if number >= MAX_TENSORS:
@@ -149,9 +156,10 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
                 raise CorruptError("the object graph is no text")
         if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
             rank = _step_rank(key.decode("utf-8", "replace"), step_key)
-            if rank is not None and (best is None or rank < best[0]):
-                best = rank, entry
-    return _Bundle(shards, byteorder, ends, best and best[1], graph)
+            if rank is not None:
+                bisect.insort(likely, (rank, entry), key=operator.itemgetter(0))
+                del likely[_MOST_COUNTS:]  # keys may be long
+    return _Bundle(shards, byteorder, ends, [(_source(rank, step_key), entry) for rank, entry in likely], graph)
 
 
 def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
@@ -164,11 +172,12 @@ def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
             yield key, entry
 
 
-def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | None:
+def _step_rank(key: str, step_key: str | None) -> _Rank | None:
     """How well a scalar's key says "training step"; the least is the best, None is not at all.
 
-    An optimizer's own count comes first, nearest to the root, since nobody forgets to increment it. `save_counter`, the
-    N of `ckpt-N`, counts saves and is never taken.
+    An optimizer's own count comes first, nearest to the root, since nobody forgets to increment it. One that wraps
+    another (`LossScaleOptimizer`) does not count, so of counts that are 0 the next is taken. `save_counter`, the N of
+    `ckpt-N`, counts saves and is never taken.
     """
     path = key.removesuffix(_VALUE)  # name-based savers of TF 1 write keys without it
     if step_key is not None:
@@ -176,10 +185,16 @@ def _step_rank(key: str, step_key: str | None) -> tuple[int, bool, int, str] | N
     for rank, leaf in enumerate(("_iterations", "iter")):  # Keras 3 and recent Keras 2; older Keras 2
         if path == leaf or path.endswith(f"/{leaf}"):
             return rank, path != f"optimizer/{leaf}", path.count("/"), path
-    for rank, name in enumerate(("step", "global_step"), start=2):
+    for rank, name in enumerate(("step", "global_step"), start=_VARIABLES):
         if path == name:
             return rank, False, 1, path
     return None
+
+
+def _source(rank: _Rank, step_key: str | None) -> StepSource:
+    if step_key is not None:
+        return "step_key"
+    return "optimizer" if rank[0] < _VARIABLES else "variable"
 
 
 def _require_length(folder: Path, shard: str, graph: Entry) -> None:
@@ -192,9 +207,19 @@ def _require_length(folder: Path, shard: str, graph: Entry) -> None:
             raise CorruptError(f"the object graph has {graph.size} bytes, but says that it has {length}")
 
 
-def _read_integer(folder: Path, shard: str, bundle: _Bundle) -> int | None:
-    entry = bundle.step
-    assert entry is not None
+def _read_step(folder: Path, shards: Sequence[str], bundle: _Bundle) -> tuple[StepSource | None, int | None]:
+    """The first count that is not 0, or else one that is."""
+    zero: tuple[StepSource | None, int | None] = None, None
+    for source, entry in bundle.counts:
+        step = _read_integer(folder, shards[entry.shard], entry, bundle.byteorder)
+        if step > 0:
+            return source, step
+        if step == 0 and zero[0] is None:
+            zero = source, 0
+    return zero
+
+
+def _read_integer(folder: Path, shard: str, entry: Entry, byteorder: Literal["little", "big"]) -> int:
     with open_file(folder, shard) as file:
         raw = os.pread(file.fileno(), entry.size, entry.offset)
     if (found := masked_crc32c(raw)) != entry.crc:
@@ -202,8 +227,7 @@ def _read_integer(folder: Path, shard: str, bundle: _Bundle) -> int | None:
             f"{shard}: the training step (at {entry.offset}) has the checksum {found:08x}, the index says "
             f"{entry.crc:08x}: index and data are of two saves"
         )
-    step = int.from_bytes(raw, bundle.byteorder, signed=True)
-    return step if step >= 0 else None
+    return int.from_bytes(raw, byteorder, signed=True)
 
 
 def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:

@@ -52,10 +52,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a metric came to: numbers by name, and of those that have one per class, by name and class."""
+    """What a metric came to: numbers by name, and of those that have one per class, by name and class.
+
+    `notes` are sentences that people should know of the numbers.
+    """
 
     values: Mapping[str, Value]
     classes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Metric(Protocol):

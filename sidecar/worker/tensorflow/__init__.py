@@ -13,17 +13,19 @@ from typing import Final
 
 import tensorflow as tf
 
-from sidecar.group.messages import Join
+from sidecar.group.messages import Check, Join
 from sidecar.worker.backend import Collective, Evaluator
 from sidecar.worker.shard import Shard
 from sidecar.worker.task import Task
 from sidecar.worker.tensorflow.collective import LocalCollective, MirroredCollective
 from sidecar.worker.tensorflow.evaluator import KerasEvaluator
+from sidecar.worker.tensorflow.keras_2 import follow_the_task
+from sidecar.worker.tensorflow.libraries import KERASES
+from sidecar.worker.tensorflow.shuffling import make_readers_repeatable, make_repeatable
+from sidecar.worker.tensorflow.strategies import make_local
 
 _ISA_FLAGS: Final = ("avx", "avx2", "fma", "avx512", "avx_vnni", "amx")
 """CPU features by which TensorFlow and oneDNN choose kernels, hence the order in which floats are added."""
-
-_KERAS: Final = ("keras", "tf_keras")  # those that the task imported
 
 
 class TensorFlowBackend:
@@ -31,20 +33,20 @@ class TensorFlowBackend:
 
     version: str = tf.__version__
 
-    def __init__(self) -> None:
-        self._threads = 0
-        self._trusts = False
-
     def join(self, join: Join) -> Collective:
         """Set threads and devices, which TensorFlow fixes at its first operation, then form the cluster."""
-        self._threads, self._trusts = join.threads, join.trust_saved_graph
         tf.config.threading.set_intra_op_parallelism_threads(join.threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, join.threads))  # 1 can deadlock a collective
         for device in tf.config.list_physical_devices("GPU"):
             _limit_memory(device, join.gpu_memory_mb)
-        if len(join.members) == 1 and not join.always_cluster:
-            return LocalCollective()
-        return MirroredCollective(join)
+        alone = len(join.members) == 1 and not join.always_cluster
+        collective = LocalCollective() if alone else MirroredCollective(join)
+        import keras
+
+        make_repeatable(keras)
+        follow_the_task(make_readers_repeatable)
+        make_local()  # only now: the collective is a strategy, too
+        return collective
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Read a first batch, call the model on it, trace nothing yet."""
@@ -56,7 +58,7 @@ class TensorFlowBackend:
             trust_saved_graph=join.trust_saved_graph,
         )
 
-    def profile(self) -> dict[str, str]:
+    def profile(self, told: Join | Check) -> dict[str, str]:
         """Versions, device kind and instruction set, and every switch known to change the bits of a result."""
         import keras
 
@@ -65,13 +67,13 @@ class TensorFlowBackend:
         return {
             "device": ", ".join(f"{count} x {name}" for name, count in sorted(counted.items())) or "CPU",
             "framework": f"tensorflow {tf.__version__}",
-            "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in _KERAS if name in sys.modules),
+            "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in KERASES if name in sys.modules),
             "floatx": keras.config.floatx(),  # of ~/.keras/keras.json, which nodes need not share
             "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
-            "threads": str(self._threads),
-            "trust_saved_graph": str(self._trusts).lower(),  # stored graphs compute what they like
+            "threads": str(told.threads),
+            "trust_saved_graph": str(told.trust_saved_graph).lower(),  # stored graphs compute what they like
             "isa": _instruction_set(),  # the longest
         }
 

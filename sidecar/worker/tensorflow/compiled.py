@@ -1,7 +1,7 @@
 """What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +10,14 @@ from sidecar.records import Value
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.metrics.metric import Extent, Numbers, value
 from sidecar.worker.states import SetStates, named, within
+from sidecar.worker.tensorflow.batch_means import BatchMeans, told
 from sidecar.worker.tensorflow.cache import Batch
-from sidecar.worker.tensorflow.keras_metric import KerasMetric
-from sidecar.worker.tensorflow.probe import divided
+from sidecar.worker.tensorflow.keras_metric import KerasMetric, undefined
+from sidecar.worker.tensorflow.probe import OF_SIZE, probe, probe_twice
+from sidecar.worker.tensorflow.randomness import Randomness
+from sidecar.worker.tensorflow.recurrent import RecurrentStates
+from sidecar.worker.tensorflow.replay import Changes
+from sidecar.worker.tensorflow.rounding import tolerance_of
 
 
 class CompiledMeasurement:
@@ -26,37 +31,74 @@ class CompiledMeasurement:
             raise EvaluationError(
                 "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
             )
+        losses = _losses_of_keras(model)
         metrics = list(_leaves(model.metrics))
-        self._metrics = {f"{index}:{metric.name}": KerasMetric(metric) for index, metric in enumerate(metrics)}
-        whole, first_part, second_part = (self._after(part) for part in divided(first))
+        self._metrics = {
+            f"{index}:{metric.name}": KerasMetric(metric, _told_loss(metric) if _is_in(metric, losses) else None)
+            for index, metric in enumerate(metrics)
+        }
+        self.randomness = Randomness(model)
+        self.randomness.check(lambda: self._all_of(first))
+        self.by_batch = BatchMeans(list(self._metrics))
         # Keras' own loss of a batch is a mean over what is not masked there: it is taken as it is, batch by batch.
-        excepted = (
-            _losses_of_keras(model) if any(hasattr(each, "_keras_mask") for each in tf.nest.flatten(seen)) else []
-        )
-        for metric, *states in zip(self._metrics.values(), whole, first_part, second_part, strict=True):
-            if all(metric.metric is not each for each in excepted):
-                metric.check_mergeable(states[0], states[1:])
+        is_masked = any(hasattr(each, "_keras_mask") for each in tf.nest.flatten(seen))
         self._unweighted = [id(each) for each in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
+        self.tolerance = tolerance_of(
+            getattr(model, "compute_dtype", ""), *(tf.as_dtype(each.dtype).name for each in tf.nest.flatten(seen))
+        )
+        for (name, metric), probed in zip(self._metrics.items(), self._probe(first), strict=True):
+            metric.require_additive(probed.in_turn, [probed.first, probed.second])
+            if (is_masked and _is_in(metric.metric, losses)) or metric.depends_on_batches(
+                probed.whole, [probed.first, probed.second], self.tolerance
+            ):
+                self.by_batch.add(name)
         self._by_result = self._sources(first)  # runs the step again
-        found = set(self._by_result)
+        known = set(self._by_result)
         for source in self._by_result.values():
             if isinstance(several := self._metrics[source].metric.result(), dict):
-                found |= set(several)
-        if unknown := set(results) - found:
+                known |= set(several)
+        if unknown := set(_flat(results)) - known:
             raise EvaluationError("task_error", _unknown(sorted(unknown)))
 
-    def _after(self, batch: Batch) -> list[list[Any]]:
-        """Every metric's states after nothing but these examples."""
+    def _probe(self, first: Batch) -> Iterable[Any]:
+        recurrent = RecurrentStates(self._model)
+        arguments = first, self._reset, self._test, lambda: [metric.values() for metric in self._metrics.values()]
+        if not recurrent:
+            with suppress(*OF_SIZE):
+                return probe(*arguments)
+            self.by_batch.add_unknown()
+        return probe_twice(*arguments, recurrent.reset)
+
+    def _reset(self) -> None:
         for metric in self._metrics.values():
             metric.metric.reset_state()
-        self._model.test_step(batch)
-        return [metric.values() for metric in self._metrics.values()]
 
-    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+    def _test(self, batch: Batch) -> None:
+        self.randomness.seed(tf.constant([0, 0], tf.int64))
+        self._model.test_step(batch)
+
+    def _all_of(self, batch: Batch) -> list[Any]:
+        """What becomes of a batch: predictions, where they are seen, and every metric's states."""
+        self._reset()
+        with _overheard(self._model) as seen:
+            self._model.test_step(batch)
+        return [seen, [metric.values() for metric in self._metrics.values()]]
+
+    @property
+    def kept(self) -> dict[str, KerasMetric]:
+        """Metrics whose states are read as they are."""
+        return {name: each for name, each in self._metrics.items() if id(each.metric) not in self._unweighted}
+
+    def changes(self, outputs: Any) -> Changes:
+        """Of what `step` returned the states of `kept`."""
+        found = dict(zip(self._metrics, outputs, strict=True))
+        return {name: found[name] for name in self.kept}
+
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
         """Reset, run the model's own step, read; and what it predicted, where that is seen."""
         del predictions  # the model's own step makes its own
-        for metric in self._metrics.values():
-            metric.reset()
+        for name, metric in self._metrics.items():
+            metric.reset(None if start is None else start.get(name))
         with _overheard(self._model) as seen:
             self._model.test_step(batch)
         return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
@@ -72,7 +114,7 @@ class CompiledMeasurement:
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        states: SetStates = {}
+        states = self.by_batch.states()
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(extent))
         return states
@@ -86,12 +128,24 @@ class CompiledMeasurement:
     def conclude(self, states: SetStates) -> Numbers:
         """The numbers under the names that `test_step` gives them."""
         found: dict[str, Value] = {}
+        of_batches: list[str] = []
+        by_example: list[str] = []
+        without_weight: list[str] = []
+        sources_of_batches = self.by_batch.names(states)
         for name, source in self._by_result.items():
-            metric = self._metrics[source]
-            number = metric.number(within(states, source))
-            numbers = number if isinstance(number, dict) else {name: number}
+            metric, own = self._metrics[source], within(states, source)
+            numbers = metric.numbers(own, name)
             found |= {each: value(one, "min" if each == "loss" else metric.goal()) for each, one in numbers.items()}
-        return Numbers(found)
+            if id(metric.metric) in self._unweighted:
+                by_example += numbers
+            elif source in sources_of_batches:
+                of_batches += numbers
+            if metric.is_undefined(own):
+                without_weight += numbers
+        notes = told(of_batches) + undefined(without_weight)
+        if by_example:
+            notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
+        return Numbers(found, notes=notes)
 
     def _sources(self, first: Batch) -> dict[str, str]:
         """Result name to the metric behind it: the step names its results while every metric returns itself."""
@@ -103,7 +157,7 @@ class CompiledMeasurement:
             raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
         return {
             name: by_object[id(result.metric)]
-            for name, result in results.items()
+            for name, result in _flat(results).items()
             if isinstance(result, _Itself) and id(result.metric) in by_object
         }
 
@@ -156,6 +210,22 @@ def _losses_of_keras(model: Any) -> list[Any]:
     """The metrics in which Keras keeps the compiled loss, of all outputs and of each."""
     kept = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
     return [getattr(model, "_loss_tracker", None), *getattr(kept, "metrics", ())]
+
+
+def _is_in(metric: Any, losses: list[Any]) -> bool:
+    return any(metric is each for each in losses)
+
+
+def _told_loss(metric: Any) -> str:
+    return f"the compiled loss ({metric.name!r})"
+
+
+def _flat(results: Any) -> dict[str, Any]:
+    """Results by name, without the dicts that Keras' own `evaluate` opens as well."""
+    found: dict[str, Any] = {}
+    for name, each in results.items():
+        found |= _flat(each) if isinstance(each, dict) else {name: each}
+    return found
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:

@@ -5,7 +5,8 @@ equal to the bit. That needs every rank to see the same stream: the fingerprint 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
@@ -14,13 +15,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from sidecar.worker.backend import Stream, Tick
-from sidecar.worker.failures import EvaluationError
-from sidecar.worker.nonfinite import PLACES, Finds
+from sidecar.worker.failures import EvaluationError, following_from_code
+from sidecar.worker.nonfinite import Finds
 from sidecar.worker.shard import Shard
 from sidecar.worker.task import EvalSet
 from sidecar.worker.tensorflow.cache import Batch, Cache, CacheBudget
+from sidecar.worker.tensorflow.elements import placed
 from sidecar.worker.tensorflow.finite import finite_rows, is_finite
-from sidecar.worker.tensorflow.sources import Source, unless_batched
+from sidecar.worker.tensorflow.recurrent import RecurrentStates
+from sidecar.worker.tensorflow.sources import Source, alone, unless_batched
 
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
@@ -35,19 +38,21 @@ class Batches:
         self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int, budget: CacheBudget
     ) -> None:
         self.name = name
-        self._eval_set, self._batch_size, self._shard = eval_set, batch_size, shard
+        self._eval_set, self._shard = eval_set, shard
         self._source = Source(name, eval_set, batch_size=batch_size, shard=shard, threads=threads)
+        self._batch_size = self._source.batch_size
         self._numbered, self._prepared = self._source.numbered(), self._source.own(self._prepare)
-        self.spec = tf.nest.map_structure(_any_number_of_examples, self._prepared.element_spec)
+        self.spec = tf.nest.map_structure(partial(of_examples, None), self._prepared.element_spec)
         self._sample: Batch | None
         _, self._sample = next(self._source.read(self._numbered.take(1)), (None, None))
         if self._sample is None and self._source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
-        self._sample_digest = None if self._sample is None else _digest(self._sample)
+        self._sample_digest = None if self._sample is None else digest_of(self._sample)
         self._stream: Stream | None = None
         self._own_digest = b""
         self._places: list[tuple[int, int | None]] = []  # of own batches: number and first example in the whole set
         self._cache = Cache(budget)
+        self._recurrent = RecurrentStates(None)
         self.nonfinite = Finds()
         self._looked = False
 
@@ -61,10 +66,25 @@ class Batches:
         if len(sizes) > 1:
             raise EvaluationError(
                 "task_error",
-                f"eval set {self.name!r}: x, y and sample_weight of a batch hold {sorted(sizes)} examples, they need "
-                f"equally many" + unless_batched(self._batch_size),
+                f"eval set {self.name!r}: the parts of a batch (x, y, sample_weight) hold {sorted(sizes)} examples, "
+                f"they need equally many" + unless_batched(self._batch_size),
             )
         return prepared
+
+    def leave_to_first(self, recurrent: RecurrentStates) -> None:
+        """Let rank 0 evaluate all batches in turn, for a model with these states, and the other ranks none.
+
+        Raises `EvaluationError` for a set that divides itself; `read` does for a batch that does not fit.
+        """
+        if self._source.sharding == "own":
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self.name!r} divides itself, and the model's {recurrent} go on from the batch before: let "
+                f"its source take no Shard and yield all examples in order, all of which worker 0 evaluates",
+            )
+        self._recurrent, self._shard = recurrent, alone(self._shard)
+        self._source.leave_to_first()
+        self._prepared = self._source.own(self._prepare)
 
     def read(self, tick: Tick) -> Stream:
         """Read the whole stream once, fingerprint it, and keep this rank's own batches if there is memory for them."""
@@ -105,7 +125,7 @@ class Batches:
         self._looked = self._cache.complete or self._is_known
 
     def _look(self, batch: Batch, number: int, first: int | None) -> None:
-        for place, part in zip(PLACES, batch, strict=False):
+        for place, part in placed(batch):
             if not all(map(is_finite, tf.nest.flatten(part, expand_composites=True))):
                 finite = [rows.numpy() for rows in finite_rows(part)]
                 self.nonfinite.add(place, finite, examples_in(batch), number, first)
@@ -123,7 +143,7 @@ class Batches:
         self._cache.clear()  # of an evaluation that was broken off
         for batch in self._source.read(self._prepared):
             if self._is_known:
-                digest.update(_digest(batch))
+                digest.update(digest_of(batch))
             else:
                 self._cache.offer(batch)
             yield batch
@@ -138,6 +158,17 @@ class Batches:
             f"eval set {self.name!r} is not what it was when it was first read: its files have changed, or it comes "
             f"in another order each time: {_ORDER_ADVICE}",
         )
+
+    def refuse_batch_means(self, names: Sequence[str]) -> None:
+        """Raise `EvaluationError` for means over batches where batches depend on the number of workers."""
+        if names and self._source.sharding == "own":
+            told = ", ".join(repr(name.rpartition(":")[2]) for name in names)
+            raise EvaluationError(
+                "task_error",
+                f"{told} of eval set {self.name!r} would be a mean over batches, and the set divides itself, so that "
+                f"its batches depend on the number of workers: let its source yield all examples, or measure with a "
+                f"metric that adds up examples",
+            )
 
     def _prepare(self, batches: Any) -> Any:
         """Map `prepare` over single elements; batches come out as they went in, since only the last one is short."""
@@ -156,7 +187,7 @@ class Batches:
         self._cache.clear()
         self._places = []
         for number, batch in self._source.read(self._numbered):
-            digest = _digest(batch)
+            digest = digest_of(batch)
             if batches == 0 and digest != self._sample_digest:
                 raise EvaluationError(
                     "stream_differs",
@@ -164,6 +195,9 @@ class Batches:
                 )
             fingerprint.update(digest)
             size = examples_in(batch)
+            if self._recurrent and size != self._recurrent.batch_size:
+                with following_from_code():
+                    raise self._does_not_fit(batches, size)
             if self._shard.owns(int(number)):
                 own_batches, own_examples = own_batches + 1, own_examples + size
                 own.update(digest)
@@ -187,6 +221,15 @@ class Batches:
         fingerprinted = fingerprint.hexdigest()
         refuses = self._eval_set.nonfinite == "refuse"
         return Stream(self.name, fingerprinted, batches, examples, own_batches, own_examples, expected, refuses)
+
+    def _does_not_fit(self, number: int, size: int) -> EvaluationError:
+        fixed = self._recurrent.batch_size
+        return EvaluationError(
+            "task_error",
+            f"eval set {self.name!r}: batch {number} (from 0) holds {size} examples, and the model's {self._recurrent} "
+            f"take {fixed} in each: give a multiple of {fixed} examples, or leave out the rest with "
+            f"dataset.batch({fixed}, drop_remainder=True) and Task(batch_size=None)",
+        )
 
     def _trust(self) -> Stream:
         """No rank reads all: of files their list can be compared, of a set that divides itself counts only."""
@@ -217,10 +260,10 @@ def examples_in(batch: Batch) -> int:
     return int(tf.nest.flatten(batch)[0].shape[0])
 
 
-def _any_number_of_examples(spec: Any) -> Any:
-    """The spec of a batch of any size, so that a short last batch needs no second trace."""
+def of_examples(number: int | None, spec: Any) -> Any:
+    """The spec of a batch of that size; None: of any, so that a short last batch needs no second trace."""
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+        return tf.TensorSpec([number, *spec.shape[1:]], spec.dtype)
     return spec
 
 
@@ -231,7 +274,8 @@ def _zeros(spec: Any) -> Any:
     return tf.sparse.from_dense(zeros) if isinstance(spec, tf.SparseTensorSpec) else zeros
 
 
-def _digest(batch: Batch) -> bytes:
+def digest_of(batch: Batch) -> bytes:
+    """Digest of everything that a batch holds."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tf.nest.flatten(batch, expand_composites=True):
         feed(digest.update, tensor.numpy())

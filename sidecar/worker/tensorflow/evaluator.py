@@ -5,6 +5,7 @@ import glob
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,29 @@ import tensorflow as tf
 
 from sidecar.worker import nonfinite
 from sidecar.worker.backend import Keep, Rows, States, Stream, Tick, forget
-from sidecar.worker.failures import EvaluationError
+from sidecar.worker.failures import EvaluationError, following_from_code
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.hdf5 import require_readable, require_self_contained
 from sidecar.worker.metrics.metric import Extent, Numbers
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import ExactSum, SetStates
-from sidecar.worker.task import Task, call
+from sidecar.worker.task import Task
 from sidecar.worker.tensorflow.cache import Batch, CacheBudget
-from sidecar.worker.tensorflow.data import Batches, array_of, examples_in, feed
-from sidecar.worker.tensorflow.finite import finite_rows
-from sidecar.worker.tensorflow.kept import Kept
+from sidecar.worker.tensorflow.data import Batches, array_of, digest_of, examples_in, feed
 from sidecar.worker.tensorflow.keras_file import is_keras_file
-from sidecar.worker.tensorflow.measure import Measurement, chosen, measurement
+from sidecar.worker.tensorflow.libraries import is_keras_2
+from sidecar.worker.tensorflow.measure import chosen
+from sidecar.worker.tensorflow.model import complete, make_model
 from sidecar.worker.tensorflow.outputs import by_output
+from sidecar.worker.tensorflow.outside import held_of, settings_of
 from sidecar.worker.tensorflow.pending import Pending
+from sidecar.worker.tensorflow.randomness import NOTE, seed_of
 from sidecar.worker.tensorflow.readable import readable
-from sidecar.worker.tensorflow.restore import is_keras_2, restore, variables_of
+from sidecar.worker.tensorflow.recurrent import RecurrentStates
+from sidecar.worker.tensorflow.replay import Replay
+from sidecar.worker.tensorflow.restore import restore, variables_of
 from sidecar.worker.tensorflow.saved_graph import SavedGraph, is_saved_model
+from sidecar.worker.tensorflow.step import NO_SEED, Step
 from sidecar.worker.tensorflow.weights import Weights
 
 
@@ -51,22 +57,35 @@ class KerasEvaluator:
             for name, eval_set in task.sets().items()
         ]
         self._chosen = self._batches
-        self.model: Any = _built(task, trusts=trust_saved_graph)
+        with following_from_code():
+            self.model: Any = make_model(task, trusts=trust_saved_graph)
         self._weights = Weights(self.model)
         self.builds = 0 if self.model is None else 1
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")  # for what needs none of the data
         self._graph: SavedGraph | None = None
         self._autograph = _wants_autograph(task, self.model)
-        self._steps: dict[str, _Step] = {}
-        self._of_graph: dict[str, _Step] = {}
+        self._steps: dict[str, Step] = {}
+        self._of_graph: dict[str, Step] = {}
         self._firsts: dict[str, Any] = {}  # for graphs that are still to come
         self._traced = 0  # with graphs that are gone
+        self._replays: dict[str, Replay] = {}
+        self._weights_digest: Callable[[], str] | None = None
         for batches in self._batches:
             kind, first = repr(batches.spec), batches.first()
             if self.model is not None and kind not in self._steps:
-                self._steps[kind] = _Step(task, self.model, first, batches.spec, autograph=self._autograph)
-            if trust_saved_graph:
-                self._firsts.setdefault(kind, first)
+                with following_from_code(ValueError, tf.errors.InvalidArgumentError):
+                    self._steps[kind] = Step(task, self.model, first, batches.spec, autograph=self._autograph)
+                    complete(self.model, first)
+            self._firsts.setdefault(kind, first)
+        self._recurrent = RecurrentStates(self.model)
+        for batches in self._batches if self._recurrent else ():
+            with following_from_code():
+                batches.leave_to_first(self._recurrent)
+        self._held = held_of(self.model)
+        self._settings = settings_of(self.model)
+        self._given: list[Any] | None = None  # layers to which the checkpoint gave what they hold; None: nobody knows
+        if not trust_saved_graph and not self._held:
+            self._firsts = {}
 
     @property
     def traces(self) -> int:
@@ -84,6 +103,7 @@ class KerasEvaluator:
         self._let_go()
         for metric in getattr(self.model, "metrics", ()):  # weights, to tf_keras, and each rank saw other batches
             metric.reset_state()
+        self._recurrent.reset()
         if self._task.restore is not None:
             return partial(self._let_task_restore, self._task.restore, path)
         loading = self._beside.submit(self._load, path)
@@ -95,7 +115,9 @@ class KerasEvaluator:
             require_self_contained(path)
         try:
             with readable(path) as plain:
-                function(self.model, plain)
+                self._given = None
+            function(self.model, plain)
+            self._look_outside()
         except Exception as error:
             if _is_gone(path):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
@@ -114,7 +136,7 @@ class KerasEvaluator:
                 )
             return SavedGraph(path, self._task.signature)
         if self.model is not None:
-            restore(self.model, path, self._task.checkpoint)
+            self._given = restore(self.model, path, self._task.checkpoint)
             return None
         if _is_gone(path):
             raise EvaluationError("vanished", f"{path} is gone")
@@ -126,15 +148,29 @@ class KerasEvaluator:
     def _take_up(self, graph: SavedGraph | None) -> None:
         """Evaluate a graph from now on, if one was loaded."""
         if graph is None:
+            self._look_outside()
             return
         self._graph = graph
         self.builds += 1
         for batches in self._chosen:
             kind = repr(batches.spec)
             if kind not in self._of_graph:
-                self._of_graph[kind] = _Step(
-                    self._task, graph, self._firsts[kind], batches.spec, autograph=self._autograph
-                )
+                self._of_graph[kind] = self._step(graph, batches)
+
+    def _step(self, model: Any, batches: Batches) -> Step:
+        first = self._firsts[repr(batches.spec)]
+        return Step(self._task, model, first, batches.spec, autograph=self._autograph)
+
+    def _look_outside(self) -> None:
+        """Trace anew where layers hold another vocabulary or other bins: traces keep those that they were made with."""
+        held, self._held = self._held, held_of(self.model)
+        if [each.digest for each in held] == [each.digest for each in self._held] or not self._firsts:
+            return
+        self._settings = settings_of(self.model)
+        self._traced += sum(step.traces for step in self._steps.values())
+        by_kind = {repr(batches.spec): batches for batches in self._batches}
+        with self._recurrent.kept():  # a model is tried on a first batch
+            self._steps = {kind: self._step(self.model, batches) for kind, batches in by_kind.items()}
 
     def _let_go(self) -> None:
         """Forget the graph of the checkpoint before, first of all: there may be no memory for two."""
@@ -149,7 +185,16 @@ class KerasEvaluator:
         variables = variables_of(self.model) if self._graph is None else self._graph.variables
         # No copies: a variable that changes later gets a buffer of its own.
         values = [tf.convert_to_tensor(variable) for variable in variables]
-        return self._beside.submit(_digest, values).result
+        self._weights_digest = self._beside.submit(_digest, values).result
+        return self._weights_digest
+
+    def outside(self) -> dict[str, str]:
+        """Digest of what each layer holds outside its variables; nothing of a stored graph, which has its own."""
+        if self._graph is not None:
+            return {}
+        return {f"settings of {name}": each for name, each in self._settings.items()} | {
+            f"vocabulary, bins or assets of {each.name}": each.digest for each in self._held
+        }
 
     def layout(self) -> str:
         """Names, kinds and sizes of all states."""
@@ -163,63 +208,86 @@ class KerasEvaluator:
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over this rank's own batches, and hand over what the task keeps of them."""
-        found: States = {}
-        for batches in self._chosen:
-            step = self._step_of(batches)
-            counted = 0
-            states = self._states(batches)
-            pending, predicted = Pending(partial(step.add, states)), nonfinite.Finds()
-            for number, first, batch in batches.own():
-                outputs, finite, columns = step.run(batch)
-                examples = examples_in(batch)
-                pending.add([tensor.numpy() for tensor in outputs], first)
-                counted += examples
-                predicted.add("prediction", [rows.numpy() for rows in finite], examples, number, first)
-                if columns:
-                    keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
-                tick()
-            pending.flush()
-            total = ExactSum((), "int64")
-            total.add(np.int64(counted))
-            found[batches.name] = states | {EXAMPLES: total}
-            found[batches.name] |= nonfinite.states(self._shard, batches.nonfinite, predicted)
-        return found
+        with self._recurrent.kept() as begin:
+            return {batches.name: self._evaluate(batches, begin, tick, keep) for batches in self._chosen}
+
+    def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
+        """Likewise of one eval set, from these states of recurrent layers."""
+        step = self._step_of(batches)
+        counted = 0
+        states = self._states(batches)
+        pending, predicted = Pending(partial(step.add, states)), nonfinite.Finds()
+        replay = self._replays.get(batches.name) or step.replay()
+        self._recurrent.assign(begin)
+        carried = step.recurrent.values()
+        for number, first, batch in batches.own():
+            seed = self._seed(step, batches, batch, None if first is None else number)
+            evaluated = step.run(batch, step.start, seed, carried)
+            if replay is not self._replays.get(batches.name):
+                self._replays[batches.name] = replay
+                step.require_repeatable(batch, seed, carried, evaluated)
+            outputs, finite, columns, after = evaluated
+            examples = examples_in(batch)
+            arrays = [tensor.numpy() for tensor in outputs]
+            replay.look(batch, step.changes(arrays), partial(step.run_from, seed, carried))
+            carried = after
+            pending.add(arrays, first)
+            counted += examples
+            predicted.add("prediction", [rows.numpy() for rows in finite], examples, number, first)
+            if columns:
+                keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
+            tick()
+        pending.flush()
+        replay.conclude()
+        step.measurement.by_batch.tell(states)
+        total = ExactSum((), "int64")
+        total.add(np.int64(counted))
+        found = nonfinite.states(self._shard, batches.nonfinite, predicted)
+        return states | {EXAMPLES: total} | found
 
     def save_weights(self, folder: Path) -> None:
         """A TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")`.
 
         Of a stored graph likewise, into what `tf.saved_model.load` returns.
         """
-        (self._weights if self._graph is None else self._graph).write(folder)
+        with self._recurrent.kept():  # by nobody who evaluates meanwhile
+            (self._weights if self._graph is None else self._graph).write(folder)
 
     def conclude(self, reduced: States) -> Mapping[str, Numbers]:
         """The final numbers, by eval set."""
-        return {
-            batches.name: self._step_of(batches).measurement.conclude(reduced[batches.name]) for batches in self._chosen
-        }
+        found = {}
+        for batches in self._chosen:
+            measurement = self._step_of(batches).measurement
+            batches.refuse_batch_means(measurement.by_batch.names(reduced[batches.name]))
+            numbers = measurement.conclude(reduced[batches.name])
+            drawn = (NOTE,) if measurement.randomness.is_drawn else ()
+            unknown = measurement.by_batch.notes(reduced[batches.name])
+            notes = numbers.notes + unknown + drawn + self._recurrent.notes() + self._from_task()
+            found[batches.name] = replace(numbers, notes=notes)
+        return found
+
+    def _from_task(self) -> tuple[str, ...]:
+        """What the checkpoint does not have, so that it is the task's."""
+        if self._graph is not None or self._given is None:
+            return ()
+        given = {id(layer) for layer in self._given}
+        names = [each.name for each in self._held if id(each.layer) not in given]
+        if not names:
+            return ()
+        return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
+
+    def _seed(self, step: Step, batches: Batches, batch: Batch, number: int | None) -> Any:
+        """What the model's generators are seeded with before a batch; of no meaning where nothing is drawn."""
+        if not step.measurement.randomness.is_drawn:
+            return NO_SEED
+        assert self._weights_digest is not None
+        return seed_of(self._weights_digest(), batches.name, digest_of(batch) if number is None else number)
 
     def _states(self, batches: Batches) -> SetStates:
         return self._step_of(batches).measurement.states(Extent(batches.examples, self._shard))
 
-    def _step_of(self, batches: Batches) -> "_Step":
+    def _step_of(self, batches: Batches) -> Step:
         return (self._steps if self._graph is None else self._of_graph)[repr(batches.spec)]
-
-
-def _built(task: Task, *, trusts: bool) -> Any:
-    """The task's model, None if it has none."""
-    if task.build_model is None:
-        if not trusts:
-            raise EvaluationError(
-                "task_error",
-                "Task(build_model=None) can evaluate stored graphs only: set trust_saved_graph = true if you trust who "
-                "writes the checkpoints, or give build_model",
-            )
-        return None
-    model = call("Task(build_model=…)", task.build_model)
-    if not callable(model) or not hasattr(model, "weights"):
-        found = f"{type(model).__name__} {str(model)[:80]!r}"
-        raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {found}")
-    return model
 
 
 def _wants_autograph(task: Task, model: Any) -> bool:
@@ -240,30 +308,3 @@ def _digest(values: Sequence[Any]) -> str:
     for value in values:
         feed(digest.update, array_of(value))
     return digest.hexdigest()
-
-
-class _Step:
-    """What is done with batches of one kind: one measurement, one trace for the life of the process."""
-
-    def __init__(self, task: Task, model: Any, first: Any, spec: Any, *, autograph: bool) -> None:
-        self.measurement: Measurement = measurement(task, model, first)
-        self._kept = Kept(task.predictions, model, first) if task.predictions else None
-        self._outputs: Any = None  # their structure, once traced
-        self.run: Any = tf.function(self._step, input_signature=[spec], autograph=autograph)
-
-    @property
-    def traces(self) -> int:
-        """How often it was traced so far."""
-        return int(self.run.experimental_get_tracing_count())
-
-    def add(self, states: SetStates, outputs: list[list[Any]], firsts: Sequence[int | None]) -> None:
-        """Add several batches: of each output of `run` a list, an array for each batch."""
-        self.measurement.add(states, tf.nest.pack_sequence_as(self._outputs, outputs), firsts)
-
-    def _step(self, batch: Batch) -> tuple[list[Any], list[Any], dict[str, Any]]:
-        """What the measurement needs of a batch, which rows of the predictions are finite, and what is kept."""
-        predictions = None if self._kept is None else self._kept.predict(batch)
-        outputs, seen = self.measurement.step(batch, predictions)
-        columns = {} if self._kept is None else self._kept.columns(batch, predictions)
-        self._outputs = tf.nest.map_structure(lambda _: None, outputs)  # packing it for each batch would cost more
-        return tf.nest.flatten(outputs), finite_rows(seen if predictions is None else predictions), columns

@@ -1,4 +1,4 @@
-"""Examples of a Python iterator as a dataset: every reading calls the source again."""
+"""Examples of a Python iterator, or batches of a Keras `PyDataset`, as a dataset; each reading calls the source."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.tensorflow.libraries import class_named
 
 _NOTHING: Final = object()
+_SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3, of tf_keras: a length, and batches by their numbers
 
 
 class Generated:
@@ -63,6 +65,27 @@ class Generated:
     def _spec_of_array(self, array: Any) -> Any:
         is_batch = self._is_batched and array.ndim > 0
         return tf.TensorSpec([None, *array.shape[1:]] if is_batch else array.shape, array.dtype)
+
+
+def is_sequence(made: Any) -> bool:
+    """Return whether a source is a `PyDataset` of Keras 3 or a `Sequence` of tf_keras, whose elements are batches."""
+    return any(class_named(made, name) is not None for name in _SEQUENCES)
+
+
+def in_order(batches: Any) -> Iterator[Any]:
+    """Yield the batches of a sequence by number; it is never told of the end of an epoch, when such would shuffle."""
+    for number in range(len(batches)):
+        yield _without_lists(batches[number])
+
+
+def _without_lists(element: Any) -> Any:
+    """Return an element as tuples and dicts of arrays: to Keras a list of arrays is a tuple, and None is not there."""
+    if isinstance(element, dict):
+        return {name: _without_lists(value) for name, value in element.items()}
+    is_list_of_arrays = isinstance(element, list) and all(getattr(each, "shape", ()) for each in element)
+    if isinstance(element, tuple) or is_list_of_arrays:
+        return tuple(_without_lists(value) for value in element if value is not None)
+    return element
 
 
 def _arrays(element: Any) -> Any:

@@ -9,7 +9,7 @@ from sidecar.worker.failures import EvaluationError
 from sidecar.worker.table import columns_of
 from sidecar.worker.task import call
 from sidecar.worker.tensorflow.cache import Batch
-from sidecar.worker.tensorflow.measure import unpack
+from sidecar.worker.tensorflow.elements import unpack
 
 
 class Kept:
@@ -27,11 +27,11 @@ class Kept:
 
     def predict(self, batch: Batch) -> Any:
         """What the model returns."""
-        return self._model(unpack(batch)[0], training=False)
+        return self._model(_parts(batch)[0], training=False)
 
     def columns(self, batch: Batch, predictions: Any) -> dict[str, Any]:
         """A tensor for each column, with one row for each example."""
-        x, y, weights = unpack(batch)
+        x, y, weights = _parts(batch)
         if callable(self._chosen):
             kept = call("Task(predictions=…)", self._chosen, x, y, predictions)
             found = dict(kept) if isinstance(kept, Mapping) else columns_of("predictions", kept)
@@ -40,6 +40,11 @@ class Kept:
             found = columns_of("y", y) | columns_of("predictions", predictions)
             found |= columns_of("weights", weights) | columns_of("mask", masks)
         return {str(name): _tensor(str(name), each) for name, each in found.items() if each is not None}
+
+
+def _parts(batch: Batch) -> tuple[Any, Any, Any]:
+    """Inputs, labels and weights; all of a batch that is none of these counts as inputs."""
+    return unpack(batch) or (batch, None, None)
 
 
 def _tensor(name: str, kept: Any) -> Any:

@@ -1,11 +1,13 @@
-"""From a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model: weights only.
+"""From a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model: weights.
 
-`model.load_weights` reads arrays by the model's own structure; what else such a file holds, a configuration, code in
-Lambda layers, is never looked at. Since Keras says nothing of a variable that it left alone, that is found out here.
+`model.load_weights` reads arrays by the model's own structure; vocabularies and bins of a `.keras` file are
+`keras_assets`' matter. Code in such a file, as of Lambda layers, is never run. Since Keras says nothing of a variable
+that it left alone, that is found out here.
 """
 
-import zipfile
-import zlib
+import contextlib
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +16,15 @@ from numpy.typing import NDArray
 
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.hdf5 import LONGEST, damaged, require_readable, require_self_contained
+from sidecar.worker.tensorflow.differences import differences, name_of, some
+from sidecar.worker.tensorflow.keras_assets import OF_DAMAGE, load_assets
+from sidecar.worker.tensorflow.libraries import is_keras_2
+from sidecar.worker.tensorflow.saved_by import advice, by_file
 
-_SUFFIXES: Final = (".keras", ".weights.h5", ".weights.json", ".h5", ".hdf5")
-_OF_DAMAGE: Final = (OSError, zipfile.BadZipFile, zlib.error, EOFError)
+_ADVICE: Final = "Let build_model return the model that was saved"
+_ARCHIVE: Final = ".keras"
+_COMPILED: Final = ("optimizer", "compiled_loss", "compiled_metrics")
+_SUFFIXES: Final = (_ARCHIVE, ".weights.h5", ".weights.json", ".h5", ".hdf5")
 _OF_MODEL: Final = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
 
 
@@ -33,8 +41,13 @@ def has_index(path: str) -> bool:
         return False
 
 
-def load(model: Any, variables: list[Any], path: str) -> None:
+def load(model: Any, variables: list[Any], path: str, *, model_of: int) -> list[Any]:
     """Assign the file's values to `variables`, which are the model's; a variable that it does not give is an error.
+
+    `model_of` is the model's Keras, 2 or 3.
+
+    Returns:
+        The layers to which it gave what they hold outside of them.
 
     Raises:
         EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore`.
@@ -44,34 +57,57 @@ def load(model: Any, variables: list[Any], path: str) -> None:
         fillings = [_filling(variable, attempt) for variable in unbound]
         for variable, filling in zip(unbound, fillings, strict=True):
             variable.assign(filling)
-        _load(model, path)
+        _load(model, path, model_of)
         unbound = [
             variable
             for variable, filling in zip(unbound, fillings, strict=True)
             if np.asarray(variable).tobytes() == filling.tobytes() and filling.size
         ]
         if not unbound:
-            return
-    names = ", ".join(str(getattr(each, "path", None) or each.name) for each in unbound[:5])
+            return load_assets(model, path) if path.endswith(_ARCHIVE) else []
     raise EvaluationError(
         "mismatch",
-        f"{path} does not hold the model: {len(unbound)} of {len(variables)} variables are not in it: {names}. "
-        "Let build_model return the model that was saved.",
+        f"{path} does not hold the model: {len(unbound)} of {len(variables)} variables are not in it: "
+        f"{some([name_of(each) for each in unbound])}. {advice(by_file(path), model_of=model_of) or _ADVICE}.",
     )
 
 
-def _load(model: Any, path: str) -> None:
+def _load(model: Any, path: str, model_of: int) -> None:
     """Let Keras load what is known to be data; where it fails, all values are read to see whose fault that is."""
     require_self_contained(path)
     try:
-        model.load_weights(path)
-    except _OF_DAMAGE as error:
-        require_readable(path)
-        raise damaged(path, error) from error
-    except _OF_MODEL as error:
-        require_readable(path)
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise EvaluationError("mismatch", f"{path} does not fit the model: {said[:LONGEST]}") from error
+        with _uncompiled(model):
+            model.load_weights(path)
+    except (*OF_DAMAGE, *_OF_MODEL) as error:
+        # Its frames hold the file open, with which HDF5 opens it in one way only.
+        failure = error.with_traceback(None)
+    else:
+        return
+    failure.__context__ = None
+    gc.collect()
+    require_readable(path)
+    if isinstance(failure, OF_DAMAGE):
+        raise damaged(path, failure) from failure
+    said = some(differences(model, path)) or " ".join(str(failure).split())[:LONGEST] or type(failure).__name__
+    hint = advice(by_file(path), model_of=model_of) or _ADVICE
+    raise EvaluationError("mismatch", f"{path} does not fit the model: {said.rstrip('.')}. {hint}.") from failure
+
+
+@contextlib.contextmanager
+def _uncompiled(model: Any) -> Iterator[None]:
+    """Take away meanwhile what `compile` gave a model of tf_keras.
+
+    It would be loaded, too, and fail where the saved model was compiled otherwise, not at all, or never called.
+    """
+    names = [name for name in _COMPILED if is_keras_2(model) and getattr(model, name, None) is not None]
+    compiled = {name: getattr(model, name) for name in names}
+    for name in compiled:
+        setattr(model, name, None)
+    try:
+        yield
+    finally:
+        for name, value in compiled.items():
+            setattr(model, name, value)
 
 
 def _filling(variable: Any, attempt: int) -> NDArray[Any]:

@@ -15,12 +15,19 @@ from sidecar.worker.metrics.metric import Extent, Metric, Numbers, Seen
 from sidecar.worker.shard import Shard
 from sidecar.worker.states import SetStates, named, within
 from sidecar.worker.task import Task, call
+from sidecar.worker.tensorflow.batch_means import BatchMeans, told
 from sidecar.worker.tensorflow.cache import Batch
 from sidecar.worker.tensorflow.compiled import CompiledMeasurement
 from sidecar.worker.tensorflow.data import array_of
+from sidecar.worker.tensorflow.elements import require_form_of_keras, with_labels
 from sidecar.worker.tensorflow.keras_loss import KerasLoss
-from sidecar.worker.tensorflow.keras_metric import MeasuredMetric, masked
+from sidecar.worker.tensorflow.keras_metric import KerasMetric
+from sidecar.worker.tensorflow.measured_metric import MeasuredMetric, masked
+from sidecar.worker.tensorflow.model import has_own_test_step
 from sidecar.worker.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.worker.tensorflow.randomness import Randomness
+from sidecar.worker.tensorflow.replay import Changes
+from sidecar.worker.tensorflow.rounding import TOLERANCE
 
 _LOSS: Final = "loss"
 _OF_KERAS: Final = ("name", "update_state", "reset_state", "result", "variables")
@@ -30,10 +37,28 @@ _NEUTRAL: Final = ("name", "states", "add", "conclude")
 class Measurement(Protocol):
     """How one batch becomes changes of states, and states become numbers."""
 
-    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+    by_batch: BatchMeans
+    """Which numbers depend on the batches."""
+
+    randomness: Randomness
+    """What the model draws."""
+
+    tolerance: float
+    """How far sums over a batch may be from sums over its parts."""
+
+    @property
+    def kept(self) -> dict[str, KerasMetric]:
+        """Metrics whose states `step` can begin with, by name."""
+        ...
+
+    def changes(self, outputs: Any) -> Changes:
+        """Of what `step` returned for one batch the states of `kept`."""
+        ...
+
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
         """Within a trace: everything that `add` needs of one batch, and what was seen of the model's predictions.
 
-        Predictions that are known already are given.
+        Predictions that are known already are given; `start` is what the states of `kept` hold before, None: identity.
         """
         ...
 
@@ -55,7 +80,6 @@ class Measurement(Protocol):
 
 def measurement(task: Task, model: Any, first: Batch) -> Measurement:
     """The measurement that the task asks for; the model is built and its metrics' variables exist afterwards."""
-    unpack(first)
     if task.metrics is not None or task.loss is not None:
         return ChosenMeasurement(task, model, first)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
@@ -63,6 +87,8 @@ def measurement(task: Task, model: Any, first: Batch) -> Measurement:
             "task_error",
             "there is nothing to measure: give Task(metrics=…) or Task(loss=…), or compile the model with metrics",
         )
+    if not has_own_test_step(model):
+        require_form_of_keras(first)
     return CompiledMeasurement(model, first)
 
 
@@ -71,7 +97,9 @@ class ChosenMeasurement:
 
     def __init__(self, task: Task, model: Any, first: Batch) -> None:
         self._model = model
-        x, y, weights = unpack(first)
+        x, y, weights = with_labels(first)
+        self.randomness = Randomness(model)
+        self.randomness.check(lambda: model(x, training=False))
         predictions = model(x, training=False)
         self._traced: dict[str, tuple[Output, MeasuredMetric]] = {}
         self._neutral: dict[str, tuple[Output, Metric]] = {}
@@ -86,19 +114,39 @@ class ChosenMeasurement:
             else:
                 part = pick(y, output), pick(predictions, output), pick_weights(weights, output)
                 self._traced[name] = output, MeasuredMetric(metric, *part)
+        self.by_batch = BatchMeans([*self._traced, _LOSS])
+        self.tolerance = max((each.tolerance for _, each in self._traced.values()), default=TOLERANCE)
+        for name, (_, metric) in self._traced.items():
+            if metric.is_of_batches:
+                self.by_batch.add(name)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
             self._loss.step(y, predictions, weights)  # what is wrong with it is told now, not from within a graph
+            if self._loss.is_of_batches:
+                self.by_batch.add(_LOSS)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
         trial = tf.nest.map_structure(lambda each: [array_of(each)], self._shown_to_neutral(y, predictions, weights))
         self._show(self._neutral_states(Extent(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
 
-    def step(self, batch: Batch, predictions: Any = None) -> tuple[Any, Any]:
+    @property
+    def kept(self) -> dict[str, KerasMetric]:
+        """Metrics whose states are read as they are."""
+        return {name: each.kept for name, (_, each) in self._traced.items() if each.kept is not None}
+
+    def changes(self, outputs: Any) -> Changes:
+        """Of what `step` returned the states of `kept`."""
+        changes, _, _ = outputs
+        return {name: changes[name] for name in self.kept}
+
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
         """Changes of what Keras measures, single losses, and what the other metrics look at; and the predictions."""
-        x, y, weights = unpack(batch)
+        x, y, weights = with_labels(batch)
         predictions = self._model(x, training=False) if predictions is None else predictions
+        start = start or {}
         changes = {
-            name: metric.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            name: metric.step(
+                pick(y, output), pick(predictions, output), pick_weights(weights, output), start.get(name)
+            )
             for name, (output, metric) in self._traced.items()
         }
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
@@ -106,7 +154,7 @@ class ChosenMeasurement:
 
     def states(self, extent: Extent) -> SetStates:
         """The identity of every state."""
-        states = self._neutral_states(extent)
+        states = self._neutral_states(extent) | self.by_batch.states()
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(extent))
         return states | (named(_LOSS, self._loss.states(extent)) if self._loss is not None else {})
@@ -124,7 +172,9 @@ class ChosenMeasurement:
         """The final numbers, with intervals where single values were seen."""
         values: dict[str, Value] = {}
         classes: dict[str, Mapping[str, Value]] = {}
+        notes = told(self.by_batch.names(states))
         for name, output, numbers in self._concluded(states):
+            notes += numbers.notes
             for key, each in numbers.values.items():
                 if shown(output, key) in values:
                     raise EvaluationError(
@@ -132,7 +182,7 @@ class ChosenMeasurement:
                     )
                 values[shown(output, key)] = each
             classes |= {shown(output, key): each for key, each in numbers.classes.items()}
-        return Numbers(values, classes)
+        return Numbers(values, classes, notes)
 
     def _concluded(self, states: SetStates) -> Iterator[tuple[str, Output, Numbers]]:
         for name, (output, traced) in self._traced.items():
@@ -165,19 +215,6 @@ class ChosenMeasurement:
             own, of_output = within(states, name), arrays[self._outputs.index(output)]
             for first, *batch in zip(firsts, *of_output.values(), strict=True):
                 metric.add(own, Seen(**dict(zip(of_output, batch, strict=True)), first=first))
-
-
-def unpack(batch: Batch) -> tuple[Any, Any, Any]:
-    """Inputs, labels and weights of a batch; raises `EvaluationError` for anything else."""
-    if isinstance(batch, tuple) and len(batch) == 2:  # noqa: PLR2004 - (x, y)
-        return batch[0], batch[1], None
-    if isinstance(batch, tuple) and len(batch) == 3:  # noqa: PLR2004 - (x, y, sample_weight)
-        return batch[0], batch[1], batch[2]
-    raise EvaluationError(
-        "task_error",
-        f"elements of an eval set must be (x, y) or (x, y, sample_weight), found {type(batch).__name__}"
-        + (f" of {len(batch)}" if isinstance(batch, tuple) else ""),
-    )
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:

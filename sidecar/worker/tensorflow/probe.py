@@ -1,9 +1,76 @@
-"""A first batch in two parts, on which metrics prove that it does not matter how data are divided."""
+"""A first batch in two parts, on which metrics prove that what they keep of parts can be added up."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
+
+OF_SIZE: Final = (ValueError, tf.errors.InvalidArgumentError)
+"""Raised on a part of a batch by models that take whole ones only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The states of one metric after a batch, after each of its parts alone, and after one part and then the other."""
+
+    whole: list[Any]
+    first: list[Any]
+    second: list[Any]
+    in_turn: list[Any]
+
+
+def probe(
+    batch: Any, reset: Callable[[], None], update: Callable[[Any], None], read: Callable[[], Any]
+) -> Iterable[Any]:
+    """Update on a batch as a whole and by parts.
+
+    Args:
+        batch: A nested structure of tensors, as `divided` takes it.
+        reset: Lets all metrics forget what they saw.
+        update: Shows all metrics a batch.
+        read: Returns a list of each metric's states.
+
+    Returns:
+        A `Probed` for each metric.
+    """
+    whole, first, second = divided(batch)
+
+    def after(*parts: Any) -> Any:
+        reset()
+        for part in parts:
+            update(part)
+        return read()
+
+    found = zip(after(whole), after(first), after(second), after(first, second), strict=True)
+    return [Probed(*each) for each in found]
+
+
+def probe_twice(
+    batch: Any,
+    reset: Callable[[], None],
+    update: Callable[[Any], None],
+    read: Callable[[], Any],
+    rewind: Callable[[], None],
+) -> Iterable[Any]:
+    """Update on a batch, and once more, for models that take whole batches only; otherwise as `probe` does.
+
+    That shows what adds up, and no mean over batches. `rewind` lets a model that goes on from the batch before begin
+    anew. The whole of a `Probed` is both batches here.
+    """
+    alone = []
+    rewind()
+    for _ in range(2):
+        reset()
+        update(batch)
+        alone.append(read())
+    rewind()
+    reset()
+    update(batch)
+    update(batch)
+    in_turn = read()
+    return [Probed(both, one, other, both) for both, one, other in zip(in_turn, *alone, strict=True)]
 
 
 def divided(batch: Any) -> tuple[Any, Any, Any]:

@@ -1,7 +1,8 @@
 """From a checkpoint into a built model: every variable bound, or an error that names what is missing.
 
-What Keras wrote as a file is `keras_file`'s matter. A SavedModel is its variables here, an object checkpoint whose root
-is what was saved; the graph stored beside them is not run (`saved_graph` does, for those who trust it).
+What Keras wrote as a file is `keras_file`'s matter, an Orbax checkpoint is `orbax`'s. A SavedModel is its variables
+here, an object checkpoint whose root is what was saved; the graph stored beside them is not run (`saved_graph` does,
+for those who trust it).
 
 Variables are matched by the object graph that the checkpoint holds (`tf.train.CheckpointView`), since keys alone do not
 tell: an optimizer saved beside a model may own the names. Only the model's own tensors are read.
@@ -17,16 +18,22 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.worker.failures import EvaluationError
+from sidecar.worker.tensorflow import orbax
+from sidecar.worker.tensorflow.differences import name_of, some
+from sidecar.worker.tensorflow.graph_constants import require_same
 from sidecar.worker.tensorflow.keras_file import has_index, is_keras_file, load
+from sidecar.worker.tensorflow.libraries import is_keras_2, layers_of
+from sidecar.worker.tensorflow.orbax import is_orbax
+from sidecar.worker.tensorflow.outside import finalize, has_tables_in_checkpoints
 from sidecar.worker.tensorflow.readable import readable
+from sidecar.worker.tensorflow.recurrent import RecurrentStates
+from sidecar.worker.tensorflow.saved_by import advice, by_graph, holds_no_model
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
-_KERAS_2_SIGNS: Final = ("layer_with_weights-0", "keras_api")  # children that only Keras 2 (tf_keras) models save
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
 _EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras keeps of a model it exports
-_NAMED: Final = 5  # missing variables that an error lists by name
 
 OF_STORAGE: Final = (
     *(tf.errors.PermissionDeniedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError),
@@ -51,11 +58,14 @@ class _Binding:
     has_more: bool  # lookup tables or other state that is no variable
 
     def missing(self, variables: list[Any]) -> list[str]:
-        return [_name(variable) for index, variable in enumerate(variables) if index not in self.keys]
+        return [name_of(variable) for index, variable in enumerate(variables) if index not in self.keys]
 
 
-def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> None:
+def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> list[Any]:
     """Assign the checkpoint's values to the model's variables.
+
+    Returns:
+        The layers to which it gave what they hold outside of them, such as a vocabulary.
 
     Args:
         model: Built: an unbuilt one has no variables to bind, and would keep its random initial values.
@@ -67,7 +77,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
             their checksums, `vanished` if files are gone, `storage` if they cannot be read. What `make_root` raises is
             let through.
     """
-    variables = variables_of(model)
+    variables = _required(model)
     if not variables:
         raise EvaluationError("mismatch", "the model has no variables after it was called on the first batch")
     if is_keras_file(path):
@@ -75,21 +85,31 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> No
             raise EvaluationError(
                 "mismatch", f"{path} is a file, in which Task(checkpoint=…) can name no place: remove it"
             )
-        load(model, variables, path)
-        return
-    root = make_root(model) if make_root is not None else None
+        return load(model, variables, path, model_of=2 if is_keras_2(model) else 3) + finalize(model)
+    if is_orbax(path):
+        if make_root is not None:
+            raise EvaluationError(
+                "mismatch", f"{path} is an Orbax checkpoint, in which Task(checkpoint=…) can name no place: remove it"
+            )
+        if is_keras_2(model):
+            raise EvaluationError("mismatch", f"{path} was saved by Keras 3, the model is of Keras 2 (tf_keras)")
+        with readable(path) as plain:
+            orbax.load(variables, plain)
+        return finalize(model)
+    root, folder = make_root(model) if make_root is not None else None, None
     if Path(path).is_dir():
         if has_index(path):  # TensorFlow's readers take the folder, whatever is in it
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies beside it: move one of them")
-        path = str(Path(path, *_VARIABLES))
+        folder, path = Path(path), str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
-            _restore(model, variables, plain, root)
+            given = _restore(model, variables, plain, root) + finalize(model)
+            return given if folder is None else given + require_same(model, folder)
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _named(error, plain) from error
 
 
-def _restore(model: Any, variables: list[Any], path: str, root: Any) -> None:
+def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any]:
     try:
         reader = tf.train.load_checkpoint(path)
     except ValueError as error:  # a later version of TensorFlow wrote it, and says that this one cannot read it
@@ -98,10 +118,12 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any) -> None:
         raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
     graph = _object_graph(reader)
     binding = _exported(model, variables, graph) or _find(model, variables, path, graph, root)
-    _check_types(variables, binding, reader)
-    _assign(variables, binding, path)
-    if binding.has_more:
-        _checkpoint(binding.candidate).restore(path).expect_partial()
+    _check_types(variables_of(model), binding, reader)
+    _assign(variables_of(model), binding, path)
+    if not binding.has_more:
+        return []
+    _checkpoint(binding.candidate).restore(path).expect_partial()
+    return list(filter(has_tables_in_checkpoints, layers_of(model)))
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -114,19 +136,19 @@ def keys_of(model: Any, path: str) -> list[str] | None:
 
 
 def variables_of(model: Any) -> list[Any]:
+    """All state that a checkpoint can give: what it must, then of Keras 3 the states that recurrent layers carry."""
+    return _required(model) + ([] if is_keras_2(model) else RecurrentStates(model).variables)
+
+
+def _required(model: Any) -> list[Any]:
     """All state that a checkpoint must give: the weights, and plain `tf.Variable`s, which Keras 3 does not count."""
-    variables = list(model.weights)
+    variables = [each for each in model.weights if hasattr(each, "assign")]  # tf_keras counts tables among them
     if is_keras_2(model):
         return variables  # tf_keras counts them
     optimizer = getattr(model, "optimizer", None)
     of_training = set() if optimizer is None else {id(each) for each in tf.train.TrackableView(optimizer).descendants()}
     found = [each for each in tf.train.TrackableView(model).descendants() if isinstance(each, tf.Variable)]
     return variables + [each for each in found if id(each) not in of_training]
-
-
-def is_keras_2(made: Any) -> bool:
-    """Whether a model or metric is of tf_keras."""
-    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
 
 
 def _object_graph(reader: Any) -> Any:
@@ -161,7 +183,7 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
         groups = [model_first, named, [_Candidate("", model)]]
     tried: list[_Binding] = []
     for group in groups:
-        bindings = [_bind(candidate, variables, view, graph) for candidate in group]
+        bindings = [_bind(candidate, variables_of(model), view, graph) for candidate in group]
         complete = [binding for binding in bindings if not binding.missing(variables)]
         if len({tuple(binding.keys.values()) for binding in complete}) > 1:  # equal keys: two names of one object
             names = ", ".join(repr(binding.candidate.name) for binding in complete)
@@ -192,17 +214,17 @@ def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
         for child in saved:
             variable = own[int(child.local_name)]
             for attribute in graph.nodes[child.node_id].attributes:
-                _require_same_name(variable, attribute.full_name)
+                _require_samename_of(variable, attribute.full_name)
                 if id(variable) in places:  # states of random generators are not restored
                     keys[places[id(variable)]] = attribute.checkpoint_key
     return _Binding(_Candidate("", model), dict(sorted(keys.items())), has_more=False)
 
 
-def _require_same_name(variable: Any, saved: str) -> None:
+def _require_samename_of(variable: Any, saved: str) -> None:
     """A kernel is no bias, though position and shape agree; layers count up in their names, so these say nothing."""
     if variable.name.removesuffix(":0").rpartition("/")[2] != saved.rpartition("/")[2]:
         raise EvaluationError(
-            "mismatch", f"{_name(variable)} of the model stands where {saved} was exported: it is not the same model"
+            "mismatch", f"{name_of(variable)} of the model stands where {saved} was exported: it is not the same model"
         )
 
 
@@ -232,12 +254,13 @@ def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     wrong = []
     for index, key in binding.keys.items():
-        here = f"{tf.as_dtype(variables[index].dtype).name} {tuple(variables[index].shape)}"
-        there = f"{dtypes[key].name} {tuple(shapes[key])}"
-        if here != there:
-            wrong.append(f"{_name(variables[index])} is {here} in the model, {there} in the checkpoint")
+        dtype, shape = tf.as_dtype(variables[index].dtype), tf.TensorShape(variables[index].shape)
+        if dtype != dtypes[key] or not shape.is_compatible_with(shapes[key]):  # a size may be free
+            here = f"{dtype.name} {tuple(shape)}"
+            there = f"{dtypes[key].name} {tuple(shapes[key])}"
+            wrong.append(f"{name_of(variables[index])} is {here} in the model, {there} in the checkpoint")
     if wrong:
-        raise EvaluationError("mismatch", f"the model is not the one that was saved: {_some(wrong)}")
+        raise EvaluationError("mismatch", f"the model is not the one that was saved: {some(wrong)}")
 
 
 def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
@@ -254,24 +277,13 @@ def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: lis
     best = max(tried, key=lambda binding: len(binding.keys))
     missing = best.missing(variables)
     children = [child.local_name for child in graph.nodes[0].children]
-    saved_by_keras_2 = any(child.local_name in _KERAS_2_SIGNS for node in graph.nodes for child in node.children)
-    if saved_by_keras_2 and not is_keras_2(model):
-        hint = "It was saved by Keras 2 (tf_keras), the model is of Keras 3: let build_model return the tf_keras model"
-    elif is_keras_2(model) and not saved_by_keras_2:
-        hint = "It was saved by Keras 3, the model is of Keras 2 (tf_keras): let build_model return the Keras 3 model"
-    else:
+    hint = advice(by_graph(graph), model_of=2 if is_keras_2(model) else 3)
+    if holds_no_model(graph):
+        hint = "It holds no variable of any model: call the model once, or fit it, before it is saved"
+    elif hint is None:
         hint = "Let build_model return the model that was saved, or name its place with Task(checkpoint=…)"
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"
     return (
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in {where}: "
-        f"{_some(missing)}. It was saved with {', '.join(children) or 'no children'}. {hint}."
+        f"{some(missing)}. It was saved with {', '.join(children) or 'no children'}. {hint}."
     )
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _name(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name)

@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,23 +19,28 @@ from sidecar.worker.failures import EvaluationError
 from sidecar.worker.shard import Shard
 from sidecar.worker.sources import RecordFiles
 from sidecar.worker.task import EvalSet, call
-from sidecar.worker.tensorflow.generated import Generated
+from sidecar.worker.tensorflow.generated import Generated, in_order, is_sequence
 
 Change = Callable[[Any], Any]
 """Makes a dataset of another one."""
 
 _DIFFERENT_SHAPES: Final = re.compile("Cannot add tensor to the batch|Cannot batch tensors with different shapes")
-_ACCEPTED: Final = "a tf.data.Dataset, numpy arrays (x, y), an iterator of examples, or files (sidecar.data)"
+_ACCEPTED: Final = (
+    "a tf.data.Dataset, numpy arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, a Keras PyDataset "
+    "(Sequence), or files (sidecar.data)"
+)
 
 
 class Source:
-    """The batches of one eval set on one rank; `sharding` says how they are divided.
+    """The batches of one eval set on one rank.
+
+    `sharding` says how they are divided; `batch_size` is None if the source yields batches already.
 
     Raises `EvaluationError` for what cannot be evaluated.
     """
 
     def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int) -> None:
-        self._name, self._batch_size, self._shard = name, batch_size, shard
+        self._name, self.batch_size, self._shard = name, batch_size, shard
         self._options = tf.data.Options()
         self._options.deterministic = True
         self._options.threading.private_threadpool_size = threads
@@ -51,6 +57,11 @@ class Source:
             self._dataset = self._batched(self._records(self._paths))
         else:
             self._dataset = self._batched(self._opened(made, eval_set))
+
+    def leave_to_first(self) -> None:
+        """Let rank 0 have all batches in order, and the other ranks none; not for a set that divides itself."""
+        self._shard = alone(self._shard)
+        self.sharding = "batches"
 
     def numbered(self) -> Any:
         """Every batch of the set with its number; of a set that divides itself, its own."""
@@ -118,13 +129,14 @@ class Source:
     def _opened(self, made: Any, eval_set: EvalSet) -> Any:
         if isinstance(made, list):
             made = tuple(made)
-        if isinstance(made, tuple):  # copied into tensors once, not written into a graph
-            made = tf.data.Dataset.from_tensor_slices(made)
+        if isinstance(made, tuple | dict | np.ndarray) or tf.is_tensor(made):
+            self._require_equally_many(made)
+            made = tf.data.Dataset.from_tensor_slices(made)  # copied into tensors once, not written into a graph
+        elif is_sequence(made):
+            self.batch_size = None  # its elements are batches, whatever the task says, as for Keras
+            made = self._generate(in_order(made), lambda: in_order(self._call(eval_set)))
         elif isinstance(made, Iterator):
-            self._generated = Generated(
-                self._name, made, lambda: self._call(eval_set), is_batched=self._batch_size is None
-            )
-            made = self._generated.dataset
+            made = self._generate(made, lambda: self._call(eval_set))
         if not isinstance(made, tf.data.Dataset):
             raise EvaluationError(
                 "task_error", f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(made).__name__}"
@@ -135,9 +147,23 @@ class Source:
             )
         return made
 
+    def _generate(self, made: Iterator[Any], make: Callable[[], Iterator[Any]]) -> Any:
+        self._generated = Generated(self._name, made, make, is_batched=self.batch_size is None)
+        return self._generated.dataset
+
+    def _require_equally_many(self, made: Any) -> None:
+        arrays = [each for each in tf.nest.flatten(made) if getattr(each, "shape", None)]
+        lengths = [int(each.shape[0]) for each in arrays]
+        if len(set(lengths)) > 1:
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self._name!r}: its arrays (x, y, sample_weight) need equally many examples, found "
+                f"{', '.join(map(str, lengths))}",
+            )
+
     def _batched(self, dataset: Any) -> Any:
-        if self._batch_size is not None:
-            return dataset.batch(self._batch_size)
+        if self.batch_size is not None:
+            return dataset.batch(self.batch_size)
         if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
             raise EvaluationError(
                 "task_error",
@@ -159,6 +185,11 @@ class Source:
                     f"eval set {self._name!r}: {path} cannot be read as TFRecords with compression={compression!r}: "
                     f"{what}",
                 ) from None
+
+
+def alone(shard: Shard) -> Shard:
+    """The same rank where rank 0 owns every batch, and any other none."""
+    return replace(shard, world_size=1)
 
 
 def unless_batched(batch_size: int | None) -> str:

@@ -34,15 +34,12 @@ def left_out(daemon, node):
 
 @pytest.mark.parametrize("odd", ["worker-0", "worker-2"])
 def test_one_node_computes_with_another_number_of_threads(cluster, odd):
-    """One plan fails at most, as nobody knows before; then the others evaluate each checkpoint at the first attempt."""
+    """The others evaluate each checkpoint at the first attempt."""
     nodes = ["worker-0", "worker-1", "worker-2"]
     for node in nodes:
         cluster.start(node, SIDECAR_THREADS="2" if node == odd else "1")
     cluster.is_whole()
-    *failed, row = cluster.evaluated(cluster.save())
-    assert [each["kind"] for each in failed] in ([], ["mismatch"])
-    assert row["workers"] == 2
-    for _ in range(2):
+    for _ in range(3):
         (row,) = cluster.evaluated(cluster.save())
         assert row["workers"] == 2
     for node in set(nodes) - {odd}:

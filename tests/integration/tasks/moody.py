@@ -33,7 +33,7 @@ def moody_set():
     if mood == "empty":
         return data.take(0)
     if mood == "unseeded":
-        return data.shuffle(plain.EXAMPLES)
+        return data.filter(lambda *_: tf.random.uniform([]) < 0.5)
     if mood == "endless":
         return data.repeat()
     return data.map(lambda x, y: (x, tf.ensure_shape(tf.numpy_function(look_up, [y], tf.int64), [])))

@@ -98,6 +98,7 @@ class Tried:
     ours: float | None  # None: refused
     keras: float | None  # its own value, in one process
     refusal: str | None = None
+    is_of_batches: bool = False
 
     @property
     def works(self):
@@ -131,7 +132,7 @@ def attempt(library, name):
     from sidecar.worker.metrics.metric import Extent
     from sidecar.worker.shard import Shard
     from sidecar.worker.tensorflow.data import array_of
-    from sidecar.worker.tensorflow.keras_metric import MeasuredMetric
+    from sidecar.worker.tensorflow.measured_metric import MeasuredMetric
 
     kind, arguments = CASES[name]
     y, predictions = data(kind)
@@ -158,7 +159,8 @@ def attempt(library, name):
     alone = getattr(library.metrics, _class(name))(**arguments)
     for of_y, of_predictions in batches:
         alone.update_state(of_y, of_predictions)
-    return Tried(name, float.fromhex(ours.hex) if ours.value is not None else math.nan, float(alone.result()))
+    number = float.fromhex(ours.hex) if ours.value is not None else math.nan
+    return Tried(name, number, float(alone.result()), is_of_batches=measured.is_of_batches)
 
 
 def table(by_library):
@@ -183,6 +185,8 @@ def table(by_library):
 def _cell(tried):
     if tried is None:
         return "is not there"
+    if tried.is_of_batches:
+        return "works, as a mean over batches"
     return "works" if tried.works else f"refused: {tried.refusal}"
 
 

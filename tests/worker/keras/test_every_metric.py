@@ -10,9 +10,8 @@ REFUSED = {
     "Mean": "takes values and their weights",
     "Sum": "takes values and their weights",
     "MeanTensor": "takes values and their weights",
-    "PearsonCorrelation(axis=None)": "does not add up what it sees",
-    "ConcordanceCorrelation(axis=None)": "does not add up what it sees",
 }
+OF_BATCHES = {"PearsonCorrelation(axis=None)", "ConcordanceCorrelation(axis=None)"}
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +35,7 @@ def test_a_metric_says_what_it_says_alone(tried, title, name):
         assert REFUSED[name] in one.refusal
         return
     assert one.works, one.refusal
+    assert one.is_of_batches == (name in OF_BATCHES)
     exact = name in COUNTS or name.endswith("Accuracy")
     # Counted in float64 here and divided there in float32: one rounding apart.
     assert one.ours == pytest.approx(one.keras, rel=6e-8 if exact else 2e-6)

@@ -51,7 +51,7 @@ def evaluate(metric, batches):
     from sidecar.worker.metrics.metric import Extent
     from sidecar.worker.shard import Shard
     from sidecar.worker.tensorflow.data import array_of
-    from sidecar.worker.tensorflow.keras_metric import MeasuredMetric
+    from sidecar.worker.tensorflow.measured_metric import MeasuredMetric
 
     measured = MeasuredMetric(metric, tf.constant(batches[0]), tf.constant(batches[0]), None)
     ranks = [measured.states(Extent(len(Y), Shard(rank, RANKS))) for rank in range(RANKS)]

@@ -1,0 +1,100 @@
+"""`sidecar eval`: which checkpoint is meant, and what its evaluation is put together from."""
+
+import glob
+import queue
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from sidecar.checkpoints.formats import orbax, saved_model
+from sidecar.checkpoints.single import check, inspect_one
+from sidecar.commands.compose import make_catalog, make_join, make_workers
+from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
+from sidecar.commands.show import print_result, shown_progress
+from sidecar.commands.task_file import check_before_import
+from sidecar.config import Settings
+from sidecar.errors import EvaluationFailedError, SettingsError, TaskError, VanishedError
+from sidecar.roles import decide_role, node_name
+
+_HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
+_MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
+
+
+def is_directory_of_checkpoints(path: Path) -> bool:
+    """Whether a path names a directory that holds checkpoints, and not a checkpoint that is a directory, too."""
+    return path.is_dir() and not any((path / marker).exists() for marker in _MARKERS)
+
+
+def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
+    """Return the newest complete checkpoint of the checkpoint directory; raises `SettingsError` if it holds none.
+
+    The newest is that of the highest step, and of those without a step the one that was written last.
+    """
+    place = settings.checkpoint_dir
+    if not place.is_dir():
+        raise SettingsError(f"there is no directory {place}: name the one that training saves its checkpoints in")
+    look = make_catalog(settings, once=True).look()
+    there = [each for each in look.found if any(place.glob(glob.escape(each.checkpoint.name) + "*"))]
+    if not there:
+        waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in look.waiting[:3])
+        below = "" if look.below is None else f"; {look.below}"
+        raise SettingsError(f"there is no complete checkpoint in {place}{waiting}{below}")
+    newest = max(there, key=lambda each: (-1 if (step := each.checkpoint.step) is None else step, each.written_at))
+    tell(f"{newest.checkpoint.name} is evaluated, the newest of {len(there)} in {place}")
+    return place / newest.checkpoint.name
+
+
+def evaluate(
+    settings: Settings,
+    environ: Mapping[str, str],
+    path: Path,
+    *,
+    save_dir: Path | None,
+    as_json: bool,
+    warn: Callable[[str], None],
+) -> None:
+    """Evaluate the checkpoint at a path with this node's workers, and print the result.
+
+    Raises:
+        SettingsError: there is no such checkpoint, or this node must not evaluate.
+        EvaluationFailedError, TaskError: it failed; the message names the logs of the worker processes.
+    """
+    node = node_name(settings, environ)
+    # Whoever asks once sees the job's environment, so nothing is hidden from it: every hint holds, and none is no hint.
+    told = {name: value for name, value in environ.items() if name not in _HIDES_HINTS}
+    decision = decide_role(settings, node, told)
+    if decision.role == "chief":
+        raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
+    check_before_import(settings)
+    try:
+        found = inspect_one(
+            path, root=settings.checkpoint_dir, step_key=settings.step_key, step_pattern=settings.step_pattern
+        )
+    except VanishedError as error:
+        raise SettingsError(str(error)) from error
+    if settings.verify == "full":
+        check(path, found.format)
+    inbox: Inbox = queue.SimpleQueue()
+    incarnation = secrets.token_hex(4)
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
+    once = Once(
+        make_join(settings),
+        found,
+        str(path),
+        save_to.absolute(),
+        settings.plan_cap_seconds,
+        settings.save_weights,
+        (save_dir or settings.run_dir).absolute(),
+    )
+    workers = make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=warn)
+    try:
+        with shown_progress(settings.framework) as show:
+            done = evaluate_once(once, workers, inbox, show=show)
+    except (EvaluationFailedError, TaskError) as error:
+        separator = "\n" if "\n" in str(error) else "; "
+        logs = workers.launch.logs / f"{workers.name}.*.log"
+        raise type(error)(f"{error}{separator}logs of the worker processes: {logs}") from error
+    print_result(found, result_of(done), save_to.absolute(), as_json=as_json)

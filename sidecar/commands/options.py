@@ -1,0 +1,158 @@
+"""The options that commands take: one table of those that give settings, and how a command gets its part of it.
+
+Every command accepts every option of the table, so that scripts may pass the same ones to all. Its help shows those
+that matter to it.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sidecar.config import CONFIG, FLAGS, PREFIX, Settings
+from sidecar.errors import SettingsError
+
+DOCUMENTATION: Final = "README.md"
+WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")
+"""Settings that every command needs: which run it is about."""
+
+_NO_WAIT: Final = "--no-wait"
+_LIMITS: Final = "Which checkpoints, and when to end"
+_NODE: Final = "This node"
+_WORKERS: Final = "Worker processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a setting is given on the command line: type, value as help shows it, text, short name, group in the help."""
+
+    kind: type
+    value: str
+    text: str
+    short: str | None = None
+    panel: str | None = None
+    default: str | None = None  # where the setting's own default says nothing
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "checkpoint_dir": Option(Path, "DIR", "The same as the argument DIR.", "-d"),
+    "config": Option(Path, "FILE", "TOML file with any of the settings.", "-c", default="./sidecar.toml, if there"),
+    "state_dir": Option(Path, "DIR", "Directory that the daemons of all nodes share.", default="DIR/.sidecar"),
+    "run": Option(str, "NAME", "Name of the training run.", default="the name of DIR"),
+    "task": Option(str, "TASK", "What to evaluate with: path/file.py:attr or module:attr.", "-t"),
+    "replicas": Option(int, "N", "Worker processes on this node.", "-r", _WORKERS),
+    "min_workers": Option(int, "N", "The smallest group that evaluates.", panel=_WORKERS),
+    "port_range": Option(str, "A-B", "Ports for worker processes.", panel=_WORKERS),
+    "role": Option(str, "ROLE", "worker or chief: whether this node may evaluate.", panel=_NODE, default="found out"),
+    "node": Option(str, "NAME", "Name of this node.", panel=_NODE, default="its task in TF_CONFIG, else the host name"),
+    "host": Option(str, "HOST", "Address at which other nodes reach this one.", panel=_NODE, default="found out"),
+    "http": Option(str, "HOST:PORT", "Where /metrics and the status page are; port 0 takes a free one.", panel=_NODE),
+    "log_format": Option(
+        str, "FORMAT", "console or json.", panel=_NODE, default="console on a terminal, json elsewhere"
+    ),
+    "queue": Option(str, "QUEUE", "every or latest: which of those that wait are evaluated.", panel=_LIMITS),
+    "every_steps": Option(int, "N", "Evaluate the first one of every N steps only.", panel=_LIMITS, default="all"),
+    "start": Option(str, "START", "all or new: whether those that are there at the start count.", panel=_LIMITS),
+    "stop_after_step": Option(int, "N", "End once a checkpoint of this step is evaluated.", panel=_LIMITS),
+    "stop_idle_seconds": Option(float, "S", "End after so long without anything to do.", panel=_LIMITS),
+    "done_marker": Option(
+        str, "NAME", "End once training put a file of this name next to its checkpoints.", panel=_LIMITS
+    ),
+}
+
+_DIRECTORY: Final = inspect.Parameter(
+    "directory",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Directory that training saves its checkpoints in.", show_default=False),
+    ],
+)
+
+
+def takes_settings(
+    *shown: str, directory: bool = True, no_wait: tuple[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `OPTIONS`; it is called with those that were given, as `flags`.
+
+    Args:
+        shown: settings whose options stand in the command's help.
+        directory: whether it takes the checkpoint directory as its argument, too.
+        no_wait: name and help of the option by which this command waits for less: `flags["wait"]` is False then.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [each for each in inspect.signature(command).parameters.values() if each.name != "flags"]
+
+        @wraps(command)
+        def with_flags(**arguments: Any) -> None:
+            flags = {name: arguments.pop(name) for name in OPTIONS}
+            less = [arguments.pop(name, False) for name in ("wait_for_less", "no_wait")]
+            flags["wait"] = False if any(less) else None
+            if directory:
+                flags["checkpoint_dir"] = _one_directory(arguments.pop("directory"), flags["checkpoint_dir"])
+            command(**arguments, flags=flags)
+
+        parameters = [_DIRECTORY] if directory else []
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters += [_parameter(name, hidden=name not in (*WHERE, *shown)) for name in OPTIONS]
+        parameters += _switches(no_wait)
+        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_flags
+
+    return decorate
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: commands as they are typed, and where to read on."""
+    told = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), f"All settings: {DOCUMENTATION}"])
+    return f"\b\n{told}"  # \b: line ends stay as they are
+
+
+def _parameter(name: str, *, hidden: bool) -> inspect.Parameter:
+    option = OPTIONS[name]
+    names = {field: flag for flag, field in FLAGS.items()} | {CONFIG: "--config"}
+    given = [names[name], *([option.short] if option.short and not hidden else [])]
+    help_ = f"{option.text} {_origins(name, option)}"
+    info = typer.Option(
+        *given, help=help_, metavar=option.value, show_default=False, hidden=hidden, rich_help_panel=option.panel
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.kind | None, info]
+    )
+
+
+def _origins(name: str, option: Option) -> str:
+    """Its default and its variable, as help tells them; the bracket is escaped, as it would be markup."""
+    default = option.default
+    if default is None and name in Settings.model_fields and name != "checkpoint_dir":
+        default = Settings.model_fields[name].default
+    told = ([] if default is None else [f"default: {default}"]) + [f"env: {PREFIX}{name.upper()}"]
+    return rf"\[{'; '.join(told)}]"
+
+
+def _switches(no_wait: tuple[str, str] | None) -> list[inspect.Parameter]:
+    """The command's own option for waiting less, and `--no-wait`, as it was called for all of them."""
+    flag, text = no_wait or (_NO_WAIT, "")
+    options = {"wait_for_less": typer.Option(flag, help=text, metavar="", show_default=False, hidden=no_wait is None)}
+    if flag != _NO_WAIT:
+        options["no_wait"] = typer.Option(_NO_WAIT, hidden=True)
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
+        for name, info in options.items()
+    ]
+
+
+def _one_directory(argument: Path | None, option: Path | None) -> Path | None:
+    if argument is not None and option is not None and argument.absolute() != option.absolute():
+        raise SettingsError(
+            f"the checkpoint directory is given twice: {str(argument)!r} as an argument and {str(option)!r} by "
+            "--checkpoint-dir; leave one out"
+        )
+    return option if argument is None else argument

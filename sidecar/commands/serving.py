@@ -1,0 +1,24 @@
+"""Who serves at an address that is taken: most often it is this run's own daemon."""
+
+import http.client
+import json
+from typing import Final
+
+from sidecar.config import Settings
+from sidecar.http import dialled
+
+_ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
+_ANSWER_BYTES: Final = 1024 * 1024
+
+
+def node_serving(settings: Settings) -> str | None:
+    """Return the node of this run's daemon that serves at the settings' address; None if it is another program."""
+    connection = http.client.HTTPConnection(dialled(settings.http_host), settings.http_port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/api/status")
+        found = json.loads(connection.getresponse().read(_ANSWER_BYTES))
+        return str(found["node"]) if found["run"] == settings.run else None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # somebody else's program
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,133 @@
+"""Log events as sentences, for people at a terminal: the numbers they want, and no more. Pure.
+
+Events that have no sentence here are shown as they are. All of them, with all fields, are in JSON and with `--verbose`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sidecar.records import PHASES
+
+Event = Mapping[str, Any]
+
+_NOT_NUMBERS: Final = {"event", "level", "timestamp", "run", "node", "plan", "checkpoint", "step", "workers"}
+
+
+def sentence(event: Event) -> str | None:
+    """Return an event as a sentence, an empty one if it is of no interest here, or None if it has none."""
+    try:
+        return _SENTENCES[event["event"]](event)
+    except KeyError:  # also a field that an event lacks: it is shown as it is
+        return None
+
+
+def _started(event: Event) -> str:
+    doing = "evaluates nothing" if event["role"] == "chief" else "evaluates"
+    return (
+        f"sidecar-evaluator {event['version']}: run {event['run']} on node {event['node']}, which {doing} "
+        f"({event['role_source']})\n  checkpoints: {event['checkpoint_dir']}\n  status page: {event['http']}"
+    )
+
+
+def _opened(event: Event) -> str:
+    again = f", attempt {event['attempt']}" if event["attempt"] > 1 else ""
+    workers = "1 worker" if event["workers"] == 1 else f"{event['workers']} workers"
+    return f"{_name(event)}: evaluating with {workers} on {', '.join(event['nodes'])}{again}"
+
+
+def _succeeded(event: Event) -> str:
+    numbers = {key: value for key, value in event.items() if "." in key and key not in _NOT_NUMBERS}
+    several = len(event["examples"]) > 1
+    best = set(event.get("best", ()))
+    told = [
+        f"{key if several else key.partition('.')[2]} {_number(value)}{' (best)' if key in best else ''}"
+        for key, value in numbers.items()
+    ]
+    examples = " + ".join(map(str, event["examples"].values()))
+    seconds = sum(length for phase, length in event["seconds"].items() if phase in PHASES)
+    return f"{_name(event)}: {'  '.join(told)}  [{examples} examples, {seconds:.1f} s]"
+
+
+def _failed(event: Event) -> str:
+    where = "" if event["node"] is None else f" on {event['node']}"
+    logs = f"\n  log of the worker process: {event['log']}" if event.get("log") else ""
+    return f"{_name(event)}: attempt {event['attempt']} failed{where}: {event['kind']}: {event['message']}{logs}"
+
+
+def _settled(event: Event) -> str:
+    return f"{_name(event)}: {event['verdict']}: {event['reason']}"
+
+
+def _worker_lost(event: Event) -> str:
+    kind = f"{event['kind']}: " if event.get("kind") else ""
+    logs = f"\n  log: {event['log']}" if event.get("log") else ""
+    return f"worker process {event['worker']}: {kind}{event['message']}{logs}"
+
+
+def _remedied(text: str) -> Callable[[Event], str]:
+    return lambda event: f"{text.format_map(event)}: {event['remedy']}"
+
+
+def _said(text: str) -> Callable[[Event], str]:
+    return text.format_map
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
+    "settings_read": _said("settings are read from {file}"),
+    "daemon_started": _started,
+    "chief_idles": _remedied("this node evaluates nothing, as it is the training job's chief ({source})"),
+    "role_uncertain": _remedied("{warning}"),
+    "journal_read": lambda event: f"{event['evaluated']} checkpoints were evaluated before" * bool(event["evaluated"]),
+    "steps_found": lambda event: event["how"] + (f": {event['remedy']}" if "remedy" in event else ""),
+    "task_check_begun": _said("importing the task {task} with {framework}: that can take half a minute"),
+    "task_checked": lambda event: f"task {event['task']} is fine: it evaluates {', '.join(event['eval_sets'])}",
+    "task_changed": _said("the code of the task {task} has changed"),
+    "checkpoint_found": lambda event: f"{_name(event)}: found",
+    "plan_opened": _opened,
+    "evaluation_succeeded": _succeeded,
+    "plan_failed": _failed,
+    "checkpoint_settled": _settled,
+    "nonfinite_examples": lambda event: f"{_name(event)}: {'; '.join(event['found'])}",
+    "worker_started": lambda _: "",
+    "worker_ready": lambda _: "",
+    "worker_exited": _worker_lost,
+    "worker_failed": _worker_lost,
+    "worker_overran": _worker_lost,
+    "storage_failed": _said("storage: {message}"),
+    "storage_recovered": _said("storage answers again"),
+    "checkpoint_dir_missing": _remedied("the checkpoint directory does not exist"),
+    "checkpoints_in_subfolders": _said("no checkpoint was found: {remedy}"),
+    "nothing_seen": _remedied("no checkpoint was seen in {seconds:g} s"),
+    "draining": lambda event: f"{event['signal']}: ending{' after this evaluation' * bool(event['evaluating'])}",
+    "stopped_at_once": _said("{signal} again: stopped at once"),
+    "left_unheard": _said("ended without telling the other nodes: {unready}"),
+    "loop_was_stopped": _said("this process was stopped for {seconds} s"),
+    "run_begun_anew": _said("a new run begins: {reason}"),
+    "eval_set_changed": lambda event: (
+        f"{_name(event)}: other data in {', '.join(event['eval_sets'])}: {event['remedy']}"
+    ),
+    "file_events_unavailable": _remedied("no file events: {reason}"),
+    "step_unknown": _remedied("{checkpoint}: its step is unknown"),
+    "checkpoints_deleted_unseen": _remedied(
+        "{count} checkpoints like {last} of {series} were deleted before this node saw them"
+    ),
+    "checkpoint_not_held": _remedied("{checkpoint} cannot be held: {reason}"),
+    "checkpoint_entry_failed": _remedied("{entry} cannot be read or held: {reason}"),
+    "entry_failed": _said("{message}"),
+    "saves_left": _remedied("{folder} could not be removed: {reason}"),
+    "best_metric_unknown": _said("{message}"),
+    "worker_not_started": _said("a worker process could not be started: {message}"),
+    "worker_logs_moved": _said("{reason}"),
+    "task_check_interrupted": _said("the check of the task was interrupted, and is made again: {message}"),
+    "eval_ports_public": _remedied("worker ports {ports} are open on a public address ({addresses})"),
+    "run_ended": lambda event: f"the run ended: {event['reason']}",
+}
+
+
+def _name(event: Event) -> str:
+    step = event.get("step")
+    return str(event["checkpoint"]) if step is None else f"{event['checkpoint']} (step {step})"
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.5g}"

@@ -1,0 +1,69 @@
+"""Which Keras saved a checkpoint, as far as it shows, and what to do if the model is of the other one."""
+
+import contextlib
+import json
+import zipfile
+from typing import Any, Final
+
+import h5py
+
+_SIGNS: Final = {
+    2: {"layer_with_weights-0", "layer-0", "keras_api"},
+    3: {"_kernel", "_functional", "_trainable_variables", "_trainable_variables_indices", "_losses_override"},
+}
+"""Children of objects that only this Keras saves in a TensorFlow checkpoint."""
+
+_NO_PART: Final = ("optimizer", "save_counter")  # of a checkpoint, which are there without any model
+_MOST_BYTES: Final = 1 << 16  # of an archive's metadata
+
+
+def by_graph(graph: Any) -> int | None:
+    """Return the Keras that saved an object graph, None if it does not show."""
+    names = {child.local_name for node in graph.nodes for child in node.children}
+    return next((keras for keras, signs in _SIGNS.items() if signs & names), None)
+
+
+def by_file(path: str) -> int | None:
+    """Return the Keras that wrote a file, None if it does not show, as in a `.weights.h5`.
+
+    The file was found to be whole before.
+    """
+    with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile):
+        if path.endswith(".keras"):
+            with zipfile.ZipFile(path) as archive, archive.open("metadata.json") as file:
+                return int(str(json.loads(file.read(_MOST_BYTES))["keras_version"]).partition(".")[0])
+        with h5py.File(path, "r", locking=False) as file:
+            if "keras_version" in file.attrs:
+                said = file.attrs["keras_version"]
+                return int((said.decode() if isinstance(said, bytes) else str(said)).partition(".")[0])
+    return None
+
+
+def holds_no_model(graph: Any) -> bool:
+    """Return whether an object graph has no variable but those of optimizers and counters."""
+    waiting = [child.node_id for child in graph.nodes[0].children if child.local_name not in _NO_PART]
+    seen: set[int] = set()
+    while waiting:
+        if (node := waiting.pop()) not in seen:
+            seen.add(node)
+            if any(attribute.checkpoint_key for attribute in graph.nodes[node].attributes):
+                return False
+            waiting += [child.node_id for child in graph.nodes[node].children]
+    return True
+
+
+def advice(saved_by: int | None, *, model_of: int) -> str | None:
+    """Return what to do about a checkpoint of one Keras for a model of the other; None if it is not that."""
+    if saved_by == 2 and model_of == 3:  # noqa: PLR2004 - Keras 2, Keras 3
+        return (
+            "It was saved by Keras 2 (tf_keras), the model is of Keras 3. If the task builds it with tf.keras, begin "
+            'its file with `import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"`, or write `worker_env = '
+            '{ TF_USE_LEGACY_KERAS = "1" }` into sidecar.toml; else let build_model use tf_keras'
+        )
+    if saved_by == 3 and model_of == 2:  # noqa: PLR2004 - as above
+        return (
+            "It was saved by Keras 3, the model is of Keras 2 (tf_keras). If the task builds it with tf.keras, write "
+            "`worker_env = { TF_USE_LEGACY_KERAS = false }` into sidecar.toml, and remove that name from the task's "
+            "file; else let build_model use keras"
+        )
+    return None

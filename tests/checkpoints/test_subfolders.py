@@ -1,0 +1,326 @@
+"""Checkpoints in sub-folders: which are found, held and named, and what is said of those that nobody asked for."""
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fakes import save
+
+from sidecar.checkpoints import subfolders
+from sidecar.checkpoints.below import remedy_below
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.checkpoints.pin import pin
+from sidecar.checkpoints.presence import Presence
+from sidecar.checkpoints.single import inspect_one, restore_path, verify
+from sidecar.checkpoints.watch import Watch
+from sidecar.errors import IncompleteError, VanishedError
+
+BOUND_SECONDS = 20
+
+
+def names(look) -> list[str]:
+    return [found.checkpoint.name for found in look.found]
+
+
+def put(folder, step: int):
+    """Save one more checkpoint in a folder."""
+    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
+    save(folder, step, keep=there)
+    return folder
+
+
+@pytest.fixture
+def catalog(new_catalog):
+    """A catalog that looks into some sub-folders."""
+
+    def new(*patterns, **settings):
+        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+
+    return new
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (("*",), ["ckpt-0"]),
+        (("*/*",), ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "run-7/ckpt-7"]),
+        (("epoch_*/*",), ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]),
+        (("*", "*/ckpt-[17]"), ["ckpt-0", "epoch_1/ckpt-1", "run-7/ckpt-7"]),
+        (("*/*/*",), ["checkpoints/epoch_03/ckpt-3"]),
+        (("no*/*",), []),
+    ],
+)
+def test_what_a_glob_finds(root, catalog, patterns, found):
+    """Each name of a path is compared on its own; steps and files are found as anywhere."""
+    for folder, step in (("", 0), ("epoch_1", 1), ("epoch_2", 2), ("run-7", 7), ("checkpoints/epoch_03", 3)):
+        put(root / folder, step)
+    look = catalog(*patterns).look()
+    assert names(look) == found
+    assert [each.checkpoint.step for each in look.found] == [int(name[-1]) for name in found]
+    for each in look.found:
+        assert restore_path(each, each.folder) == str(root / each.checkpoint.name)
+        assert verify(each.folder, each.checkpoint.name) == each.checkpoint.digest
+
+
+def test_a_pin_has_no_folders_in_its_name(root, pins, catalog):
+    """One name of a file, that no other checkpoint has; another daemon reads from it which checkpoint it holds."""
+    put(root / "epoch_1", 5)
+    put(root / "epoch_2", 5)  # the same content
+    put(root, 5)
+    shutil.copytree(root / "epoch_1", root / "epoch_1%2Fckpt-5")
+    found = catalog("*", "*/*").look().found
+    assert sorted(each.checkpoint.name for each in found) == [
+        "ckpt-5",
+        "epoch_1%2Fckpt-5/ckpt-5",
+        "epoch_1/ckpt-5",
+        "epoch_2/ckpt-5",
+    ]
+    pinned = [pin(each, pins) for each in found]
+    assert len({each.folder.name for each in pinned}) == 4
+    assert not any("/" in each.folder.name for each in pinned)
+    shutil.rmtree(root / "epoch_1")
+    shutil.rmtree(root / "epoch_1%2Fckpt-5")
+    again = catalog("*", "*/*").look().pinned
+    assert {each.checkpoint.key for each in pinned} == again.keys()
+    for each in again.values():
+        assert verify(each.folder, each.checkpoint.name) == each.checkpoint.digest
+        assert Path(f"{restore_path(each, each.folder)}.index").exists()
+
+
+def test_a_long_path_is_read_back_from_its_pin(root, pins, catalog):
+    """The pin's name is cut, so the pin's record says in which folder the checkpoint lay."""
+    folder = put(root / ("e" * 120) / ("f" * 120), 5)
+    (found,) = catalog("*/*/*").look().found
+    pin(found, pins)
+    shutil.rmtree(folder.parent)
+    (again,) = catalog("*/*/*").look().found
+    assert again.checkpoint.key == found.checkpoint.key
+    assert again.checkpoint.pin is not None
+
+
+@pytest.mark.parametrize("name", ["..%2F..%2Fckpt-5", "%2Fckpt-5", "a%2F%2Fckpt-5", "%FF%2Fckpt-5"])
+def test_a_pin_that_lies_about_its_folder(root, pins, catalog, name):
+    """Whoever may write there names pins as they like: no name leads out of the checkpoint directory."""
+    put(root, 5)
+    (found,) = catalog("*").look().found
+    pinned = pin(found, pins)
+    pinned.folder.rename(pinned.folder.with_name(f"{name}@{found.checkpoint.digest[:12]}"))
+    look = catalog("*", "*/*").look()
+    assert names(look) == ["ckpt-5"]
+    assert look.pinned == {}
+
+
+def test_folders_come_and_go(root, catalog, clock):
+    """New ones are seen by the sweep, without events; what was in one that is gone is gone, by its own files."""
+    seen = catalog("epoch_*/*")
+    assert names(seen.look()) == []
+    put(root / "epoch_1", 1)
+    clock.seconds += 2
+    (found,) = seen.look(set(), sweep=True).found
+    (root / "epoch_2").mkdir()
+    clock.seconds += 2
+    seen.look(set(), sweep=True)
+    put(root / "epoch_2", 2)
+    clock.seconds += 2
+    assert names(seen.look(set(), sweep=True)) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    assert seen.ask(found).presence is Presence.THERE
+    shutil.rmtree(root / "epoch_1")
+    assert names(seen.look()) == ["epoch_2/ckpt-2"]
+    assert seen.ask(found).presence is Presence.GONE
+    put(root / "epoch_1", 1)
+    assert names(seen.look()) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    shutil.rmtree(root)
+    assert seen.look().missing
+
+
+def test_a_hint_leads_into_a_folder(root, catalog):
+    """What an event told of is looked at without a sweep."""
+    put(root / "epoch_1", 1)
+    seen = catalog("epoch_*/*")
+    seen.look()
+    put(root / "epoch_1", 3)
+    assert names(seen.look(set(), sweep=False)) == ["epoch_1/ckpt-1"]
+    hints = {f"epoch_1/{each.name}" for each in (root / "epoch_1").iterdir()}
+    assert names(seen.look(hints, sweep=False)) == ["epoch_1/ckpt-1", "epoch_1/ckpt-3"]
+
+
+def test_links_are_not_entered(root, catalog, tmp_path, pins):
+    """Neither out of the checkpoint directory nor in it; and a folder that became a link is not read through it."""
+    outside = put(tmp_path / "outside", 9)
+    put(root / "epoch_1", 1)
+    (root / "latest").symlink_to("epoch_1")
+    (root / "epoch_2").symlink_to(outside)
+    seen = catalog("*/*")
+    (found,) = seen.look().found
+    assert found.checkpoint.name == "epoch_1/ckpt-1"
+    shutil.rmtree(root / "epoch_1")
+    shutil.copytree(outside, tmp_path / "theirs")
+    for each in (tmp_path / "theirs").iterdir():
+        each.rename(each.with_name(each.name.replace("ckpt-9", "ckpt-1")))
+    (root / "epoch_1").symlink_to(tmp_path / "theirs")
+    assert names(seen.look()) == []
+    assert seen.ask(found).presence is Presence.GONE
+    with pytest.raises((VanishedError, IncompleteError)):
+        pin(found, pins)
+    assert not any(pins.iterdir())
+
+
+def test_the_state_is_no_checkpoint(root, new_catalog):
+    """Wherever in the checkpoint directory it lies, and whatever the glob says."""
+    put(root / "epoch_1", 1)
+    state = root / "state"
+    patterns = CheckpointGlob.of(["*/*", "*/*/*/*"])
+    (found,) = new_catalog(glob=patterns).look().found
+    pin(found, state / "run" / "pins")
+    pin(found, state / "other" / "pins")
+    catalog = type(new_catalog())(
+        root, state / "run" / "pins", settle_seconds=3.0, clock=new_catalog()._clock, glob=patterns
+    )
+    assert names(catalog.look()) == ["epoch_1/ckpt-1"]
+
+
+def test_what_is_broken_says_where(root, catalog, clock):
+    """In the reasons and in the settlement, with the whole path."""
+    put(root / "epoch_1", 1)
+    index = root / "epoch_1/ckpt-1.index"
+    index.write_bytes(index.read_bytes()[:-10])
+    seen = catalog("*/*")
+    assert [name for name, _ in seen.look().waiting] == ["epoch_1/ckpt-1"]
+    clock.seconds += 60
+    (given_up,) = seen.look().corrupt
+    assert (given_up.name, given_up.verdict, given_up.step) == ("epoch_1/ckpt-1", "corrupt", 1)
+
+
+def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
+    """The others go on; what was known of it is unknown, not gone."""
+    for number in (1, 2):
+        put(root / f"epoch_{number}", number)
+    seen = catalog("*/*")
+    seen.look()
+    open_, denied = os.open, (root / "epoch_1").stat().st_ino
+
+    def refuse(path, flags, *arguments, dir_fd=None, **settings):
+        found = open_(path, flags, *arguments, dir_fd=dir_fd, **settings)
+        if os.fstat(found).st_ino == denied:
+            os.close(found)
+            raise PermissionError(13, "Permission denied", path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        put(root / "epoch_2", 3)
+        look = seen.look()
+    assert names(look) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "epoch_2/ckpt-3"]
+    assert list(look.unknown) == [each.checkpoint.folder for each in look.found[:1]]
+    assert ("epoch_1", "cannot be read: Permission denied") in look.waiting
+    look = seen.look()
+    assert (look.unknown, look.waiting) == ({}, ())
+
+
+def test_as_many_as_are_looked_at(root, catalog, clock, monkeypatch):
+    """More than that are left out, and it is said; all others are seen in turn, those that change in each sweep."""
+    monkeypatch.setattr(subfolders, "MOST_FOLDERS", 30)
+    monkeypatch.setattr(subfolders, "_EACH_SWEEP", 4)
+    for number in range(31):
+        (root / f"epoch_{number}").mkdir()
+    seen = catalog("epoch_*/*")
+    assert [name for name, why in seen.look(set()).waiting if "30" in why] == ["."]
+    clock.seconds += 300
+    seen.look(set())
+    put(root / "epoch_0", 1)
+    for _ in range(9):
+        clock.seconds += 2
+        look = seen.look(set())
+    assert names(look) == ["epoch_0/ckpt-1"]
+    put(root / "epoch_0", 2)  # it changed last
+    clock.seconds += 2
+    assert names(seen.look(set())) == ["epoch_0/ckpt-1", "epoch_0/ckpt-2"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "setting"),
+    [
+        (["epoch_1", "epoch_2"], '"epoch_*/*"'),
+        (["run-7/checkpoints"], '"run-*/checkpoints/*"'),
+        (["a[1]", "b"], '"a[[]*]/*,b/*"'),
+        (["a", "b", "c", "d"], '"*/*"'),
+    ],
+)
+def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
+    """Where nothing is found, one sentence says what to set; and that setting finds them."""
+    for folder in folders:
+        put(root / folder, 1)
+    remedy = new_catalog().look().below
+    assert remedy.endswith(f"set checkpoint_glob = {setting}")
+    glob = CheckpointGlob.of(setting.strip('"').split(","))
+    look = new_catalog(glob=glob).look()
+    assert sorted(names(look)) == sorted(f"{folder}/ckpt-1" for folder in folders)
+    assert look.below is None
+
+
+def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
+    """Something is found, or there is nothing; a model that is being written is no folder of checkpoints."""
+    assert new_catalog().look().below is None
+    put(root / "model" / "variables", 1)
+    put(root / "state", 1)
+    assert remedy_below(root, "state") is None
+    put(root / "epoch_1", 1)
+    put(root, 1)
+    assert new_catalog().look().below is None
+    (root / "ckpt-1.index").unlink()
+    seen = new_catalog()
+    shutil.move(root / "epoch_1", root.parent / "epoch_1")
+    shutil.rmtree(root / "state")
+    assert seen.look().below is None
+    shutil.move(root.parent / "epoch_1", root / "epoch_1")
+    clock.seconds += 30
+    assert "epoch_*/*" in seen.look(set()).below
+
+
+def test_a_path_that_somebody_names(root):
+    """It is named by its path from the checkpoint directory; where there is none, what to set is said."""
+    put(root / "epoch_1", 5)
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root).name == "epoch_1/ckpt-5"
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root / "epoch_1").name == "ckpt-5"
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root / "other").name == "ckpt-5"
+    with pytest.raises(VanishedError, match=r"checkpoint_glob = \"epoch_\*/\*\""):
+        inspect_one(root / "ckpt-5", root=root)
+
+
+def test_events_of_sub_folders(root, catalog):
+    """Of a folder that was there before, of one that comes, and of one that comes in such a one."""
+    put(root / "run" / "epoch_1", 1)
+    changed = threading.Event()
+    watch, seen = Watch(root, changed.set, folders=True, depth=2), catalog("run/*/*")
+
+    def until(name):
+        deadline = time.monotonic() + BOUND_SECONDS
+        while name not in (found := names(seen.look(watch.changed(), sweep=False))):
+            assert changed.wait(deadline - time.monotonic()), f"{name} was not told of, only {found}"
+            changed.clear()
+
+    watch.start()
+    try:
+        watch.follow(seen.look().folders)
+        watch.changed()
+        put(root / "run" / "epoch_1", 2)
+        until("run/epoch_1/ckpt-2")
+        (root / "run" / "epoch_2").mkdir()
+        until("run/epoch_1/ckpt-2")
+        put(root / "run" / "epoch_2", 3)
+        until("run/epoch_2/ckpt-3")
+        watch.follow(())
+    finally:
+        watch.stop()
+
+
+def test_a_pinned_one_is_known_by_its_whole_name(root, pins, catalog):
+    """A folder's name decides: the record in the pin is only what it is cut for."""
+    put(root / "epoch_1", 1)
+    (found,) = catalog("*/*").look().found
+    pinned = pin(found, pins)
+    (pinned.folder / ".checkpoint.json").unlink()
+    assert catalog("*/*").look().pinned.keys() == {found.checkpoint.key}

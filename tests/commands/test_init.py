@@ -1,0 +1,73 @@
+import ast
+
+import pytest
+from fakes import save
+
+from sidecar.commands.init import propose, write
+from sidecar.commands.task_file import check_task
+from sidecar.config import load
+from sidecar.errors import SettingsError
+
+MODEL = "import keras\n\n\ndef build_model():\n    return keras.Sequential([])\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_directory_with_checkpoints_is_found(here):
+    """Without any argument; the settings that were written are found and hold, the task is Python."""
+    (here / "data").mkdir()
+    (here / "out").mkdir()
+    save(here / "out", 100)
+    save(here / "out", 200, keep=(100, 200))
+    told = []
+    write(here, propose(here, None), told.append)
+    settings = load({}, environ={})
+    assert (settings.checkpoint_dir, settings.task) == (here / "out", "sidecar_task.py:task")
+    check_task("sidecar_task.py:task", here, same_python=True)
+    assert told[:2] == ["wrote sidecar.toml", "wrote sidecar_task.py"]
+    assert "checkpoints: out (complete checkpoints: 2)" in told
+    assert "build_model() and test_set()" in told[-1]
+
+
+def test_a_model_that_can_be_imported_is_used(here):
+    """A script that trains when it is imported is not."""
+    (here / "ckpts").mkdir()
+    (here / "train.py").write_text(MODEL + "build_model().fit()\n")
+    (here / "model.py").write_text('"""Mine."""\n' + MODEL + "if __name__ == '__main__':\n    build_model()\n")
+    found = propose(here, None)
+    assert (found.directory, found.checkpoints, found.builder) == (here / "ckpts", 0, "model")
+    write(here, found, lambda _: None)
+    text = (here / "sidecar_task.py").read_text()
+    assert "from model import build_model\n" in text
+    assert "def build_model" not in text
+    ast.parse(text)
+
+
+def test_two_models_are_none(here):
+    """Which one is meant is for the user to say."""
+    for name in ("a.py", "b.py"):
+        (here / name).write_text(MODEL)
+    assert propose(here, here / "ckpts").builder is None
+
+
+def test_nothing_is_overwritten(here):
+    """Not even a dangling link is followed."""
+    (here / "sidecar.toml").write_text("mine")
+    (here / "sidecar_task.py").symlink_to(here / "elsewhere.py")
+    told = []
+    write(here, propose(here, here / "ckpts"), told.append)
+    assert (here / "sidecar.toml").read_text() == "mine"
+    assert not (here / "elsewhere.py").exists()
+    assert told[:2] == ["kept sidecar.toml, which was there", "kept sidecar_task.py, which was there"]
+
+
+def test_no_directory_at_all_is_told(here):
+    """Guessing what to watch helps nobody."""
+    (here / "src").mkdir()
+    with pytest.raises(SettingsError, match="sidecar init ckpts"):
+        propose(here, None)
