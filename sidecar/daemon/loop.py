@@ -212,7 +212,7 @@ class Daemon:
         self.world.run = answer.run
         self._note_missing(missing=answer.run is None)
         if answer.run is None:
-            self._next_visit = now + self.timing.sweep
+            self._next_visit, self.world.sightings.began_first = now + self.timing.sweep, True
         if answer.history is not None:
             self.world.resume(answer.history)
             self.retention.resume(answer.history)

@@ -38,6 +38,7 @@ class Sightings:
     visibility: float = 60.0  # seconds for which a checkpoint is gone from every scan before it has vanished
     found: Mapping[Key, Found] = field(default_factory=dict)  # in order of discovery
     missing: bool = False  # the checkpoint directory does not exist
+    began_first: bool = False  # this daemon looked for the checkpoint directory before training created it
     hint: str | None = None  # what a person may want to look at
     newest: Newest | None = None  # the one discovered last, also when it is gone
     given_up: dict[Key, Settlement] = field(default_factory=dict)  # and not settled yet
@@ -93,7 +94,8 @@ class Sightings:
             each = new[-1].checkpoint
             self.newest = Newest(each.step, new[-1].written_at, each.name, each.digest, each.step_source)
         if self.unwanted is None:
-            self.unwanted = {found.checkpoint.key for found in new} if self.only_new(history) else set()
+            only_new = self.only_new(history) and not self.began_first
+            self.unwanted = {found.checkpoint.key for found in new} if only_new else set()
         else:
             self._appeared |= {found.checkpoint.key: wall for found in new}
             for key in gone:

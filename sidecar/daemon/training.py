@@ -29,8 +29,10 @@ class Training:
         Of the checkpoints that are there it is that of the one written last: those of a training before may lie there,
         too, with higher steps.
         """
-        there = None if self._newest is None else self._newest.checkpoint.step
-        return max(self._settled, -1 if there is None else there)
+        newest = None if self._newest is None else self._newest.checkpoint
+        if newest is None or newest.step is None or not self.counts(newest.key):  # as the journal may say since
+            return self._settled
+        return max(self._settled, newest.step)
 
     def follow(self, entries: Iterable[Entry], reached: int | None, *, live: bool) -> None:
         """Note entries of the journal, and the step that it then stands at; `live`: they were written just now.

@@ -367,6 +367,16 @@ def test_only_new_checkpoints_are_evaluated_with_start_new(tmp_path, clock):
     assert outcomes(node.history) == [("skipped", "ckpt-5"), ("succeeded", "ckpt-6")]
 
 
+def test_a_directory_that_appears_after_the_start_is_all_new_with_start_new(tmp_path, clock):
+    """Nothing can have been there before: however much training saved until this daemon saw the directory."""
+    node = Node(tmp_path, clock, start_new=True)
+    pass_time(5, node)
+    for step in (5, 6):
+        save(node.checkpoint_dir, step, keep=[5])
+    pass_time(20, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
 def test_pins_stay_within_the_users_bound(tmp_path, clock):
     """Beyond it nothing more is pinned; the oldest that waits is skipped for the newest, never all of them."""
     save(tmp_path / "checkpoints", 1)

@@ -1,11 +1,15 @@
 """Which steps count for stop_after_step: those of the training that goes on now."""
 
 import os
+from pathlib import Path
 
 import pytest
 from fakes import Node, outcomes, pass_time, restarted, save
 
+from sidecar.checkpoints.found import Found
 from sidecar.commands.requeue import Wanted, requeue
+from sidecar.daemon.training import Training
+from sidecar.records import Checkpoint, Key
 
 END = {"stop_after_step": 1000}
 
@@ -119,3 +123,14 @@ def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(
     pass_time(100, node)
     assert outcomes(node.history)[-1] == ("succeeded", "ckpt-300")
     assert node.exited is None
+
+
+def test_what_another_node_found_before_the_start_ends_nothing_with_start_new():
+    """One node saw it appear, another began to look later and said that it was there before: it counts for neither."""
+    before: set[Key] = set()
+    training = Training(lambda key: key not in before)
+    found = Found(Checkpoint("ckpt-200", "d" * 64, 200, "tf_object"), Path("/ckpts"), 1.0, 1.0)
+    training.see([found], {found.checkpoint.key: found})
+    assert training.last_step == 200
+    before.add(found.checkpoint.key)
+    assert training.last_step == -1

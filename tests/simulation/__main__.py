@@ -43,10 +43,11 @@ def main() -> int:
     print(f"\n{total.took / 60:.1f} minutes")
     if options.write:
         _write(total, options.seeds)
-    for seed, violation in total.violations[:_MOST_SHRUNK]:
+    shrinkable = [found for found in total.violations if found[1].invariant != many.CRASH]
+    for seed, violation in shrinkable[:_MOST_SHRUNK]:
         print(f"\nseed {seed} violates {violation.invariant!r}: {violation.message}\nshrinking …")
         _tell(*shrink(draw(seed), violation.invariant))
-    print(*(f"seed {seed}: {violation.invariant}" for seed, violation in total.violations[_MOST_SHRUNK:]), sep="\n")
+    print(*(f"seed {seed}: {violation.invariant}" for seed, violation in total.violations), sep="\n")
     return 1 if total.violations else 0
 
 

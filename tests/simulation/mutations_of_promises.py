@@ -50,6 +50,11 @@ def _skip_what_comes_later(self, look, *arguments):
     return new
 
 
+def _forget_that_nothing_was_there(self, look, *arguments):
+    self.began_first = False
+    return _see(self, look, *arguments)
+
+
 def _give_up_at_once(self, *arguments):
     _miss(self, *arguments)
     for key, missed in self._missed.items():
@@ -203,6 +208,12 @@ MUTATIONS = (
     Mutation(
         "with start=new what comes later is skipped, too",
         ((sightings.Sightings, "see", _skip_what_comes_later),),
+        ("skipped is passed over",),
+        with_setting(start_new=True),
+    ),
+    Mutation(
+        "with start=new what training saved before a daemon saw the directory is skipped, though it began before that",
+        ((sightings.Sightings, "see", _forget_that_nothing_was_there),),
         ("skipped is passed over",),
         with_setting(start_new=True),
     ),

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from sidecar.checkpoints.room import Room
-from sidecar.daemon.courier import Answer, Courier, CreatePlan, Request, Visit
+from sidecar.daemon.courier import Answer, Courier, CreatePlan, Open, Request, Visit
 from sidecar.daemon.crew import Crew
 from sidecar.daemon.keeper import Keeper
 from sidecar.daemon.loop import Daemon, Terminate, Timing
@@ -146,6 +146,7 @@ class Life:
         self.waiter: Waiter | None = None
         self.told_history = -1
         self.first_look_at = float("inf")  # when the first look at checkpoints was over
+        self.began_first = False  # it found no checkpoint directory yet
         self.moved_at = self.began  # when it was told of anything new last
         self._found: set = set()
         self._inbox: list = []
@@ -295,6 +296,7 @@ class Life:
 
         def carry() -> None:
             answer: Answer = self.courier.answer(request)
+            self.began_first |= isinstance(request, Open) and answer.error is None and answer.run is None
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
                 if answer.look is not None:

@@ -311,7 +311,9 @@ class Promises:
                 and (bool(newer) or self._was_gone(content, settings))
                 and _reached(content, others, settings.every_steps),
                 settings.pin_max is not None and bool(newer),
-                settings.start_new and content.written_at <= min(life.first_look_at, self.line_drawn_at),
+                settings.start_new
+                and not life.began_first
+                and content.written_at <= min(life.first_look_at, self.line_drawn_at),
             ]
         self._check(
             "skipped is passed over",

@@ -103,6 +103,7 @@ _OVERTAKES = Mutation(
     ("passed over is not evaluated",),
 )
 
+
 _ALL_OR_NONE = Mutation(
     "nodes that lost a checkpoint are all left out, or none",
     ((policy, "members_for", _once_lost_is_lost),),
@@ -293,6 +294,11 @@ REGRESSIONS = (
     Regression(
         46259,
         "no bug: all of the newer release had ended with the run, and one of the older, which stands by, was left",
+        generation=2,
+    ),
+    Regression(
+        14163,
+        "with start=new a step ended the run though a plan had said since that it was there before the start",
         generation=2,
     ),
 )
