@@ -1,8 +1,9 @@
 """Hold the connections of the HTTP port: one thread reads requests and writes answers, whatever clients do.
 
 A client costs a descriptor and at most 32 KiB, never a thread. Clients that send nothing, or drip, cannot take the port
-away from others: when places run out, the oldest connection of the busiest client goes. An honest client sends its
-request at once and is answered within milliseconds, long before it is the oldest.
+away from others: when places run out, the oldest connection of the busiest client goes, those that have not sent their
+request yet before those that are being answered. An honest client sends its request at once, long before it is the
+oldest.
 """
 
 import asyncio
@@ -167,6 +168,7 @@ class _Connections:
         self._views = views
         self._request_seconds = request_seconds
         self._clients: dict[asyncio.Task[None], str] = {}
+        self._answered: set[asyncio.Task[None]] = set()  # those of them whose request came whole
         # Where answers are made that take a while: probes do not wait for them. Two, since Python runs one at a time.
         self._makers = ThreadPoolExecutor(2, thread_name_prefix="http-answer")
 
@@ -204,23 +206,27 @@ class _Connections:
         """Drop the oldest connection of that client, or of the one that has most."""
         if client is None and self._clients:
             client = Counter(self._clients.values()).most_common(1)[0][0]
-        oldest = next((task for task, each in self._clients.items() if each == client), None)
-        if oldest is not None:
+        tasks = [task for task, each in self._clients.items() if each == client]
+        if tasks:
+            oldest = next((task for task in tasks if task not in self._answered), tasks[0])
             del self._clients[oldest]  # now, since it ends only after the next one is counted
             oldest.cancel()
 
     def _close(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._clients.pop(task, None)
+        self._answered.discard(task)
         connection.close()
 
     async def _serve(self, connection: socket.socket) -> None:
         """Answer one request. The connection is closed once this has ended, however it does."""
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         try:
             async with asyncio.timeout(self._request_seconds):
                 head = await _read_head(connection)
             if not head:
                 return
+            self._answered.add(task)
             request = Request(head)
             if request.is_quick:
                 answer = self._views.answer(request)

@@ -101,7 +101,7 @@ def run_here(seeds: Sequence[int | str]) -> Total:
             total.schedules += 1
             try:
                 report = simulate(draw(seed))
-            except Exception as error:  # one seed that breaks the simulator itself does not hide what others find
+            except Exception as error:  # noqa: BLE001 - one seed that breaks the simulator itself does not hide what others find
                 traceback.print_exc()
                 total.violations.append((str(seed), Violation(CRASH, repr(error), 0.0)))
                 continue
