@@ -280,6 +280,30 @@ def test_a_graph_tells_whether_the_task_has_the_vocabulary(evaluate, tmp_path, l
     assert "holds another vocabulary or other bins than the graph" in str(caught.value)
 
 
+def of_two_lookups(of, given):
+    """Two layers with the same words in other orders; which has which depends on what is given."""
+    x, words = of.Input((1,), dtype="string"), WORDS if given == SAVED else WORDS[::-1]
+    one, two = (of.layers.StringLookup(vocabulary=each)(x) for each in (words, words[::-1]))
+    return ended(of, x, of.layers.Concatenate()([one, two, one]), 9)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("kind", ["export", "saved_model"])
+def test_whose_vocabulary_a_graph_has_is_known_by_the_order_of_layers(evaluate, tmp_path, library, kind):
+    """Where two layers hold what the graph has of the other one, the result says that it is the task's."""
+    import tensorflow as tf
+
+    of = importlib.import_module(library)
+    saved, path = of_two_lookups(of, SAVED), str(tmp_path / "m-1")
+    if kind == "saved_model":
+        tf.saved_model.save(saved, path)
+    else:
+        saved.export(path) if library == "tf_keras" else saved.export(path, verbose=False)
+    assert evaluate(task(lambda: of_two_lookups(of, SAVED), TEXTS), path).notes == ()
+    (note,) = evaluate(task(lambda: of_two_lookups(of, OTHER), TEXTS), path).notes
+    assert note.count("(StringLookup)") == 2
+
+
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_weights_of_words_are_those_of_the_checkpoint(evaluate, tmp_path, library):
     """Layers keep them as constants beside the variable that is restored, and traces keep the constants."""

@@ -5,8 +5,7 @@ boundaries of `Bucketize`, or as lines of a file in `assets`. The graph is read 
 (https://www.tensorflow.org/guide/saved_model, `saved_model.proto`), and not run.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ _LINE_NUMBER, _WHOLE_LINE = -1, -2  # as `tf.lookup.TextFileIndex` has them
 _LONGEST_NUMBER: Final = 20  # letters of an int64
 
 Table = Mapping[Any, Any]
+Vectors = Mapping[str, tuple[Any, ...]]
 
 
 class _Constants:
@@ -41,59 +41,68 @@ class _Constants:
 
     def __init__(self, folder: Path, tables: Sequence[Table], sizes: Sequence[int]) -> None:
         saved = saved_model_pb2.SavedModel.FromString((folder / _GRAPH).read_bytes())
-        self._sizes = {*map(len, tables), *sizes}
-        self._of_size: dict[int, set[tuple[Any, ...]]] = defaultdict(set)
-        self.tables = 0
+        self._folder, self._sizes = folder, {*map(len, tables), *sizes}
+        self._longest = max(map(_letters, tables), default=0)
+        self._vectors: set[tuple[Any, ...]] = set()
+        self.tables: list[set[tuple[Any, ...]]] = []  # what each table is made of, in order of the layers
         self.bins: set[tuple[float, ...]] = set()
         self.has_other_files = False  # of another form than Keras' vocabularies
-        offsets = set()
         for meta in saved.meta_graphs:
-            self.tables += sum(node.op == "HashTableV2" for node in meta.graph_def.node)
+            offsets, constants = set(), {}
             for node in _nodes(meta.graph_def):
-                if node.op == "Const":
-                    self._add(node, folder)
+                if node.op == "Const" and (vector := self._vector(node)) is not None:
+                    constants[node.name] = vector
                 elif node.op == "Bucketize":
                     self.bins.add(_as_stored(node.attr["boundaries"].list.f))
                 elif node.op == "InitializeTableFromTextFileV2":
                     offsets.add(node.attr["offset"].i)
                     columns = {node.attr["key_index"].i, node.attr["value_index"].i}
                     self.has_other_files |= columns != {_LINE_NUMBER, _WHOLE_LINE}
-        if offsets:
-            self._add_files(folder / _ASSETS, max(map(_letters, tables), default=0), offsets)
+            self._vectors |= set(constants.values())
+            try:
+                self.tables += [self._made_of(inputs, meta, constants, offsets) for inputs in _tables(meta)]
+            except IndexError as error:
+                raise EvaluationError("corrupt", f"{folder / _GRAPH} is damaged: {error} in its objects") from error
 
-    def has_table(self, table: Table) -> bool:
-        """Return whether there are its keys, in any order, and their values in the same order."""
-        vectors = self._of_size[len(table)]
-        keys = (each for each in vectors if set(each) == table.keys())
-        return any(tuple(table[key] for key in each) in vectors for each in keys)
+    def places(self, table: Table) -> list[int]:
+        """Return which tables of the graph have its keys, in any order, and their values in the same order."""
+        return [place for place, vectors in enumerate(self.tables) if _is_made_of(table, vectors)]
 
     def has_vector(self, vector: tuple[float, ...]) -> bool:
         """Return whether there are these numbers."""
-        return vector in self._of_size[len(vector)]
+        return vector in self._vectors
 
-    def _add(self, node: Any, folder: Path) -> None:
+    def _vector(self, node: Any) -> tuple[Any, ...] | None:
         tensor = node.attr["value"].tensor
         shape = [each.size for each in tensor.tensor_shape.dim]
         if len(shape) != 1 or shape[0] not in self._sizes:
-            return
+            return None
         try:
-            self._of_size[shape[0]].add(tuple(tf.make_ndarray(tensor).tolist()))
+            return tuple(tf.make_ndarray(tensor).tolist())
         except (TypeError, ValueError, KeyError) as error:
             raise EvaluationError(
-                "corrupt", f"{folder / _GRAPH} is damaged: the constant {node.name!r} cannot be read ({error})"
+                "corrupt", f"{self._folder / _GRAPH} is damaged: the constant {node.name!r} cannot be read ({error})"
             ) from error
 
-    def _add_files(self, assets: Path, most: int, offsets: set[int]) -> None:
-        """Add lines of files as tables are made of them, if they are not longer than all that is looked for."""
-        for file in sorted(assets.rglob("*")):
-            if not file.is_file() or file.stat().st_size > most:
-                continue
-            lines = file.read_bytes().replace(b"\r", b"").removesuffix(b"\n").split(b"\n")
-            vectors = self._of_size[len(lines)]
-            vectors.add(tuple(lines))
-            if all(each.removeprefix(b"-").isdigit() for each in lines):
-                vectors.add(tuple(map(int, lines)))
-            vectors |= {tuple(range(offset, offset + len(lines))) for offset in offsets}
+    def _made_of(self, inputs: Iterable[Any], meta: Any, constants: Vectors, offsets: set[int]) -> set[tuple[Any, ...]]:
+        found: set[tuple[Any, ...]] = set()
+        for each in inputs:
+            if each.HasField("constant") and each.constant.operation in constants:
+                found.add(constants[each.constant.operation])
+            elif each.HasField("asset"):
+                name = meta.asset_file_def[each.asset.asset_file_def_index].filename
+                found |= self._lines(self._folder / _ASSETS / Path(name).name, offsets)
+        return found
+
+    def _lines(self, file: Path, offsets: set[int]) -> set[tuple[Any, ...]]:
+        """Return the lines of a file as tables are made of them; none if it is longer than all that is looked for."""
+        if not file.is_file() or file.stat().st_size > self._longest:
+            return set()
+        lines = file.read_bytes().replace(b"\r", b"").removesuffix(b"\n").split(b"\n")
+        found: set[tuple[Any, ...]] = {tuple(range(offset, offset + len(lines))) for offset in offsets}
+        if all(each.removeprefix(b"-").isdigit() for each in lines):
+            found.add(tuple(map(int, lines)))
+        return {*found, tuple(lines)}
 
 
 def require_same(model: Any, folder: Path) -> list[Any]:
@@ -101,7 +110,7 @@ def require_same(model: Any, folder: Path) -> list[Any]:
 
     Raises `EvaluationError` (`mismatch`) for a layer that holds something else. A graph with fewer tables than the
     model, or without any bins, was saved without these layers and says nothing of them; nor does one whose tables are
-    made of columns in files.
+    made of columns in files, or that has those of the model in another order: whose they are is not known then.
     """
     layers = [(layer, list(fixed_tables_of(layer)), idf_of(layer), bins_of(layer)) for layer in holders_in(model)]
     layers = [each for each in layers if each[1] or each[3] is not None]
@@ -115,9 +124,9 @@ def require_same(model: Any, folder: Path) -> list[Any]:
         raise EvaluationError("vanished", f"{folder} is gone, or a file of it: {error}") from error
     except OSError as error:
         raise EvaluationError("storage", f"{folder} cannot be read: {error}") from error
-    has_tables = found.tables >= len(tables)
+    has_tables, in_order = len(found.tables) >= len(tables), _is_in_order([found.places(table) for table in tables])
     for layer, tables, idf, bins in layers:
-        fits = all(map(found.has_table, tables)) and (idf is None or found.has_vector(_as_stored(idf)))
+        fits = all(map(found.places, tables)) and (idf is None or found.has_vector(_as_stored(idf)))
         says_nothing = not has_tables or (found.has_other_files and not fits)
         if (not says_nothing and not fits) or (found.bins and bins is not None and _as_stored(bins) not in found.bins):
             raise EvaluationError(
@@ -126,9 +135,36 @@ def require_same(model: Any, folder: Path) -> list[Any]:
                 "than the graph that was saved: let build_model make them as training did, or set trust_saved_graph = "
                 "true to evaluate the graph itself",
             )
-        if (not tables or not says_nothing) and (found.bins or bins is None):
+        if (not tables or (in_order and not says_nothing)) and (found.bins or bins is None):
             same.append(layer)
     return same
+
+
+def _tables(meta: Any) -> Iterator[list[Any]]:
+    """Yield what the function is given that makes a table, for each, in the order in which layers were found.
+
+    Raises `IndexError` where objects name others that are not there.
+    """
+    objects = meta.object_graph_def
+    for node in objects.nodes:
+        children = {child.local_name: child.node_id for child in node.children}
+        if node.HasField("resource") and "_initialize" in children:
+            names = objects.nodes[children["_initialize"]].function.concrete_functions
+            functions = [objects.concrete_functions[name] for name in names if name in objects.concrete_functions]
+            yield [objects.nodes[place] for function in functions for place in function.bound_inputs]
+
+
+def _is_made_of(table: Table, vectors: set[tuple[Any, ...]]) -> bool:
+    keys = (each for each in vectors if len(each) == len(table) and set(each) == table.keys())
+    return any(tuple(table[key] for key in each) in vectors for each in keys)
+
+
+def _is_in_order(places: Iterable[Sequence[int]]) -> bool:
+    """Return whether one of each can be chosen, each higher than that before."""
+    last: int | None = -1
+    for each in places:
+        last = None if last is None else min((place for place in each if place > last), default=None)
+    return last is not None
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
