@@ -171,6 +171,7 @@ OF_GRAPHS = {
     "mask": (of_masked_words, ONE_WORD),
     "tf_idf": (of_weighted_words, TEXTS),
 }
+LOADED = ["FeatureSpace", "vocabulary given", "Discretization", "inverted", "inverted numbers", "file", "own table"]
 SAVED, OTHER = slice(0, 12), slice(14, 17)
 
 
@@ -254,8 +255,8 @@ def test_what_layers_make_of_their_variables_is_made_anew(evaluate, tmp_path, li
         *(("tf_keras", case) for case in ("vocabulary given", "inverted", "file", "inverted numbers")),
     ],
 )
-def test_a_graph_tells_whether_the_task_has_the_vocabulary(evaluate, tmp_path, library, case, kind):
-    """Equal ones need no note, others are refused by the layer's name: nothing stored is run."""
+def test_a_graph_has_what_layers_hold(evaluate, tmp_path, library, case, kind):
+    """It is loaded where only one layer can be meant, else refused by the layer's name; nothing stored is run."""
     import tensorflow as tf
 
     from sidecar.worker.failures import EvaluationError
@@ -272,6 +273,10 @@ def test_a_graph_tells_whether_the_task_has_the_vocabulary(evaluate, tmp_path, l
     assert {name: found[name].value for name in expected} == pytest.approx(expected, rel=2e-6)
     assert found.notes == ()
     if (case, kind) == ("tf_idf", "saved_model"):  # which has these weights as a variable, too
+        assert evaluate(task(lambda: build(of, OTHER), x), path).hexes == found.hexes
+        return
+    if case in LOADED:
+        assert build(of, OTHER).evaluate(dataset(x), verbose=0, return_dict=True) != expected
         assert evaluate(task(lambda: build(of, OTHER), x), path).hexes == found.hexes
         return
     with pytest.raises(EvaluationError) as caught:
@@ -326,7 +331,7 @@ def test_a_graph_whose_constants_cannot_be_read_is_corrupt(digits, tmp_path):
     from tensorflow.core.protobuf import saved_model_pb2
 
     from sidecar.worker.failures import EvaluationError
-    from sidecar.worker.tensorflow.graph_constants import require_same
+    from sidecar.worker.tensorflow.graph_constants import load_constants
 
     model = of_words(keras, SAVED)
     model.export(str(tmp_path), verbose=False)
@@ -340,7 +345,7 @@ def test_a_graph_whose_constants_cannot_be_read_is_corrupt(digits, tmp_path):
         added.dtype, added.int64_val[:] = 9, [1]
         change(added)
         graph.write_bytes(told.SerializeToString())
-        return require_same(model, tmp_path)
+        return load_constants(model, tmp_path)
 
     assert claim(lambda tensor: tensor.tensor_shape.dim.add(size=1 << 50))
     assert claim(lambda tensor: setattr(tensor.tensor_shape, "unknown_rank", True))
@@ -355,7 +360,7 @@ def test_a_graph_whose_constants_cannot_be_read_is_corrupt(digits, tmp_path):
         assert "constant 'odd' cannot be read" in str(caught.value)
     graph.unlink()
     with pytest.raises(EvaluationError) as caught:
-        require_same(model, tmp_path)
+        load_constants(model, tmp_path)
     assert caught.value.kind == "vanished"
 
 

@@ -27,6 +27,29 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")  # in what Python says of an ob
 
 
 @dataclass(frozen=True, slots=True)
+class FixedTable:
+    """A lookup table of a layer whose entries no checkpoint of variables has."""
+
+    owner: Any  # the layer, or one that it keeps
+    attribute: str
+    entries: dict[Any, Any]
+
+    def replace(self, entries: Mapping[Any, Any]) -> bool:
+        """Let the layer have other entries, if its table can be made anew; whether it can.
+
+        What was traced keeps the table that it was traced with.
+        """
+        table = getattr(self.owner, self.attribute)
+        if type(table) is not tf.lookup.StaticHashTable:
+            return False
+        content = tf.lookup.KeyValueTensorInitializer(
+            list(entries), list(entries.values()), table.key_dtype, table.value_dtype
+        )
+        setattr(self.owner, self.attribute, tf.lookup.StaticHashTable(content, table._default_value))  # noqa: SLF001
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """What one layer learned, or was given as data, outside its variables."""
 
@@ -95,11 +118,12 @@ def has_tables_in_checkpoints(layer: Any) -> bool:
     return bool(kinds) and all(kinds)
 
 
-def fixed_tables_of(layer: Any) -> Iterator[dict[Any, Any]]:
-    """Yield keys and values of each table that no checkpoint of variables has."""
-    for _, keys, values, is_mutable in _tables(layer):
-        if not is_mutable:
-            yield dict(zip(keys.tolist(), values.tolist(), strict=True))
+def fixed_tables_of(layer: Any) -> Iterator[FixedTable]:
+    """Yield each table that no checkpoint of variables has."""
+    for owner in (layer, _inner_of(layer)):
+        for name, keys, values, is_mutable in _tables_of(owner):
+            if not is_mutable:
+                yield FixedTable(owner, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
 
 
 def idf_of(layer: Any) -> Any:
@@ -118,14 +142,18 @@ def bins_of(layer: Any) -> Any:
 def _tables(layer: Any) -> Iterator[tuple[str, Any, Any, bool]]:
     """Lookup tables that are attributes of a layer and have entries: name, keys, values, and whether it is mutable."""
     for owner in (layer, _inner_of(layer)):
-        for name, each in sorted(vars(owner).items()) if owner is not None else ():
-            table: Any = getattr(each, "_table", None) if isinstance(each, tf.lookup.StaticVocabularyTable) else each
-            is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
-            if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
-                with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
-                    keys, values = (np.asarray(part) for part in table.export())
-                    if keys.size:
-                        yield name, keys, values, is_mutable
+        yield from _tables_of(owner)
+
+
+def _tables_of(owner: Any) -> Iterator[tuple[str, Any, Any, bool]]:
+    for name, each in sorted(vars(owner).items()) if owner is not None else ():
+        table: Any = getattr(each, "_table", None) if isinstance(each, tf.lookup.StaticVocabularyTable) else each
+        is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
+        if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
+            with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
+                keys, values = (np.asarray(part) for part in table.export())
+                if keys.size:
+                    yield name, keys, values, is_mutable
 
 
 def _inner_of(layer: Any) -> Any:

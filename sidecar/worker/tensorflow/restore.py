@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from sidecar.worker.failures import EvaluationError
 from sidecar.worker.tensorflow import orbax
 from sidecar.worker.tensorflow.differences import name_of, some
-from sidecar.worker.tensorflow.graph_constants import require_same
+from sidecar.worker.tensorflow.graph_constants import load_constants
 from sidecar.worker.tensorflow.keras_file import has_index, is_keras_file, load
 from sidecar.worker.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.worker.tensorflow.orbax import is_orbax
@@ -104,7 +104,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
     with readable(path) as plain:
         try:
             given = _restore(model, variables, plain, root) + finalize(model)
-            return given if folder is None else given + require_same(model, folder)
+            return given if folder is None else given + load_constants(model, folder)
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _named(error, plain) from error
 
