@@ -22,10 +22,14 @@ _SEEN_TOLD: Final = 64  # names of checkpoints in a heartbeat
 
 @dataclass(frozen=True, slots=True)
 class _Missed:
-    """A checkpoint that is gone: how it ends if it stays so, when it was discovered, and since when it is gone."""
+    """A checkpoint that is gone, how it ends if it stays so, and when it was discovered, written and lost.
+
+    If it was lost on the way to its pin, and not discovered before, it counts as written last.
+    """
 
     settlement: Settlement
     seen_at: float
+    written_at: float
     since: float
 
 
@@ -152,13 +156,15 @@ class Sightings:
         for key in gone:
             found, each = self.found[key], self.found[key].checkpoint
             deleted = Settlement(each.name, each.digest, each.step, "vanished", _DELETED)
-            missed[key] = _Missed(deleted, found.seen_at, now)
+            missed[key] = _Missed(deleted, found.seen_at, found.written_at, now)
         # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
         lately = min((found.seen_at for found in new), default=now)
         for lost in given_up:
             if lost.verdict == "vanished":
-                seen_at = self.found[lost.key].seen_at if lost.key in self.found else lately
-                missed[lost.key] = replace(missed.get(lost.key) or _Missed(lost, seen_at, now), settlement=lost)
+                known = self.found.get(lost.key)
+                seen_at, written_at = (known.seen_at, known.written_at) if known else (lately, float("inf"))
+                gone_now = missed.get(lost.key) or _Missed(lost, seen_at, written_at, now)
+                missed[lost.key] = replace(gone_now, settlement=lost)
         held = look.copied.union(each.found.checkpoint.key for each in look.broken)
         missed = {
             key: replace(each, since=now) if key in held else each
@@ -196,11 +202,12 @@ class Sightings:
         if not missed:
             return missed
         gone = [
-            (each.seen_at, Checkpoint(each.settlement.name, each.settlement.digest, each.settlement.step, ""))
-            for each in missed.values()
+            (each.seen_at, each.written_at, Checkpoint(told.name, told.digest, told.step, ""))
+            for each, told in ((each, each.settlement) for each in missed.values())
         ]
-        there = [(here[key].seen_at, here[key].checkpoint) for key in history.unsettled(here, task)]
-        waiting = [each for _, each in sorted([*gone, *there], key=_by_discovery)]
+        waited = [here[key] for key in history.unsettled(here, task)]
+        there = [(each.seen_at, each.written_at, each.checkpoint) for each in waited]
+        waiting = [each for _, _, each in sorted([*gone, *there], key=_by_discovery)]
         choice = self.selection.choose(self._waiting_among(waiting, history, task), history)
         reasons = choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
         return {
@@ -311,7 +318,7 @@ class Sightings:
         return [each for each in waiting if each.key not in self.unwanted] if self.unwanted else waiting
 
 
-def _by_discovery(seen: tuple[float, Checkpoint]) -> tuple[float, bool, int]:
-    """As in the catalog: within one look by step."""
-    at, checkpoint = seen
-    return at, checkpoint.step is None, checkpoint.step or 0
+def _by_discovery(seen: tuple[float, float, Checkpoint]) -> tuple[float, bool, int, float]:
+    """As in the catalog: within one look by step, and then by the time at which it was written."""
+    at, written_at, checkpoint = seen
+    return at, checkpoint.step is None, checkpoint.step or 0, written_at

@@ -266,13 +266,14 @@ class World:
         The answer is asked from another thread, which only looks things up.
         """
         plan, fresh, seen = self.history.open, self._freshness.fresh_heartbeats(now), self.sightings
+        unheard = {each.task for each in self._freshness.unheard(now) if each.task is not None}
         ready, me = _ready_workers(fresh), self.identity.node
         nodes = [each.node for each in ready]
         alike = largest_alike(ready, me)
         return Wants(
             self.history,
             seen.selection,
-            self._tasks(fresh),
+            self._tasks(fresh) | unheard,
             plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
             seen.unwanted or set(),
             nothing_yet=seen.only_new(self.history) and not seen.looked,

@@ -9,6 +9,7 @@ from sidecar.daemon.sightings import Sightings
 from sidecar.daemon.world import Identity, World
 from sidecar.records import Checkpoint, Doing, Heartbeat, Member, Outcome, Plan, Settlement, Slot
 from sidecar.roles import RoleDecision
+from sidecar.selection import Selection
 
 
 def new_world(*, start_new=False, role="worker"):
@@ -328,3 +329,30 @@ def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
     assert view(world, 14.0).stuck_since == 14.0
     waiting(world, 16.0, 1, "reduce", "reduce")
     assert view(world, 16.0).stuck_since is None, "heartbeats of before tell nothing of this plan"
+
+
+def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older():
+    """One look finds a pin of the older content and the newer one in the directory, which is then deleted."""
+    world = new_world()
+    world.sightings.selection = Selection(queue="latest")
+    older, newer = found(5), found(5, pinned=False)
+    newer = replace(newer, checkpoint=replace(newer.checkpoint, digest="9" * 64), written_at=200.0)
+    order = {each.checkpoint.key: (place, 0.0) for place, each in enumerate((older, newer))}
+    for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + world.sightings.visibility, [older])):
+        by_key = {each.checkpoint.key: each for each in seen}
+        world.see(Look(tuple(seen), (), (), missing=False, by_key=by_key, order=order), (), now, now)
+    (lost,) = world.sightings.given_up.values()
+    assert (lost.digest[0], lost.verdict) == ("9", "vanished")
+
+
+def test_a_pin_is_wanted_for_the_task_of_a_node_that_cannot_be_heard():
+    """Storage gives errors for its heartbeat: it may live, and evaluate what the other tasks need no more."""
+    world = new_world()
+    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    world.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    for now in (1.0, 2.0):
+        meet(world, now, heartbeat("n2", int(now), task="t2"))
+    for now in (4.0, 16.0, 30.0):
+        unread = Reading(unread={"n2": "Input/output error"}, unanswered=frozenset({"n2"}))
+        world.meet(heartbeat("n1", int(now)), unread, now)
+    assert holds(world, 30.0, 1) == [1]

@@ -453,11 +453,14 @@ class Referee:
         for key, ends in read.settled.items():
             lost = any(each.verdict == "corrupt" or (each.verdict == "failed" and each.task == task) for each in ends)
             failed += lost and key not in read.succeeded
-        left = self.unsettled(read, life.left) or self._being_copied(read)
+        left = self.unsettled(read, life.left) or self._being_copied(read, life)
         return self._has_come(life) and not left and code == (failed > 0)
 
-    def _being_copied(self, read: Book) -> list[str]:
-        """Return what daemons that are well are copying, though training deleted it: it may yet be evaluated."""
+    def _being_copied(self, read: Book, life) -> list[str]:
+        """Return what daemons that are well are copying, though training deleted it: it may yet be evaluated.
+
+        A daemon that needs a newer release to read it does not wait for that.
+        """
         simulation = self._simulation
         now = simulation.scheduler.now
         lives = [each for each in simulation._running() if each.host.daemon_troubled_until < now]
@@ -467,7 +470,10 @@ class Referee:
         return [
             content.name
             for (_, incarnation), content in copies
-            if incarnation in well and content.key not in read.succeeded and content.key not in read.settled
+            if incarnation in well
+            and content.key not in read.succeeded
+            and content.key not in read.settled
+            and content.schema <= life.host.spec.schema
         ]
 
     def _has_come(self, life) -> bool:
@@ -502,12 +508,16 @@ class Referee:
         for path, data in self._stood.items():
             self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
-    def unsettled(self, book: Book | None = None, there: dict | None = None) -> list[str]:
-        """Return the checkpoints, in the directory or pinned, that are not settled; or those among these."""
+    def unsettled(self, book: Book | None = None, there: dict | None = None, before: float = float("inf")) -> list[str]:
+        """Return the checkpoints, in the directory or pinned, that are not settled; or those among these.
+
+        Only those count that were written `before` that time.
+        """
         book = self.book if book is None else book
         if there is None:
             known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
-            there = {each.key: each for each in self._simulation.disk.all() if each.schema <= known}
+            lying = (each for each in self._simulation.disk.all() if each.schema <= known)
+            there = {each.key: each for each in lying if each.written_at <= before}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]
 
     def readable(self, life) -> dict:

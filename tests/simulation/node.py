@@ -116,6 +116,7 @@ class _Log:
         if event == "run_ended":
             history = self._life.daemon.world.history
             self._life.ended_after = history.through, history.open is None
+            self._life.ended_run_at = self._life.simulation.scheduler.now
             self._life.left = self._life.simulation.referee.readable(self._life)
         self._life.simulation.note(lambda: f"{self._life.name} logs {event} {fields}")
 
@@ -137,8 +138,10 @@ class Life:
         self.began = simulation.scheduler.now
         self.ended = float("inf")
         self.terminated = False
+        self.looked_at = float("inf")  # when it asked for its newest look
         self.asked_at = float("inf")  # when it asked its courier for something last
         self.left: dict = {}  # what it could read of checkpoints when it said that the run is over
+        self.ended_run_at = float("-inf")  # when it said that the run is over
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
         self.processes: dict[str, FakeProcess] = {}
@@ -291,6 +294,7 @@ class Life:
             self.simulation.proposes(self, request.plan)
         elif isinstance(request, Visit):
             self.simulation.counts["visits"] += 1
+            self.looked_at = self.simulation.scheduler.now if request.look else self.looked_at
 
         self.asked_at = self.simulation.scheduler.now
 

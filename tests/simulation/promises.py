@@ -76,6 +76,7 @@ class Promises:
     planned_once: set = field(default_factory=set)
     reached: int | None = None  # the step of the checkpoint that was planned for the first time last
     reached_at: float = 0.0
+    planned_with_who_left: int = 0
     _count: _Count = field(default_factory=_Count)
 
     # -- told ---------------------------------------------------------------------------------------------------------
@@ -174,6 +175,9 @@ class Promises:
             self._succeeded(plan)
             return
         self.failures[plan.checkpoint.key] += 1
+        if outcome.kind == "member_lost":  # it had ended its run, and whoever planned did not know yet
+            others = [each for each in self.simulation.lives if each.host.name == outcome.node and each.ended_after]
+            self.planned_with_who_left += any(each.ended_after[0] < plan.plan for each in others)
         self.failed_when[plan.plan] = self.simulation.scheduler.now
         at = plan.checkpoint.key, plan.task
         _, count = self.failed_at.get(at, (0.0, 0))
@@ -382,7 +386,7 @@ class Promises:
             return
         self.planned_once.add(key)
         reached, self.reached = self.reached, step
-        since, self.reached_at = self.reached_at, self.simulation.scheduler.now
+        since, self.reached_at = self.reached_at, life.looked_at
         content = self.known.get(key)
         if every is None or reached is None or content is None or self.simulation.disk.done_at is not None:
             return
@@ -544,7 +548,12 @@ class Promises:
             return
         # Where no worker stands by, whoever comes ends the group that is there, maybe just when a plan lists it.
         late = [each for each in self.simulation.scenario.nodes if each.starts_at and not each.standby]
-        allowed, odd = allowed + len(late), odd + len(late)
+        allowed += len(late) + self.planned_with_who_left
+        odd += len(late) + self.planned_with_who_left
+        # A group without standbys ends to take in another node. Meanwhile one that cannot read it may be there alone.
+        lasts = any(fault.kind in ("corrupt_on_one", "restored_wrong_on_one") for fault in self.strikes)
+        if lasts and not all(each.standby for each in self.simulation.scenario.nodes):
+            allowed += max(each.settings.max_attempts for each in self.simulation.scenario.nodes)
         if not self.strikes:
             total = sum(self.failures.values())
             self._check(

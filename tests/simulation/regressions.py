@@ -301,4 +301,39 @@ REGRESSIONS = (
         "with start=new a step ended the run though a plan had said since that it was there before the start",
         generation=2,
     ),
+    Regression(
+        29793,
+        "the newer of two contents under one name ended as superseded by the older, once training had deleted it",
+        generation=2,
+    ),
+    Regression(
+        37514,
+        "a pin was let go though another task needed it, as the heartbeat of its node could not be read for a while",
+        generation=2,
+    ),
+    Regression(
+        30032,
+        "no bug: a pin appeared after the look by which the first plan was made, and before that plan stood",
+        generation=2,
+    ),
+    Regression(
+        33443,
+        "no bug: a plan listed a node that had just ended its run, as training went on behind the last step",
+        generation=2,
+    ),
+    Regression(
+        34710,
+        "no bug: daemons ended while one of a newer release copied what they could not read",
+        generation=2,
+    ),
+    Regression(
+        37715,
+        "no bug: a second training began when all daemons had said that the run is over, and before they ended",
+        generation=2,
+    ),
+    Regression(
+        39274,
+        "no bug: a node that found a checkpoint corrupt was alone for a while, as the others took in a new group",
+        generation=2,
+    ),
 )
