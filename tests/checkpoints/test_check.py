@@ -96,7 +96,7 @@ def test_the_message_names_the_tensor(written, root):
         file.seek(file.seek(0, os.SEEK_END) // 2)
         file.write(b"\xff\xff\xff\xff\xff")
     expected = (
-        r"m-5\.data-00000-of-00001: .*\b(model|optimizer)/\S+ \(\d+ bytes at \d+\) "
+        r"m-5\.data-00000-of-00001: .*\b(model|optimizer)/\S+ \(\d+ bytes .*\d+\) "
         r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
     )
     with pytest.raises(ChecksumError, match=expected):
@@ -119,7 +119,7 @@ def test_the_message_names_the_member(written, root):
         file.seek(50_000)
         file.write(b"\xff\xff\xff\xff\xff")
     expected = (
-        r"m-5\.keras: .*\bmodel\.weights\.h5 \(\d+ bytes at \d+\) "
+        r"m-5\.keras: .*\bmodel\.weights\.h5 \(\d+ bytes .*\d+\) "
         r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
     )
     with pytest.raises(ChecksumError, match=expected):
@@ -140,7 +140,7 @@ def test_a_member_that_expands_to_more_or_less_than_it_says(tmp_path, size):
         content[position + at : position + at + 4] = size.to_bytes(4, "little")
     path.write_bytes(content)
     started = time.monotonic()
-    with pytest.raises(CheckpointError, match=rf"model\.weights\.h5 .*\d+ bytes.*\b{size}$"):
+    with pytest.raises(CheckpointError, match=rf"model\.weights\.h5 .*\d+ bytes.*\b{size}\b"):
         check(path, "keras")
     assert time.monotonic() - started < 10
 
