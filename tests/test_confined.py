@@ -35,7 +35,7 @@ def outside(tmp_path):
 def test_a_name_is_one_component(folder, name):
     """Names come out of records, which are not trusted."""
     for use in (folder.stat, folder.unlink, folder.remove, folder.make_folder, lambda each: folder.read(each, 9)):
-        with pytest.raises(OSError, match="not the name of a file"):
+        with pytest.raises(OSError, match="not the name"):
             use(name)
     with pytest.raises(OSError, match="not the name"), folder.folder(f"{name}/x"):
         pass
@@ -62,7 +62,7 @@ def test_no_link_is_followed_to_a_folder(folder, outside, path, make):
     (folder.path / "a").mkdir()
     (folder.path / "link").symlink_to(outside)
     (folder.path / "a" / "link").symlink_to(outside)
-    with pytest.raises(OSError, match="links are not followed") as caught, folder.folder(path, make=make):
+    with pytest.raises(OSError, match="is a link") as caught, folder.folder(path, make=make):
         pass
     assert caught.value.errno == errno.ELOOP
 
@@ -129,7 +129,7 @@ def test_removing_goes_on_where_something_cannot_be_removed(folder):
         os.close(descriptor)
         descriptor = below
     os.close(descriptor)
-    with pytest.raises(OSError, match="lie in each other"):
+    with pytest.raises(OSError, match="64 folders"):
         folder.remove("tree")
     assert [path.name for path in (folder.path / "tree").iterdir()] == ["deep"]
 

@@ -285,14 +285,14 @@ def test_port_in_use(running):
     """A second daemon on the same port is told which port, and what to do."""
     daemon, server = running
     port = int(server.url.rpartition(":")[2])
-    with pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{port}: Address already in use.*--http HOST:PORT.*port 0"):
+    with pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{port}\b.*in use.*--http HOST:PORT"):
         daemon.serve(port=port).start()
 
 
 @pytest.mark.parametrize("address", [("192.0.2.1", 0), ("127.0.0.1", 99999), ("127.0.0.1", -1), ("no such host", 0)])
 def test_unusable_address(address):
     """An address that cannot be listened on is a setting to change, not a traceback."""
-    with pytest.raises(SettingsError, match=r"cannot serve HTTP on .*--http"):
+    with pytest.raises(SettingsError, match=rf"{address[0]}:{address[1]}\b.*--http"):
         Daemon().serve(*address).start()
 
 

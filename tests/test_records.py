@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.clock import timestamp
-from sidecar.errors import RecordError
+from sidecar.errors import NewerSchemaError, RecordError
 from sidecar.records import (
     KINDS,
     SCHEMA,
@@ -153,7 +153,7 @@ def test_a_whole_number_stands_for_a_float():
     """Other programs write 1 for 1.0, but 1.0 is no count."""
     value = loads(Value, b'{"value":1,"hex":"0x1p+0"}')
     assert isinstance(value.value, float)
-    with pytest.raises(RecordError, match=r"Member.rank: expected int, found '1.0'"):
+    with pytest.raises(RecordError, match=r"Member\.rank: .*\bint\b.*'1\.0'"):
         loads(Member, b'{"rank":1.0,"node":"n","worker":"w","address":"a"}')
 
 
@@ -162,8 +162,8 @@ def test_a_whole_number_stands_for_a_float():
     [
         ({"members": [{"rank": 0, "node": "n", "worker": "w"}]}, r"Plan\.members\[0\]\.address: missing"),
         ({"settles": [{"verdict": "lost"}]}, r"Plan\.settles\[0\]\.name: missing"),
-        ({"checkpoint": "ckpt-5"}, r"Plan\.checkpoint: expected an object"),
-        ({"settles": {}}, r"Plan\.settles: expected"),
+        ({"checkpoint": "ckpt-5"}, r"Plan\.checkpoint: .*'ckpt-5'"),
+        ({"settles": {}}, r"Plan\.settles: .*'{}'"),
     ],
 )
 def test_the_place_of_an_error_is_named_to_the_leaf(change, where):
@@ -176,7 +176,7 @@ def test_the_place_of_an_error_is_named_within_a_mapping():
     """A number that is none is found wherever it stands."""
     value = {"value": 1.0, "hex": "0x1p+0"} | {"lower": "low"}
     result = {"group": "g", "workers": 1, "examples": {}, "metrics": {"test": {"loss": value}}}
-    with pytest.raises(RecordError, match=r"Result\.metrics\.test\.loss\.lower: expected float"):
+    with pytest.raises(RecordError, match=r"Result\.metrics\.test\.loss\.lower: .*'low'"):
         from_json(Result, result)
 
 
@@ -193,7 +193,7 @@ def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():
     """A later version may add fields; only when it says so may this one no longer act."""
     record = strict(dumps(PLAN))
     assert from_json(Plan, record | {"added_later": 1}) == PLAN
-    with pytest.raises(RecordError, match="schema 2, this version knows 1: update this daemon"):
+    with pytest.raises(NewerSchemaError, match=r"Plan .*schema 2\b"):
         from_json(Plan, record | {"schema": 2})
     with pytest.raises(RecordError, match=r"Plan\.schema"):
         from_json(Plan, record | {"schema": "2"})

@@ -267,7 +267,7 @@ def test_the_node_is_named_by_setting_then_task_then_host():
 
 def test_a_host_name_that_cannot_name_a_node_asks_for_one():
     """A name becomes a file name on shared storage."""
-    with pytest.raises(SettingsError, match=r"'my host' cannot be a file name.*give --node NAME \(SIDECAR_NODE\)"):
+    with pytest.raises(SettingsError, match=r"'my host'.*--node NAME.*SIDECAR_NODE"):
         node_name(settings(), {}, hostname=lambda: "my host")
 
 

@@ -40,7 +40,7 @@ def test_an_old_outcome_is_not_taken_for_that_of_another_plan(evaluated, storage
     fresh = Journal(storage, run)
     assert fresh.read_new() == []
     other = new_plan(1, nonce="new", checkpoint=Checkpoint("ckpt-6", "6" * 64, 6, "tf"))
-    with pytest.raises(StorageLostError, match=r"plans/000000000001\.json is missing, but outcomes/000000000001\.json"):
+    with pytest.raises(StorageLostError, match=r"plans/000000000001\.json.*outcomes/000000000001\.json"):
         fresh.propose(other)
     assert storage.names("plans") == []
     assert evaluated.through == 3
@@ -60,7 +60,7 @@ def test_an_old_outcome_is_not_taken_for_that_of_another_plan(evaluated, storage
 def test_a_hole_is_named_with_what_stands_behind_it(storage, run, lost, missing):
     """By whoever reads to the end: daemons and commands alike."""
     lose(storage, *lost)
-    with pytest.raises(StorageLostError, match=f"{missing} is missing.*Put back") as error:
+    with pytest.raises(StorageLostError, match=rf"{missing}.*/\d+\.json") as error:
         read_history(storage)
     assert error.value.exit_code == 5
     reader = Journal(storage, run)
@@ -119,7 +119,7 @@ def test_a_snapshot_knows_of_records_that_are_gone_at_the_end(evaluated, storage
     reader = Journal(storage, run)
     assert snapshots.resume(storage, reader) is None
     assert len(reader.read_new()) == 2
-    with pytest.raises(StorageLostError, match=r"snapshot\.json knows plan 3, while the journal ends at 1"):
+    with pytest.raises(StorageLostError, match=r"snapshot\.json.*\b3\b.*\b1\b"):
         reader.reaches_end()
     assert evaluated.through == 3
 
@@ -127,7 +127,7 @@ def test_a_snapshot_knows_of_records_that_are_gone_at_the_end(evaluated, storage
 def test_who_has_read_a_record_that_is_gone_writes_nothing_behind_it(evaluated, storage, new_plan):
     """Others would begin at that number again, with another checkpoint."""
     lose(storage, outcome_path(3))
-    with pytest.raises(StorageLostError, match=r"outcomes/000000000003\.json, which this program has read, is not"):
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000003\.json"):
         evaluated.propose(new_plan(4))
     assert storage.names("plans") == [f"{number:012d}.json" for number in (1, 2, 3)]
 
@@ -137,9 +137,9 @@ def test_an_outcome_follows_its_own_plan_only(evaluated, storage, put, new_plan,
     evaluated.propose(new_plan(4, nonce="mine"))
     evaluated.read_new()
     put(plan_path(4), new_plan(4, nonce="another"))
-    with pytest.raises(StorageLostError, match=r"plans/000000000004\.json, which this program has read, is not"):
+    with pytest.raises(StorageLostError, match=r"plans/000000000004\.json"):
         evaluated.close(new_outcome(4, plan_nonce="mine"))
-    with pytest.raises(ValueError, match="names plan nonce another, not mine"):
+    with pytest.raises(ValueError, match=r"\banother\b.*\bmine\b"):
         evaluated.close(new_outcome(4, plan_nonce="another"))
     assert storage.read(outcome_path(4)) is None
 
@@ -154,7 +154,7 @@ def test_an_outcome_that_was_lost_is_not_written_again(evaluated, storage, run, 
     assert [record.plan for record in slow.read_new(7)] == [1, 1, 2, 2, 3, 3, 4]
     evaluated.propose(new_plan(5))
     lose(storage, outcome_path(4))
-    with pytest.raises(StorageLostError, match=r"outcomes/000000000004\.json is missing, but plans/000000000005\.json"):
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000004\.json.*plans/000000000005\.json"):
         slow.close(new_outcome(4))
     assert storage.read(outcome_path(4)) is None
 
@@ -164,12 +164,12 @@ def test_an_outcome_of_another_plan_is_not_believed(journal, put, new_plan, new_
     put(plan_path(1), new_plan(1, nonce="mine"))
     outcome = put(outcome_path(1), new_outcome(1, plan_nonce="another"))
     journal.read_new(limit=1)
-    with pytest.raises(StorageLostError, match=r"outcomes/000000000001\.json does not belong to plans/000000000001"):
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000001\.json.*plans/000000000001\.json.*another.*mine"):
         journal.read_new()
     outcome.write_bytes(
         outcome.read_bytes().replace(b'"plan_nonce":"another",', b"").replace(b'"group":"', b'"group":"0')
     )
-    with pytest.raises(StorageLostError, match="has the result of group 0"):
+    with pytest.raises(StorageLostError, match=r"\b0([0-9a-f]+)\b.*\b\1\b"):
         journal.read_new()
     put(outcome_path(1), new_outcome(1))
     assert [record.plan_nonce for record in journal.read_new()] == [None]
@@ -205,7 +205,7 @@ def test_a_newer_schema_is_no_passing_trouble(storage, run, put, clock):
 def test_a_journal_without_its_run_is_not_begun_anew(storage):
     """A purge by age takes run.json first: its records would be in the way of a new run's."""
     lose(storage, RUN_PATH)
-    with pytest.raises(StorageLostError, match=r"run\.json is missing, but plans/000000000001\.json"):
+    with pytest.raises(StorageLostError, match=r"run\.json.*plans/000000000001\.json"):
         open_run(storage, 0.0)
     assert storage.read(RUN_PATH) is None
 

@@ -50,10 +50,10 @@ def test_daemons_that_start_together_join_one_run(storage):
 def test_a_state_directory_that_was_replaced_or_wiped_is_lost(storage, run, put):
     """Another id, or none, means that this daemon's numbers mean nothing there; it may come back."""
     file = put("run.json", b'{"schema":1,"run":"other","nonce":"n"}')
-    with pytest.raises(StateUnavailableError, match=f"belongs to run other, this program to run {run}"):
+    with pytest.raises(StateUnavailableError, match=rf"run\.json.*\bother\b.*{run}"):
         check_run(storage, run)
     file.unlink()
-    with pytest.raises(StateUnavailableError, match="is gone"):
+    with pytest.raises(StateUnavailableError, match=r"run\.json.*gone"):
         check_run(storage, run)
 
 
@@ -125,14 +125,14 @@ def test_history_and_journal_agree_on_what_is_open(journal, new_plan, new_outcom
 )
 def test_only_the_next_plan_may_be_proposed(journal, storage, new_plan, number, change):
     """A number without a known predecessor is a bug of the caller, and creates nothing."""
-    with pytest.raises(ValueError, match="may not follow plan 0"):
+    with pytest.raises(ValueError, match=rf"plan {number}\b.*plan 0\b"):
         journal.propose(new_plan(number, **change))
     assert storage.names("plans") == []
 
 
 def test_nobody_proposes_or_closes_what_they_have_not_read(journal, new_plan, new_outcome):
     """No plan while one is open, no outcome without an open plan, no outcome twice."""
-    with pytest.raises(ValueError, match="read the journal first"):
+    with pytest.raises(ValueError, match=r"outcome 1\b.*plan 0\b"):
         journal.close(new_outcome(1))
     journal.propose(new_plan(1))
     journal.read_new()
@@ -236,7 +236,7 @@ def test_a_lost_reply_changes_nothing(storage, new_plan, faulty, schedule, creat
 
 @pytest.mark.parametrize(
     ("schedule", "reason"),
-    [(["not_done"] * 3, "Connection timed out"), (["silently_lost"] * 3, "created 3 times and is still absent")],
+    [(["not_done"] * 3, "Connection timed out"), (["silently_lost"] * 3, "3 times")],
 )
 def test_a_fate_that_stays_unknown_is_an_error(storage, new_plan, faulty, schedule, reason):
     """After a bounded number of tries the caller hears it, and may propose again later."""
@@ -314,7 +314,7 @@ def test_a_newer_schema_is_not_acted_on(journal, put, new_plan):
     """A record of a newer version stops the reader with the remedy; unknown fields of this version do not."""
     record = json.loads(dumps(new_plan(1)))
     file = put("plans/000000000001.json", json.dumps(record | {"schema": 2}).encode())
-    with pytest.raises(NewerSchemaError, match=r"plans/000000000001\.json.*schema 2.*update this daemon"):
+    with pytest.raises(NewerSchemaError, match=r"plans/000000000001\.json.*schema 2\b"):
         journal.read_new()
     file.write_bytes(json.dumps(record | {"from_the_future": [1]}).encode())
     assert journal.read_new() == [new_plan(1)]
@@ -325,14 +325,14 @@ def test_a_record_of_another_run_means_that_the_directory_is_lost(journal, put, 
     put("plans/000000000001.json", new_plan(1))
     put("outcomes/000000000001.json", new_outcome(1, run="other"))
     assert len(journal.read_new()) == 1
-    with pytest.raises(StorageLostError, match=r"outcomes/000000000001\.json belongs to run other"):
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000001\.json.*run other\b"):
         journal.read_new()
 
 
 def test_a_renamed_record_is_noticed(journal, put, new_plan):
     """The number in the name and the number in the record are the same."""
     put("plans/000000000001.json", new_plan(2))
-    with pytest.raises(RecordError, match="holds the record of plan 2"):
+    with pytest.raises(RecordError, match=r"plans/000000000001\.json.*plan 2\b"):
         journal.read_new()
 
 
@@ -370,7 +370,7 @@ def test_the_result_is_written_once_and_rebuilt_when_lost(journal, storage, put,
 
 def test_a_failure_has_no_result(journal, new_plan, new_outcome):
     """The view exists for successes only."""
-    with pytest.raises(ValueError, match="plan 1 has no result"):
+    with pytest.raises(ValueError, match=r"plan 1\b"):
         journal.write_result(Closed(new_plan(1), new_outcome(1, kind="stalled")))
 
 
@@ -462,6 +462,6 @@ def test_a_record_that_could_not_be_made_durable_is_read_again(journal, new_plan
 def test_a_run_that_its_creator_had_not_made_durable_is_not_joined(storage):
     """The daemon that read it starts once more, and finds the run that is there then."""
     open_run(storage, 0.0)
-    with pytest.raises(StorageError, match=r"run\.json is gone again"):
+    with pytest.raises(StorageError, match=r"run\.json.*gone"):
         open_run(Crashing(storage, ["run.json"]), 0.0)
     assert open_run(storage, 0.0, new_id=lambda: "the next") == "the next"

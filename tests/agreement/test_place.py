@@ -57,7 +57,7 @@ def test_a_state_elsewhere_leaves_a_marker_once(elsewhere):
     elsewhere.join(RUN)
     assert elsewhere.marker.stat().st_ino == before
     assert [path.name for path in elsewhere.checkpoint_dir.iterdir()] == [elsewhere.marker.name]
-    with pytest.raises(StateUnavailableError, match=r"run-ckpts\.json names one, whose state lies in .*state"):
+    with pytest.raises(StateUnavailableError, match=rf"{elsewhere.marker}.*{elsewhere.run_dir.parent}\b"):
         elsewhere.check_beginning()
 
 
@@ -91,7 +91,7 @@ def test_before_the_directory_is_there_nobody_can_tell(elsewhere):
     with pytest.raises(StateUnavailableError, match="cannot be told"):
         elsewhere.join(run)
     elsewhere.checkpoint_dir.mkdir()
-    with pytest.raises(SettingsError, match=r'/elsewhere, not of .*ckpts.*--run.*write {"run":"r1"} into'):
+    with pytest.raises(SettingsError, match=r'/elsewhere\b.*/ckpts\b.*--run\b.*{"run":"r1"}'):
         elsewhere.join(run)
     elsewhere.marker.write_text('{"run":"r1"}')
     elsewhere.join(run)

@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,19 +85,19 @@ def test_listing_hides_what_a_killed_daemon_left(storage, put):
 def test_a_path_that_leaves_the_state_directory_is_refused(storage, path):
     """Paths come out of records, so none of them is trusted, whatever is to be done there."""
     for use in (storage.read, storage.names, lambda p: storage.create(p, b""), lambda p: storage.replace(p, b"")):
-        with pytest.raises(RecordError, match="no path inside"):
+        with pytest.raises(RecordError, match=re.escape(f"{path!r} ")):
             use(path)
 
 
 def test_a_record_that_nobody_would_read_never_becomes_visible(storage, put):
     """The size cap holds when writing, and when reading what something else wrote."""
-    with pytest.raises(RecordError, match="plans/1 is longer than"):
+    with pytest.raises(RecordError, match=rf"plans/1\b.*{MAX_RECORD_BYTES}"):
         storage.create("plans/1", bytes(MAX_RECORD_BYTES + 1))
-    with pytest.raises(RecordError, match="members/x is longer than"):
+    with pytest.raises(RecordError, match=rf"members/x\b.*{MAX_RECORD_BYTES}"):
         storage.replace("members/x", bytes(MAX_RECORD_BYTES + 1))
     assert not storage.root.exists()
     put("plans/1", bytes(MAX_RECORD_BYTES + 1))
-    with pytest.raises(RecordError, match="plans/1 is longer than"):
+    with pytest.raises(RecordError, match=rf"plans/1\b.*{MAX_RECORD_BYTES}"):
         storage.read("plans/1")
 
 
@@ -120,23 +121,23 @@ def test_a_heartbeat_costs_no_fsync(storage, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "number", "sentence"),
+    ("call", "number", "named"),
     [
-        ("fsync", errno.ENOSPC, "No space left on device; free some space"),
-        ("fsync", errno.EDQUOT, "quota or raise it"),
-        ("open", errno.EROFS, "Read-only file system; remount it writable"),
-        ("open", errno.EACCES, f"Permission denied; let the user with id {os.getuid()}"),
-        ("link", errno.EPERM, "no hard links, which agreement needs"),
-        ("link", errno.EOPNOTSUPP, "no hard links, which agreement needs"),
-        ("link", errno.EIO, "Input/output error; look at the storage"),
+        ("fsync", errno.ENOSPC, "No space left.*free some"),
+        ("fsync", errno.EDQUOT, "quota.*raise it"),
+        ("open", errno.EROFS, "Read-only file system.*state_dir"),
+        ("open", errno.EACCES, rf"Permission denied.*id {os.getuid()}\b"),
+        ("link", errno.EPERM, "hard links.*state_dir"),
+        ("link", errno.EOPNOTSUPP, "hard links.*state_dir"),
+        ("link", errno.EIO, "Input/output error"),
     ],
 )
-def test_a_failed_creation_says_what_to_do_and_leaves_nothing(storage, monkeypatch, call, number, sentence):
+def test_a_failed_creation_says_what_to_do_and_leaves_nothing(storage, monkeypatch, call, number, named):
     """The error names the file, the reason and the remedy; neither the name nor a temporary file stays."""
     storage.create("plans/1", b"")
     with monkeypatch.context() as patch:
         patch.setattr(module.os, call, failing(number))
-        with pytest.raises(StorageError, match=sentence) as caught:
+        with pytest.raises(StorageError, match=named) as caught:
             storage.create("plans/2", b"data")
     assert f"cannot create {storage.root}/plans/2: " in str(caught.value)
     assert files(storage) == ["plans/1"]
@@ -212,16 +213,16 @@ def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
     """What stands in the way is named, with the remedy."""
     put("plans", b"")
     for use in (storage.read, lambda path: storage.create(path, b"")):
-        with pytest.raises(StorageError, match=r"plans/1: Not a directory \(.*/plans\); .* move it away"):
+        with pytest.raises(StorageError, match=r"plans/1\b.*Not a directory.*/plans\)"):
             use("plans/1")
-    with pytest.raises(StorageError, match="cannot list"):
+    with pytest.raises(StorageError, match=r"cannot list .*/plans\b"):
         storage.names("plans")
 
 
 def test_a_folder_in_the_place_of_a_file_is_explained(storage):
     """The other way round."""
     storage.create("plans/1/x", b"")
-    with pytest.raises(StorageError, match=r"plans/1: it is a folder, .*; move it away"):
+    with pytest.raises(StorageError, match=r"plans/1\b.*folder"):
         storage.read("plans/1")
 
 
@@ -267,11 +268,11 @@ def test_of_many_creators_of_one_name_one_wins_and_all_see_it(storage):
 
 
 ODD = {
-    "a FIFO": (os.mkfifo, "it is a FIFO, not a regular file; move it away"),
-    "a folder": (lambda path: path.mkdir(), "it is a folder, not a regular file; move it away"),
-    "a link to a terminal": (lambda path: path.symlink_to("/dev/tty"), "it is a link, not a regular file; move it"),
-    "a link to a record": (lambda path: path.symlink_to("000000000001.json"), "it is a link, not a regular file"),
-    "a link to itself": (lambda path: path.symlink_to(path.name), "it is a link, not a regular file; move it away"),
+    "a FIFO": (os.mkfifo, "a FIFO"),
+    "a folder": (lambda path: path.mkdir(), "a folder"),
+    "a link to a terminal": (lambda path: path.symlink_to("/dev/tty"), "a link"),
+    "a link to a record": (lambda path: path.symlink_to("000000000001.json"), "a link"),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "a link"),
 }
 
 
@@ -280,9 +281,9 @@ ODD = {
 def test_whatever_stands_in_the_place_of_a_file_is_explained_at_once(storage, folder, odd):
     """A FIFO would hold the storage thread for ever, and a link leads anywhere."""
     storage.create(f"{folder}/000000000001.json", b"data")
-    make, sentence = ODD[odd]
+    make, kind = ODD[odd]
     make(storage.root / folder / "2.json")
-    with pytest.raises(StorageError, match=sentence) as caught:
+    with pytest.raises(StorageError, match=rf"/2\.json: .*\b{kind}\b") as caught:
         storage.read(f"{folder}/2.json")
     assert f"cannot read {storage.root}/{folder}/2.json: " in str(caught.value)
     assert storage.read(f"{folder}/000000000001.json") == b"data"
@@ -292,7 +293,7 @@ def test_whatever_stands_in_the_place_of_a_file_is_explained_at_once(storage, fo
 def test_a_file_of_a_terabyte_is_refused_without_being_read(storage, put):
     """A sparse one takes nothing to make."""
     os.truncate(put("plans/1", b""), 1 << 40)
-    with pytest.raises(RecordError, match="plans/1 is longer than"):
+    with pytest.raises(RecordError, match=rf"plans/1\b.*{MAX_RECORD_BYTES}"):
         storage.read("plans/1")
 
 
@@ -318,9 +319,7 @@ def test_a_link_in_the_place_of_a_folder_leads_nowhere(storage, tmp_path, path, 
         "sync": lambda: storage.sync(folder),
     }
     for verb, use in uses.items():
-        with pytest.raises(
-            StorageError, match=f"cannot {verb} .*no link inside the state directory is followed"
-        ) as caught:
+        with pytest.raises(StorageError, match=f"cannot {verb} .*symbolic links.*state_dir") as caught:
             use()
         assert str(link) in str(caught.value)
     assert [name.read_text() for name in (outside / "n1.json", outside.parent / "n1.json")] == ["mine", "mine"]
@@ -343,7 +342,7 @@ def test_what_this_user_may_not_read_is_said_so():
         with acting_as(MALLORY):
             PosixStorage(shared / "run").replace("members/n2.json", b"{}")
             (shared / "run/members/n2.json").chmod(0)
-        with acting_as(VICTIM), pytest.raises(StorageError, match=f"Permission denied; let .* {VICTIM}, .*, read it$"):
+        with acting_as(VICTIM), pytest.raises(StorageError, match=rf"Permission denied.*\b{VICTIM}\b.*\bread\b"):
             PosixStorage(shared / "run").read("members/n2.json")
 
 
@@ -357,7 +356,7 @@ def test_a_folder_that_another_user_replaces_by_a_link_makes_nobody_write_behind
         with acting_as(MALLORY):
             (shared / "run/members").rename(shared / "run/away")
             (shared / "run/members").symlink_to(private)
-        with acting_as(VICTIM), pytest.raises(StorageError, match="no link inside the state directory is followed"):
+        with acting_as(VICTIM), pytest.raises(StorageError, match=r"symbolic links.*state_dir"):
             storage.replace("members/n1.json", b"{}")
         assert is_untouched(private)
 

@@ -96,8 +96,8 @@ def test_the_message_names_the_tensor(written, root):
         file.seek(file.seek(0, os.SEEK_END) // 2)
         file.write(b"\xff\xff\xff\xff\xff")
     expected = (
-        r"m-5\.data-00000-of-00001: the tensor (model|optimizer)/\S+ \(\d+ bytes at \d+\) "
-        r"has the checksum [0-9a-f]{8}, the index says [0-9a-f]{8}"
+        r"m-5\.data-00000-of-00001: .*\b(model|optimizer)/\S+ \(\d+ bytes .*\d+\) "
+        r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
     )
     with pytest.raises(ChecksumError, match=expected):
         check(root / "m-5", "tf_object")
@@ -108,9 +108,7 @@ def test_the_message_names_the_slice(written, root):
     shutil.copytree(written / "tf_object_sharded", root, dirs_exist_ok=True)
     for file in root.glob("m-5.data-*"):
         flip(file)
-    with pytest.raises(
-        ChecksumError, match=r"m-5\.data-0000\d-of-0000\d: the tensor \w\S+VALUE \(a slice of it\) \(\d+ "
-    ):
+    with pytest.raises(ChecksumError, match=r"m-5\.data-0000\d-of-0000\d: .*\w\S+VALUE .*\bslice\b.*\d+ bytes"):
         check(root / "m-5", "tf_object")
 
 
@@ -121,8 +119,8 @@ def test_the_message_names_the_member(written, root):
         file.seek(50_000)
         file.write(b"\xff\xff\xff\xff\xff")
     expected = (
-        r"m-5\.keras: model\.weights\.h5 \(\d+ bytes at \d+\) has the checksum [0-9a-f]{8}, "
-        r"the zip table says [0-9a-f]{8}"
+        r"m-5\.keras: .*\bmodel\.weights\.h5 \(\d+ bytes .*\d+\) "
+        r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
     )
     with pytest.raises(ChecksumError, match=expected):
         check(root / "m-5.keras", "keras")
@@ -142,7 +140,7 @@ def test_a_member_that_expands_to_more_or_less_than_it_says(tmp_path, size):
         content[position + at : position + at + 4] = size.to_bytes(4, "little")
     path.write_bytes(content)
     started = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"has (more than )?\d+ bytes, the zip table says"):
+    with pytest.raises(CheckpointError, match=rf"model\.weights\.h5 .*\d+ bytes.*\b{size}\b"):
         check(path, "keras")
     assert time.monotonic() - started < 10
 

@@ -267,7 +267,7 @@ def test_assets_lie_in_their_folder(checkpoint, root, asset):
     content = marker.read_bytes()
     assert content.count(b"words.tmp.txt") > 0
     marker.write_bytes(content.replace(b"words.tmp.txt", asset.ljust(13, b"s")))
-    with pytest.raises(CorruptError, match="which is no file in assets/"):
+    with pytest.raises(CorruptError, match=r"asset .*assets/"):
         format_.inspect(root, name)
 
 
@@ -445,17 +445,17 @@ GOOD = archive(model_weights_h5=b"weights")
         (archive(), IncompleteError, "holds no model.weights.h5"),
         (patched(GOOD, b"PK\1\2", 8, b"\1\0"), CorruptError, "encrypted"),
         (patched(GOOD, b"PK\1\2", 10, b"\x0c\0"), CorruptError, "compressed in a way"),
-        (patched(GOOD, b"PK\1\2", 42, b"\0\0\0\0"), CorruptError, "where something else does"),
-        (patched(GOOD, b"PK\1\2", 42, b"\xff\xff\0\0"), CorruptError, "where something else does"),
-        (patched(GOOD, b"PK\1\2", 16, b"\0\0\0\0"), CorruptError, "checksum in its own header"),
-        (patched(GOOD, b"PK\1\2", 20, b"\0\0\1\0"), CorruptError, "checksum in its own header"),
+        (patched(GOOD, b"PK\1\2", 42, b"\0\0\0\0"), CorruptError, r"lies at \d+"),
+        (patched(GOOD, b"PK\1\2", 42, b"\xff\xff\0\0"), CorruptError, r"lies at \d+"),
+        (patched(GOOD, b"PK\1\2", 16, b"\0\0\0\0"), CorruptError, "size or checksum"),
+        (patched(GOOD, b"PK\1\2", 20, b"\0\0\1\0"), CorruptError, "size or checksum"),
         (patched(GOOD, b"PK\1\2", 20, b"\xff\xff\xff\xff"), CorruptError, "lacks the sizes"),
-        (patched(GOOD, b"PK\1\2", 46, b"M"), CorruptError, "another name in its own header"),
-        (patched(GOOD, b"PK\3\4", 0, b"XXXX"), CorruptError, "not where the zip table says"),
+        (patched(GOOD, b"PK\1\2", 46, b"M"), CorruptError, "another name"),
+        (patched(GOOD, b"PK\3\4", 0, b"XXXX"), CorruptError, "not where"),
         (patched(GOOD, b"PK\5\6", 4, b"\1"), CorruptError, "of several"),
         (patched(GOOD, b"PK\5\6", 8, b"\1\0\1\0"), CorruptError, "bytes too many"),
         (patched(GOOD, b"PK\5\6", 8, b"\4\0\4\0"), CorruptError, "fewer entries"),
-        (patched(GOOD, b"PK\5\6", 8, b"\xff\xff\xff\xff"), CorruptError, "large file is damaged"),
+        (patched(GOOD, b"PK\5\6", 8, b"\xff\xff\xff\xff"), CorruptError, "large file"),
         (patched(GOOD, b"PK\5\6", 16, b"\0\0\0\0"), CorruptError, "but should"),
         (GOOD + b"x", IncompleteError, "does not end with"),
     ],
@@ -534,7 +534,7 @@ def test_a_map_of_more_than_there_is(checkpoint, root):
     """After each shard Keras writes the map anew, with the size of the value that comes next."""
     format_, name, _ = checkpoint("shards")
     (root / name).write_text((root / name).read_text().replace("60852.0", "6085200.0"))
-    with pytest.raises(IncompleteError, match="its values need 6085200"):
+    with pytest.raises(IncompleteError, match=r"\b6085200\b"):
         format_.inspect(root, name)
 
 
@@ -543,7 +543,7 @@ def test_a_shard_that_the_map_does_not_know(checkpoint, root):
     format_, name, _ = checkpoint("shards")
     extra = root / f"m-5_{len(list(root.glob('m-5_*'))):05d}.weights.h5"
     extra.write_bytes(b"")
-    with pytest.raises(IncompleteError, match="is being written"):
+    with pytest.raises(IncompleteError, match=rf"{extra.name}\b.*being written"):
         format_.inspect(root, name)
     os.utime(extra, (1, 1))
     format_.inspect(root, name)

@@ -21,13 +21,13 @@ HALF = b"\x3a\x06\x0a\x04\x08\x00\x10\x01"  # a slice: 1 of the first dimension,
         (bundle_entry(dtype=20, size=4), "dtype 20"),
         (bundle_entry(dtype=100, size=1), "dtype 100"),
         (bundle_entry(dtype=101, size=4), "dtype 101"),
-        (bundle_entry(dtype=1, size=3), "has 3 bytes, not 4"),
-        (bundle_entry(dtype=18, shape=dimension(2) * 2, size=63), "has 63 bytes, not 64"),
-        (bundle_entry(dtype=7, shape=dimension(9), size=12), "has 12 bytes, not 13"),
+        (bundle_entry(dtype=1, size=3), r"\b3\b.*\b4\b"),
+        (bundle_entry(dtype=18, shape=dimension(2) * 2, size=63), r"\b63\b.*\b64\b"),
+        (bundle_entry(dtype=7, shape=dimension(9), size=12), r"\b12\b.*\b13\b"),
         (bundle_entry(dtype=1, shape=UNKNOWN_RANK, size=4), "unknown shape"),
         (bundle_entry(dtype=1, shape=NEGATIVE, size=4), "negative"),
-        (bundle_entry(dtype=4, shape=dimension(1 << 32) * 2 + dimension(0)), "more values than can be counted"),
-        (bundle_entry(dtype=4, shape=dimension(1) * 255, size=1), "more than 254 dimensions"),
+        (bundle_entry(dtype=4, shape=dimension(1 << 32) * 2 + dimension(0)), "more values"),
+        (bundle_entry(dtype=4, shape=dimension(1) * 255, size=1), "254 dimensions"),
         (bundle_entry(dtype=4, shape=b"\x12\x02\x08", size=1), "ends behind its message"),
         (bundle_entry(dtype=4, shape=b"\x12\x03\x12\x01\xff", size=0), "no text"),
         (bundle_entry(dtype=4, shape=dimension(2)) + HALF * 2, "there twice"),
@@ -86,7 +86,7 @@ def test_the_object_graph_is_as_long_as_it_says(root, length):
     head = varint(length)
     data = head + masked_crc32c(b"").to_bytes(4, "little") + b"graph"
     put(root, bundle_entry(dtype=7, size=len(data)), data)
-    with pytest.raises(CorruptError, match=f"says that it has {length}"):
+    with pytest.raises(CorruptError, match=rf"object graph.*\b{length}\b"):
         TfObject().inspect(root, "m")
 
 

@@ -98,7 +98,7 @@ def test_a_shard_is_missing_or_short(put, shard):
     with pytest.raises(IncompleteError, match="need"):
         tf_object.inspect(root, "ckpt-1")
     file.unlink()
-    with pytest.raises(IncompleteError, match=f"ckpt-1.data-0000{shard}-of-00003 is missing"):
+    with pytest.raises(IncompleteError, match=rf"ckpt-1\.data-0000{shard}-of-00003.*missing"):
         tf_object.inspect(root, "ckpt-1")
 
 
@@ -152,7 +152,7 @@ def read_bundle(*entries):
     [
         ([], "header"),
         ([(b"a", b"")], "header"),
-        ([(b"", b"")], "there are 0 shards"),
+        ([(b"", b"")], "0 shards"),
         ([(b"", b"\x08" + b"\xff" * 9 + b"\x01")], "negative"),
         ([(b"", HEADER), (b"a", b"\x08\x04\x28\x01\x18\x01")], "shard 1 of 1"),
         ([(b"", HEADER), (b"a", b"\x28" + b"\xff" * 9 + b"\x01")], "negative"),

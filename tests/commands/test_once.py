@@ -120,7 +120,7 @@ def test_the_cause_is_told_not_its_consequence(evaluate):
             return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")]
         return [Failed("task_error", "bad image", 1, 1, "evaluate")]
 
-    with pytest.raises(EvaluationFailedError, match=r"task_error \(rank 1, evaluate\): bad image"):
+    with pytest.raises(EvaluationFailedError, match=r"^task_error \(rank 1, .*bad image"):
         evaluate(answer)
 
 
@@ -150,13 +150,13 @@ def test_a_lost_member_alone(evaluate):
             return [Joined(command.group, "t", {})]
         return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")] if rank_of(worker) == 0 else []
 
-    with pytest.raises(EvaluationFailedError, match=r"member_lost \(rank 0, reduce\): a peer is gone"):
+    with pytest.raises(EvaluationFailedError, match=r"^member_lost \(rank 0, reduce\)"):
         evaluate(answer)
 
 
 def test_worker_that_ends(evaluate):
     """With the end of its log."""
-    with pytest.raises(EvaluationFailedError, match=r"worker_died: the worker process was killed by SIGSEGV; .* boom"):
+    with pytest.raises(EvaluationFailedError, match=r"^worker_died.*SIGSEGV.*boom"):
         evaluate(lambda _, command: [Exited(-11, "boom")] if isinstance(command, Evaluate) else [])
 
 
@@ -166,15 +166,13 @@ def test_worker_that_crashes_while_it_reads_the_checkpoint(evaluate):
     def answer(_, command):
         return [Phase("restore", 1), Exited(-6, "Type not set")] if isinstance(command, Evaluate) else []
 
-    with pytest.raises(
-        EvaluationFailedError, match=r"crashed: the worker process was killed by SIGABRT; .* Type not set"
-    ):
+    with pytest.raises(EvaluationFailedError, match=r"^crashed.*SIGABRT.*Type not set"):
         evaluate(answer)
 
 
 def test_the_cap_ends_every_wait(evaluate):
     """Nobody answers: the plan's cap."""
-    with pytest.raises(EvaluationFailedError, match="deadline: the evaluation took longer than plan_cap_seconds"):
+    with pytest.raises(EvaluationFailedError, match=r"^deadline.*plan_cap_seconds"):
         evaluate(lambda _, command: [Phase("hello", 1)] if isinstance(command, Evaluate) else [])
 
 
@@ -182,5 +180,5 @@ def test_result_must_be_the_same_on_every_rank():
     """Else it is no result."""
     same = [Done(1, rank, result(), 1, 1) for rank in (0, 1)]
     assert result_of(same) == result()
-    with pytest.raises(EvaluationFailedError, match="the ranks hold different results"):
+    with pytest.raises(EvaluationFailedError, match="different results"):
         result_of([same[0], Done(1, 1, result(0.25), 1, 1)])

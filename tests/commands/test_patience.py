@@ -27,7 +27,7 @@ def test_storage_that_hangs_is_told_in_a_sentence():
     """And nothing more is asked of it before it answers."""
     hanging = threading.Event()
     patience, asked = Patience(0.1, "/mnt/ckpts"), []
-    with pytest.raises(StorageError, match=r"/mnt/ckpts has not answered for 0.1 s \(storage_timeout_seconds\)"):
+    with pytest.raises(StorageError, match=r"/mnt/ckpts\b.*\b0\.1 s\b.*storage_timeout_seconds"):
         patience.ask(hanging.wait)
     with pytest.raises(StorageError):
         patience.ask(lambda: asked.append(1))

@@ -107,9 +107,9 @@ def test_all_failed_of_none(storage, writers, checkpoint, ask):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("ckpt-8", r"'ckpt-8' was not given up, .*; given up: ckpt-5"),
-        ("ckpt-6", r"'ckpt-6' was evaluated: .* `sidecar requeue --again ckpt-6`; given up: ckpt-5"),
-        ("ckpt-7", r"'ckpt-7' is waiting already, so"),
+        ("ckpt-8", r"'ckpt-8'.*not given up.*ckpt-5\b"),
+        ("ckpt-6", r"'ckpt-6'.*`sidecar requeue --again ckpt-6`.*ckpt-5\b"),
+        ("ckpt-7", r"'ckpt-7'.*waiting.*ckpt-5\b"),
     ],
 )
 def test_what_was_not_given_up_cannot_be_requeued(storage, writers, saved, ask, name, why):
@@ -126,10 +126,10 @@ def test_what_was_not_given_up_cannot_be_requeued(storage, writers, saved, ask, 
 def test_what_is_gone_cannot_be_requeued(storage, writers, checkpoint, ask, place):
     """Neither in the directory nor pinned; another checkpoint under its name is not it."""
     writers.propose(given_up(checkpoint(5)))
-    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\) is gone: its files are neither in .* nor pinned"):
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\).*\bpinned\b"):
         ask("ckpt-5")
     save(place, 5)
-    with pytest.raises(VanishedError, match="what has its name now is another checkpoint"):
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\).*another checkpoint"):
         ask("ckpt-5")
     assert read_history(storage).through == 1
 
@@ -186,7 +186,7 @@ def test_who_asks_again_before_it_ran_is_told(storage, saved, evaluate, ask):
     """It waits already, and is evaluated once."""
     evaluate(saved(5)["ckpt-5"])
     ask("ckpt-5", again=True)
-    with pytest.raises(SettingsError, match="'ckpt-5' is waiting already"):
+    with pytest.raises(SettingsError, match=r"'ckpt-5'.*waiting"):
         ask("ckpt-5", again=True)
     assert ask(again=True, all_evaluated=True)[0] == []
     assert read_history(storage).through == 2
@@ -253,24 +253,24 @@ def test_a_dry_run_writes_nothing_and_waits_for_nothing(storage, writers, saved,
 def test_an_evaluated_checkpoint_that_is_gone_cannot_be_requeued(checkpoint, evaluate, ask, place):
     """Neither if what has its name is broken, or another checkpoint."""
     evaluate(checkpoint(5))
-    with pytest.raises(SettingsError, match="was evaluated, and its files are gone"):
+    with pytest.raises(SettingsError, match=r"'ckpt-5'.*evaluated.*gone"):
         ask("ckpt-5")
-    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\) is gone: its files are neither"):
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\).*\bpinned\b"):
         ask("ckpt-5", again=True)
     (place / "ckpt-5.index").write_bytes(b"broken")
-    with pytest.raises(VanishedError, match="is gone"):
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\)"):
         ask("ckpt-5", again=True)
     save(place, 5)
-    with pytest.raises(VanishedError, match="what has its name now is another checkpoint"):
+    with pytest.raises(VanishedError, match=r"ckpt-5 \(digest e+\).*another checkpoint"):
         ask("ckpt-5", again=True)
 
 
 def test_what_lies_in_a_sub_folder_may_not_be_looked_for(checkpoint, evaluate, ask):
     """The command's own `checkpoint_glob` decides, which need not be the daemons'."""
     evaluate(replace(checkpoint(5), name="epoch_1/m-5"))
-    with pytest.raises(SettingsError, match=r"its files are gone .*checkpoint_glob"):
+    with pytest.raises(SettingsError, match=r"'epoch_1/m-5'.*gone.*checkpoint_glob"):
         ask("epoch_1/m-5")
-    with pytest.raises(VanishedError, match=r"nor pinned .*checkpoint_glob"):
+    with pytest.raises(VanishedError, match=r"epoch_1/m-5 \(digest e+\).*pinned.*checkpoint_glob"):
         ask("epoch_1/m-5", again=True)
     _, (sentence,) = ask(again=True, all_evaluated=True)
     assert "checkpoint_glob" in sentence
@@ -305,10 +305,10 @@ def test_the_wait_has_a_bound(storage, writers, saved, ask, clock):
     """A sentence says what was waited for; a mistake in a name is told before."""
     there = saved(5, 6)
     writers.propose(given_up(there["ckpt-5"]), checkpoint=there["ckpt-6"])
-    with pytest.raises(StorageError, match=r"plan 1 \(ckpt-6\) is open, and a requeue can only follow its end"):
+    with pytest.raises(StorageError, match=r"plan 1 \(ckpt-6\).*open"):
         ask("ckpt-5", wait_seconds=30.0)
     assert clock.seconds == 1030.0
-    with pytest.raises(SettingsError, match="not given up"):
+    with pytest.raises(SettingsError, match=r"'ckpt-55'.*not given up"):
         ask("ckpt-55")
     assert clock.seconds == 1030.0
     assert read_history(storage).through == 1
@@ -352,7 +352,7 @@ def test_a_busy_queue_is_outlasted(storage, writers, saved, ask):
 
 def test_requeue_where_no_daemon_was(ask):
     """It says so instead of creating a run."""
-    with pytest.raises(SettingsError, match="there is no run here yet"):
+    with pytest.raises(SettingsError, match=r"no run.*--checkpoint-dir"):
         ask("ckpt-5")
 
 

@@ -36,7 +36,7 @@ def test_a_typo_is_found_in_the_text(here, reference, told):
 def test_a_syntax_error_is_told_with_its_line(here):
     """Another Python may know another syntax, so it is the worker's to judge then."""
     (here / "my_eval.py").write_text("def task(:\n    pass\n")
-    with pytest.raises(TaskError, match=r"line 1: invalid syntax: def task\(:"):
+    with pytest.raises(TaskError, match=r"my_eval\.py, line 1\b.*def task\(:"):
         check_task("my_eval.py:task", here, same_python=True)
     check_task("my_eval.py:task", here, same_python=False)
 
@@ -71,7 +71,7 @@ def test_installed_and_nested_modules_are_found(here):
     check_task("evals.deep.one:task", here, same_python=True)
     check_task("json:anything", here, same_python=True)
     check_task("of_another_python:task", here, same_python=False)
-    with pytest.raises(TaskError, match="has no 'tusk'"):
+    with pytest.raises(TaskError, match=r"one\.py.*'tusk'"):
         check_task("evals.deep.one:tusk", here, same_python=True)
 
 

@@ -48,7 +48,7 @@ def test_one_worker_on_each_gpu_that_the_daemon_sees(own, found):
 def test_no_gpu(own, answer, why):
     """GPUs that are not there or not ours to see: the reason and the remedy."""
     environ = {} if own is None else {"CUDA_VISIBLE_DEVICES": own}
-    with pytest.raises(SettingsError, match="write devices = 'cpu'") as caught:
+    with pytest.raises(SettingsError, match="devices = 'cpu'") as caught:
         visible("gpu", 1, environ, ask=ask(answer))
     assert why in str(caught.value)
 
@@ -82,7 +82,7 @@ def test_never_wider(devices, own, words):
 
 def test_busy_gpu_needs_a_word():
     """A GPU on which a stranger computes is refused with its process, unless share_gpu allows it."""
-    with pytest.raises(SettingsError, match=r"GPU 1: process 4242 computes on it, .* share_gpu = true"):
+    with pytest.raises(SettingsError, match=r"GPU 1\b.*\b4242\b.*\bshare_gpu\b"):
         check_idle(("0", "1"), share=False, ask=ask(apps=APPS))
     check_idle(("0", "1"), share=True, ask=ask(apps=APPS))
     check_idle(("0",), share=False, ask=ask(apps=APPS))

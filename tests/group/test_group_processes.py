@@ -237,7 +237,7 @@ def test_users_exception_on_one_rank(crew, trained):
 def test_worker_whose_data_hang(crew, trained):
     """User code that hangs is noticed by its bound, since nothing else would ever tell."""
     made = crew(1, bounds=Bounds(join=120, restore=120, first_batch=120, stall=1, stall_factor=5, halt=10))
-    with pytest.raises(EvaluationFailedError, match="stalled: a worker made no progress in read for") as caught:
+    with pytest.raises(EvaluationFailedError, match=r"^stalled.*\bread\b") as caught:
         once(made, trained, "hanging")
     assert "s allowed" in str(caught.value)
 

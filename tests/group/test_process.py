@@ -153,21 +153,21 @@ def test_interpreter_without_the_framework(launched, tmp_path):
 
 def test_interpreter_that_does_not_exist(launched):
     """A wrong `worker_python` is a setting to mend."""
-    with pytest.raises(SettingsError, match="worker_python '/no/python' cannot be run: No such file") as caught:
+    with pytest.raises(SettingsError, match=r"worker_python '/no/python'.*No such file") as caught:
         launched("/no/python")
     assert caught.value.exit_code == 2
 
 
 def test_directory_that_does_not_exist(launched):
     """The folder that tasks are searched in, not the interpreter, is blamed."""
-    with pytest.raises(SettingsError, match="workers cannot be started in /no/folder: No such file"):
+    with pytest.raises(SettingsError, match=r"/no/folder.*No such file"):
         launched(directory="/no/folder")
 
 
 def test_log_that_cannot_be_written(launched, tmp_path):
     """A log below a file: the storage is blamed, not the interpreter."""
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"the worker's log .*/file/logs/w\.log cannot be written: "):
+    with pytest.raises(StorageError, match=r"log.*/file/logs/w\.log\b"):
         launched(log=tmp_path / "file" / "logs" / "w.log")
 
 

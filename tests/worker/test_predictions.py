@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_is_no_lack_of_memory(trained, digits, evaluated, mo
         raise tf.errors.ResourceExhaustedError(None, None, f"weights.data; {says}")
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", write)
-    with pytest.raises(EvaluationError, match=f"cannot save to .*weights.data; {says}") as caught:
+    with pytest.raises(EvaluationError, match=rf"weights\.data; {says}") as caught:
         evaluated(digits.make(), trained.path("model"), 1)
     assert caught.value.kind == "storage"
     assert ("make room there" in str(caught.value)) == (remedy is not None)
@@ -175,11 +175,11 @@ def test_sequences_of_one_length_with_what_the_model_masks(digits, evaluated, tm
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        (lambda _x, _y, p: {"top": p[0]}, r"column 'top' has shape \(10,\) for 32 examples: keep one row for each"),
-        (lambda _x, y, _p: {"n": len(y)}, "column 'n' is one number for a batch"),
-        (lambda _x, _y, _p: {"name": ["a"]}, "column 'name' is a list: keep tensors"),
-        (lambda _x, _y, p: {"all": {"of": p}}, "column 'all' is a dict: keep tensors"),
-        (lambda _x: 1, "is called with"),
+        (lambda _x, _y, p: {"top": p[0]}, r"'top'.*\(10,\).*\b32\b"),
+        (lambda _x, y, _p: {"n": len(y)}, "'n'.*one number"),
+        (lambda _x, _y, _p: {"name": ["a"]}, "'name'.*list"),
+        (lambda _x, _y, p: {"all": {"of": p}}, "'all'.*dict"),
+        (lambda _x: 1, r"Task\(predictions=…\).*called with"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(trained, digits, evaluated, chosen, words):
@@ -193,10 +193,10 @@ def test_text_and_ragged_rows_are_refused_by_name(digits, evaluated):
     import tensorflow as tf
 
     text = lambda _x, y, _p: {"name": tf.strings.as_string(y)}  # noqa: E731
-    with pytest.raises(Exception, match="column 'name' holds text: keep numbers"):
+    with pytest.raises(Exception, match=r"'name'.*text"):
         evaluated(digits.make(predictions=text), "nowhere", 1)
     ragged = lambda _x, _y, p: tf.RaggedTensor.from_tensor(p)  # noqa: E731
-    with pytest.raises(Exception, match="column 'predictions' is a RaggedTensor: keep tensors"):
+    with pytest.raises(Exception, match=r"'predictions'.*RaggedTensor"):
         evaluated(digits.make(predictions=ragged), "nowhere", 1)
 
 
@@ -220,5 +220,5 @@ def test_rows_of_another_shape_in_a_later_batch_are_refused(digits, evaluated, t
         predictions=lambda _x, _y, p: p,
     )
     path = tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt"))
-    with pytest.raises(Exception, match=r"'predictions' has rows of float32 \(4, 4\) after rows of float32 \(2, 4\)"):
+    with pytest.raises(Exception, match=r"'predictions'.*\(4, 4\).*\(2, 4\)"):
         evaluated(task, path, 1)

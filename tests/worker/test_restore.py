@@ -1,6 +1,7 @@
 """What is wrong with a checkpoint is told by kind and in a sentence; nothing is restored in part and kept silent."""
 
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_unbuilt_model(trained, digits):
     from sidecar.worker.failures import EvaluationError
     from sidecar.worker.tensorflow.restore import restore
 
-    with pytest.raises(EvaluationError, match="no variables after it was called"):
+    with pytest.raises(EvaluationError, match="no variables"):
         restore(digits.Subclassed(), trained.path("subclassed"), None)
 
 
@@ -232,14 +233,14 @@ def test_own_restore_that_fails(copied, digits, tmp_path):
     assert as_failed(caught.value, phase="restore", plan=1, rank=0).kind == "task_error"
     odd = tmp_path / "m[1]-5.weights.h5"  # no pattern, though it looks like one
     odd.touch()
-    with pytest.raises(EvaluationError, match="is damaged"):
+    with pytest.raises(EvaluationError, match=r"m\[1\]-5\.weights\.h5 .*damaged"):
         evaluator.restore(str(odd))()
     h5py.File(odd, "w").close()
     with pytest.raises(ValueError, match="no averaged weights"):
         evaluator.restore(str(odd))()
     for path in copied[1:]:
         path.unlink()
-    with pytest.raises(EvaluationError, match="is gone") as gone:
+    with pytest.raises(EvaluationError, match=re.escape(str(copied[0]))) as gone:
         evaluator.restore(str(copied[0]))()
     assert gone.value.kind == "vanished"
 

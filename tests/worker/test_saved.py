@@ -1,6 +1,7 @@
 """What workers saved, read back by whoever has numpy: joined, complete, and never believed."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from sidecar import saves
-from sidecar.errors import RecordError
+from sidecar.errors import RecordError, TaskError
 from sidecar.worker.backend import Rows
 from sidecar.worker.flow import EXAMPLES
 from sidecar.worker.saves import Saves
@@ -85,7 +86,7 @@ def test_the_checkpoints_folder_is_enough(tmp_path):
     assert len(saves.read(tmp_path).workers) == 2
     for text in ("{", "[]", '{"plan": {"plan": "../x"}}', '{"plan": {"plan": null}}'):
         (tmp_path / "result.json").write_text(text)
-        with pytest.raises(RecordError, match=r"result.json cannot be read"):
+        with pytest.raises(RecordError, match=r"/result\.json\b"):
             saves.read(str(tmp_path))
 
 
@@ -93,16 +94,16 @@ def test_every_rank_must_be_there_and_complete(tmp_path):
     """A sum of some ranks looks like a result and is none."""
     plan(tmp_path)
     (tmp_path / "worker-1-of-3" / "states.json").unlink()
-    with pytest.raises(RecordError, match=r"worker-1-of-3: states.json is missing, so this worker's saves"):
+    with pytest.raises(RecordError, match=r"worker-1-of-3.*states\.json.*missing"):
         saves.read(tmp_path)
     (tmp_path / "worker-2-of-3").rename(tmp_path / "worker-2-of-4")
-    with pytest.raises(RecordError, match="expected the folders of one group of workers"):
+    with pytest.raises(RecordError, match=r"worker-1-of-3.*worker-2-of-4"):
         saves.read(tmp_path)
-    with pytest.raises(RecordError, match="expected the folders of one group of workers, found none"):
+    with pytest.raises(RecordError, match=r"/nowhere.*none$"):
         saves.read(tmp_path / "nowhere")
     plan(tmp_path / "more", 2)
     (tmp_path / "more" / "worker-2-of-2").mkdir()
-    with pytest.raises(RecordError, match="there are 3 folders for 2 workers"):
+    with pytest.raises(RecordError, match=r"/more.*\b3\b.*\b2\b.*worker-2-of-2"):
         saves.read(tmp_path / "more")
 
 
@@ -111,7 +112,7 @@ def test_predictions_that_were_removed_are_told_from_none(tmp_path):
     import shutil
 
     shutil.rmtree(plan(tmp_path) / "worker-0-of-3" / "predictions")
-    with pytest.raises(RecordError, match="was removed: predictions stay for the newest evaluations and the best one"):
+    with pytest.raises(RecordError, match=r"worker-0-of-3/predictions/test .*removed"):
         saves.read(tmp_path)
 
 
@@ -171,7 +172,7 @@ def test_no_record_is_believed(tmp_path, change):
 def test_a_number_in_a_file_does_not_fill_the_memory(tmp_path):
     """It is judged before anything of that size is made."""
     huge = assign("states", "test", "each", "examples", value=1 << 40)
-    with pytest.raises(RecordError, match=r"a state of \[1099511627776\] values"):
+    with pytest.raises(RecordError, match=r"/states\.json.*\[1099511627776\]"):
         saves.read(changed(tmp_path, huge))
 
 
@@ -220,7 +221,7 @@ def test_no_file_is_believed(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data.replace(b"(8, 2)", b"(7, 2)")[:-16], "has 7 rows, states.json says 8"),
+        (lambda data: data.replace(b"(8, 2)", b"(7, 2)")[:-16], r"/predictions\.npy .*\b7\b.*\b8\b"),
         (lambda data: data.replace(b"'<f8'", b"'|S8'"), r"\|S8 \(8, 2\) in 256 bytes"),
         (lambda data: data.replace(b"'<f8'", b"'|V8'"), r"\|V8 \(8, 2\) in 256 bytes"),
     ],
@@ -242,12 +243,12 @@ def test_every_place_is_filled_once(tmp_path, place):
     if place == 3:
         assert len(saves.read(column(tmp_path, change, "place")).predictions["test"]["y"]) == 23
         return
-    with pytest.raises(RecordError, match="places do not count the examples from 0, each of them once"):
+    with pytest.raises(RecordError, match=r"predictions/test: places"):
         saves.read(column(tmp_path, change, "place"))
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, None, {"y": 1}])
 def test_what_a_task_cannot_ask_for(wrong):
     """The sentence says what it can be."""
-    with pytest.raises(Exception, match=r"Task\(predictions=…\) must be True or a function of \(x, y, predictions\)"):
+    with pytest.raises(TaskError, match=rf"Task\(predictions=…\).*{re.escape(repr(wrong))}"):
         Task(print, {"test": print}, predictions=wrong)

@@ -162,7 +162,7 @@ def test_a_folder_that_must_not_be_written(tmp_path):
     """It is told before anything is evaluated."""
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(EvaluationError, match="let the user of this daemon write there") as caught:
+        with pytest.raises(EvaluationError, match=r"plan-1.*write there") as caught:
             save(tmp_path / "plan-1" / "worker-0-of-1")
     finally:
         tmp_path.chmod(0o700)
@@ -172,7 +172,7 @@ def test_a_folder_that_must_not_be_written(tmp_path):
 def test_a_file_in_the_way_is_a_failure_of_storage(tmp_path):
     """Also for root, who may write everywhere."""
     (tmp_path / "plan-1").touch()
-    with pytest.raises(EvaluationError, match=r"cannot save to .*plan-1/worker-0-of-1: NotADirectoryError") as caught:
+    with pytest.raises(EvaluationError, match=r"plan-1/worker-0-of-1: NotADirectoryError") as caught:
         save(tmp_path / "plan-1" / "worker-0-of-1", root=tmp_path)
     assert caught.value.kind == "storage"
 
@@ -218,7 +218,7 @@ def test_a_link_in_the_place_of_a_folder_leads_nowhere(tmp_path, link):
     outside.mkdir()
     (root / link).parent.mkdir(parents=True)
     (root / link).symlink_to(outside)
-    with pytest.raises(EvaluationError, match="links in the state directory are not followed") as caught:
+    with pytest.raises(EvaluationError, match=r"links .*not followed") as caught:
         save(root / PLACE, save_weights=lambda folder: (folder / "weights").touch(), root=root)
     assert caught.value.kind == "storage"
     assert f"'{root / link}'" in str(caught.value)

@@ -66,7 +66,7 @@ def test_npz_that_cannot_be_used(tmp_path):
     assert refusal("x").startswith(f"array 'x' of {path} cannot be read: Bad CRC-32")
     path.write_bytes(whole[:-30])
     assert "is no .npz file, or not all of it" in refusal("x")
-    with pytest.raises(TaskError, match="name the arrays"):
+    with pytest.raises(TaskError, match=rf"{path}.*name the arrays"):
         npz(path)
 
 
@@ -207,7 +207,7 @@ def test_an_exact_auc_needs_to_know_how_many_there_are(trained, digits, evaluate
         sets = {"test": EvalSet(tfrecords(pattern, by=by), parse_digit)}
         return evaluate(digits.make(eval_sets=sets, metrics=lambda: [AUC(positive=3)]), trained.path("model"), ranks=2)
 
-    with pytest.raises(TaskError, match="or is divided by file, does not tell: use BinnedAUC"):
+    with pytest.raises(TaskError, match=r"'auc'.*divided by file.*BinnedAUC"):
         run("file")
     assert 0 < run("batch")["roc_auc"].value <= 1
 
@@ -230,7 +230,7 @@ def test_files_that_change_between_checkpoints(batches, records):
     made = batches(record_set(pattern, by="file"), batch_size=2)
     assert made.read(lambda: None) == made.read(lambda: None)
     Path(pattern).with_name("test-1.tfrecord").unlink()
-    with pytest.raises(EvaluationError, match="is not what it was when it was first read: its files have changed"):
+    with pytest.raises(EvaluationError, match=r"'test'.*files have changed"):
         made.read(lambda: None)
 
 
@@ -268,11 +268,11 @@ def test_damaged_records(refusal, records, by):
 
 def test_what_tfrecords_does_not_know():
     """A misspelt option is refused where it is written."""
-    with pytest.raises(TaskError, match=r"by='files'\) must be one of 'batch', 'file'"):
+    with pytest.raises(TaskError, match=r"by='files'.*'batch', 'file'"):
         tfrecords("a", by="files")
-    with pytest.raises(TaskError, match=r"compression='gzip'\) must be one of None, 'GZIP', 'ZLIB'"):
+    with pytest.raises(TaskError, match=r"compression='gzip'.*'GZIP', 'ZLIB'"):
         tfrecords("a", compression="gzip")
-    with pytest.raises(TaskError, match="name at least one file"):
+    with pytest.raises(TaskError, match=r"tfrecords\(\[\]\)"):
         tfrecords([])
 
 

@@ -68,15 +68,15 @@ def test_a_long_column_keeps_its_header_in_place(tmp_path):
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (rows(a=[[1.0], [2.0]]), r"'a' has rows of float64 \(1,\) after rows of float64 \(\): keep what has one shape"),
-        (rows(a=[1, 2]), "'a' has rows of int64"),
-        (rows(b=[1.0, 2.0]), r"a batch has columns \['place', 'b'\] after others with \['place', 'a'\]"),
-        (rows(None, a=[1.0, 2.0]), r"a batch has columns \['a'\] after others with"),
-        (rows(a=[1.0]), r"'a' has shape \(1,\) for 2 examples: keep one row for each"),
-        (rows(a=1.0), r"'a' has shape \(\) for 2 examples"),
-        (rows(a=["x", "y"]), "'a' holds <U1, which no .npy file of numbers can"),
-        (rows(a=np.array([b"x", None], object)), "'a' holds object"),
-        (rows(a=[1.0, 2.0], place=[1, 2]), "'place' is a name that this program uses"),
+        (rows(a=[[1.0], [2.0]]), r"'a'.*float64 \(1,\).*float64 \(\)"),
+        (rows(a=[1, 2]), "'a'.*int64.*float64"),
+        (rows(b=[1.0, 2.0]), r"\['place', 'b'\].*\['place', 'a'\]"),
+        (rows(None, a=[1.0, 2.0]), r"\['a'\].*\['place', 'a'\]"),
+        (rows(a=[1.0]), r"'a'.*\(1,\).*\b2 examples"),
+        (rows(a=1.0), r"'a'.*\(\).*\b2 examples"),
+        (rows(a=["x", "y"]), "'a'.*<U1"),
+        (rows(a=np.array([b"x", None], object)), r"'a'.*\bobject\b"),
+        (rows(a=[1.0, 2.0], place=[1, 2]), "'place'"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path, batch, words):
@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, batch, words):
     table = Table(tmp_path / "test")
     table.add(rows(a=[1.0, 2.0]))
     try:
-        with pytest.raises(EvaluationError, match=r"Task\(predictions=…\): (column )?" + words) as caught:
+        with pytest.raises(EvaluationError, match=r"Task\(predictions=…\): .*" + words) as caught:
             table.add(batch)
     finally:
         table.close()
@@ -112,7 +112,7 @@ def test_parts_are_named_as_keras_names_metrics():
     found = columns_of("y", {"digit": 1, "parity": [2, (3,)]})
     assert found == {"y_digit": 1, "y_parity_0": 2, "y_parity_1_0": 3}
     assert columns_of("y", 1) == {"y": 1}
-    with pytest.raises(EvaluationError, match="'y_a_b' is the name of two parts"):
+    with pytest.raises(EvaluationError, match="'y_a_b'"):
         columns_of("y", {"a": {"b": 1}, "a_b": 2})
 
 

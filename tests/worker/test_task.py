@@ -182,19 +182,19 @@ def test_task_file_named_like_a_library(folder):
 @pytest.mark.parametrize("reference", ["my_eval.py", "task", ":task", "my_eval:", ""])
 def test_reference_of_another_form(folder, reference):
     """What to write."""
-    with pytest.raises(TaskError, match=r"write module:attr or path/file.py:attr"):
+    with pytest.raises(TaskError, match=rf"'{reference}'.*module:attr or path/file\.py:attr"):
         load(reference, str(folder))
 
 
 def test_missing_file_module_and_attribute(folder):
     """Where it was looked for, and what is there instead."""
-    with pytest.raises(TaskError, match=rf"there is no file {folder}/nothing.py"):
+    with pytest.raises(TaskError, match=rf"\bfile {folder}/nothing\.py"):
         load("nothing.py:task", str(folder))
-    with pytest.raises(TaskError, match=rf"there is no module 'nothing' in {folder} or installed for {sys.executable}"):
+    with pytest.raises(TaskError, match=rf"module 'nothing'.*{folder}.*{sys.executable}"):
         load("nothing:task", str(folder))
-    with pytest.raises(TaskError, match=r"there is no module 'my_eval.deeper'"):
+    with pytest.raises(TaskError, match=r"module 'my_eval\.deeper'"):
         load("my_eval.deeper:task", str(folder))
-    with pytest.raises(TaskError, match=r"my_eval.py has no 'tusk'; it defines Task, neighbour, task"):
+    with pytest.raises(TaskError, match=r"my_eval\.py .*'tusk'.*Task, neighbour, task\b"):
         load("my_eval.py:tusk", str(folder))
 
 

@@ -80,9 +80,9 @@ def test_undeclared_extremes_are_found(make):
     """Without a word it would be added up: refused, naming the state and how to declare it."""
     from sidecar.worker.failures import EvaluationError
 
-    with pytest.raises(EvaluationError, match="does not start from zero"):
+    with pytest.raises(EvaluationError, match=r"'range'.*from zero"):
         evaluate(make(), [Y])
-    with pytest.raises(EvaluationError, match=r"does not keep the max of what it sees \(state 'seen'\)"):
+    with pytest.raises(EvaluationError, match=r"'range'.*\bmax\b.*state 'seen'"):
         evaluate(make(sidecar_reduction=DECLARED | {"seen": "max"}), [Y])
 
 
@@ -91,7 +91,7 @@ def test_a_declaration_that_says_nothing(make, declared):
     """Reductions that do not exist, or of variables that do not, are told with those that do."""
     from sidecar.worker.failures import EvaluationError
 
-    with pytest.raises(EvaluationError, match="write one of sum, max, min for its variables largest, smallest, seen"):
+    with pytest.raises(EvaluationError, match=r"\bsum, max, min\b.*\blargest.*\bseen\b"):
         evaluate(make(sidecar_reduction=declared), [Y])
 
 

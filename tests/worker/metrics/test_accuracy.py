@@ -160,23 +160,23 @@ def test_no_weight_is_nan(number, metric):
 @pytest.mark.parametrize(
     ("metric", "y", "predictions", "told"),
     [
-        (Accuracy(), [0, 3], np.eye(2), r"'accuracy': labels must be whole numbers from 0 to 1.*found 3"),
+        (Accuracy(), [0, 3], np.eye(2), "'accuracy': labels .*found 3"),
         (Accuracy(), [0, 2], np.eye(2), "found 2"),
-        (Accuracy(), [0, -1], np.eye(2), "found -1: give what is no class the weight 0"),
+        (Accuracy(), [0, -1], np.eye(2), "found -1.*weight 0"),
         (Accuracy(), [0, 0.5], np.eye(2), r"found 0\.5"),
         (Accuracy(), [0, NAN], np.eye(2), "found nan"),
-        (Accuracy(), [0, 1, 1], np.eye(2), r"labels \(3,\) and predictions \(2, 2\) do not fit to labels='index'"),
-        (Accuracy(), [0, 1], [0.5, 0.5], "labels='index', 'one_hot' or 'binary' says"),
-        (Accuracy(), [0, 1], [[0.5], [0.5]], "labels='index', 'one_hot' or 'binary' says"),
-        (Accuracy("one_hot"), [[1, 1], [1, 0]], np.eye(2), r"one 1 and else 0, found \[1, 1\]"),
+        (Accuracy(), [0, 1, 1], np.eye(2), r"\(3,\).*\(2, 2\).*labels='index'"),
+        (Accuracy(), [0, 1], [0.5, 0.5], r"\(2,\).*'one_hot' or 'binary'"),
+        (Accuracy(), [0, 1], [[0.5], [0.5]], r"\(2,\).*'one_hot' or 'binary'"),
+        (Accuracy("one_hot"), [[1, 1], [1, 0]], np.eye(2), r"one-hot labels .*\[1, 1\]"),
         (Accuracy("one_hot"), [[0.9, 0.1], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("one_hot"), [[0, 0], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("one_hot"), [[0, 0.5], [1, 0]], np.eye(2), "one-hot labels"),
-        (Accuracy("binary"), [0, 2], [0.5, 0.5], "binary labels must be 0 or 1, found 2"),
-        (Accuracy("binary"), [0, 1], np.eye(2), "must have one shape"),
-        (Accuracy(), ["a", "b"], np.eye(2), "labels must be numbers, found dtype <U1"),
-        (Accuracy(), [0, 1], np.eye(2) * 1j, "predictions must be numbers"),
-        (TopK(3), [0, 1], np.eye(2), r"TopK\(k=3\) needs as many classes, predictions have 2"),
+        (Accuracy("binary"), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
+        (Accuracy("binary"), [0, 1], np.eye(2), r"\(2,\).*\(2, 2\).*one shape"),
+        (Accuracy(), ["a", "b"], np.eye(2), "labels .*<U1"),
+        (Accuracy(), [0, 1], np.eye(2) * 1j, "predictions .*complex128"),
+        (TopK(3), [0, 1], np.eye(2), r"TopK\(k=3\).*\b2\b"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(number, metric, y, predictions, told):
@@ -187,10 +187,10 @@ def test_mistakes_are_told_in_one_sentence(number, metric, y, predictions, told)
 
 def test_wrong_arguments_are_told_at_once():
     """Before any data are read."""
-    for make in (lambda: TopK(0), lambda: TopK(2.0), lambda: TopK(True)):
-        with pytest.raises(TaskError, match="must be a number from 1"):
-            make()
-    with pytest.raises(TaskError, match="labels='sparse' must be one of 'index', 'one_hot', 'binary'"):
+    for k in (0, 2.0, True):
+        with pytest.raises(TaskError, match=rf"TopK\(k={k}\).*from 1\b"):
+            TopK(k)
+    with pytest.raises(TaskError, match=r"labels='sparse'.*'index', 'one_hot', 'binary'"):
         Accuracy("sparse")
-    with pytest.raises(TaskError, match="labels='binary' must be one of 'index', 'one_hot'"):
+    with pytest.raises(TaskError, match=r"labels='binary'.*'index', 'one_hot'$"):
         TopK(1, "binary")

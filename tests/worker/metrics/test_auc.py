@@ -122,15 +122,15 @@ def test_binned_auc_counts_positions_of_sequences(odd, both):
     binned = np.floor(p[:396] * 1000)[kept.ravel()]
     found = both(BinnedAUC(), y[:396].reshape(-1, 4), p[:396].reshape(-1, 4), kept)
     assert found == pytest.approx(areas(y[:396][kept.ravel()], binned), rel=1e-12)
-    with pytest.raises(TaskError, match=r"needs one score per example, found predictions \(32, 4\): use BinnedAUC"):
+    with pytest.raises(TaskError, match=r"'auc'.*\(32, 4\).*BinnedAUC"):
         both(AUC(), y[:396].reshape(-1, 4), p[:396].reshape(-1, 4))
 
 
 def test_exact_auc_needs_the_number_of_examples():
     """Where it is not known, or too large for the memory, the binned one is named."""
-    with pytest.raises(TaskError, match=r"'auc': an exact AUC needs to know the number of examples.*use BinnedAUC"):
+    with pytest.raises(TaskError, match=r"'auc'.*number of examples.*BinnedAUC"):
         AUC().states(Extent(None, Shard(0, 1)))
-    with pytest.raises(TaskError, match="of 10000001 examples takes 160 MB on every rank: use BinnedAUC"):
+    with pytest.raises(TaskError, match=r"'auc'.*10000001.*160 MB.*BinnedAUC"):
         AUC().states(Extent(10_000_001, Shard(0, 1)))
     assert AUC(max_examples=10).states(Extent(10, Shard(0, 1)))
     with pytest.raises(TaskError, match="max_examples"):
@@ -150,26 +150,26 @@ def test_goals_and_intervals(odd, measure):
 def test_mistakes_are_told_in_one_sentence(both, kind):
     """What, which metric, what was found, what to do."""
     for metric, y, predictions, told in (
-        (kind(), [0, 1], np.eye(2), r"predictions \(2, 2\) are of several classes: say with positive=… which"),
-        (kind(), [0, 2], [0.5, 0.5], "binary labels must be 0 or 1, found 2"),
-        (kind(), [0, 1, 1], [0.5, 0.5], "must have one shape"),
-        (kind(2), [0, 1], np.eye(2), "there is no class positive=2, predictions have 2"),
-        (kind(1), [0, 2], np.eye(2), "whole numbers from 0 to 1"),
+        (kind(), [0, 1], np.eye(2), r"\(2, 2\).*positive=…"),
+        (kind(), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
+        (kind(), [0, 1, 1], [0.5, 0.5], r"\(3,\).*\(2,\).*one shape"),
+        (kind(2), [0, 1], np.eye(2), r"positive=2\b.*\b2\b"),
+        (kind(1), [0, 2], np.eye(2), r"\bfrom 0 to 1\b.*found 2"),
     ):
         with pytest.raises(TaskError, match=told):
             both(metric, y, predictions)
     for positive in (-1, True, "cat"):
-        with pytest.raises(TaskError, match="must be the number of a class, or None"):
+        with pytest.raises(TaskError, match=f"positive={positive!r} .*None"):
             kind(positive)
 
 
 def test_scores_outside_the_bins_are_told(both):
     """They are logits, most likely."""
     for wrong in (1.5, -0.25):
-        with pytest.raises(TaskError, match=f"from 0 to 1, found {wrong}: give from_logits=True"):
+        with pytest.raises(TaskError, match=f"scores .*found {wrong}.*from_logits=True"):
             both(BinnedAUC(), [0, 1], [0.5, wrong])
     for bins in (1, 2.0, True):
-        with pytest.raises(TaskError, match="must be a number from 2"):
+        with pytest.raises(TaskError, match=rf"BinnedAUC\(bins={bins}\).*from 2\b"):
             BinnedAUC(bins=bins)
 
 

@@ -112,14 +112,14 @@ def test_no_weight_and_nan_are_nan(plain_numbers, zero_division):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: ConfusionMatrix(1), "classes must be a number from 2, or different names, found 1"),
-        (lambda: ConfusionMatrix("ab"), "different names, found 'ab'"),
+        (lambda: ConfusionMatrix(1), "number from 2.*found 1"),
+        (lambda: ConfusionMatrix("ab"), "different names.*'ab'"),
         (lambda: ConfusionMatrix(["a", "a"]), "different names"),
         (lambda: ConfusionMatrix(["a", 1]), "different names"),
         (lambda: ConfusionMatrix(True), "different names"),
-        (lambda: ConfusionMatrix(3, "binary"), "labels='binary' needs 2 classes, found 3"),
-        (lambda: ConfusionMatrix(3, "other"), "labels='other' must be one of"),
-        (lambda: ConfusionMatrix(3, zero_division=0.5), "zero_division=0.5 must be 0, 1 or NaN"),
+        (lambda: ConfusionMatrix(3, "binary"), r"labels='binary'.*\b2\b.*\b3\b"),
+        (lambda: ConfusionMatrix(3, "other"), "labels='other'"),
+        (lambda: ConfusionMatrix(3, zero_division=0.5), r"zero_division=0\.5.*NaN"),
     ],
 )
 def test_wrong_arguments_are_told_at_once(make, told):
@@ -130,5 +130,5 @@ def test_wrong_arguments_are_told_at_once(make, told):
 
 def test_another_number_of_classes_is_told(measure):
     """With the line to write."""
-    with pytest.raises(TaskError, match=r"predictions have 2 classes, but it was made for 3: write ConfusionMatrix\(2"):
+    with pytest.raises(TaskError, match=r"\b2 classes.*\b3\b.*ConfusionMatrix\(2\b"):
         measure(ConfusionMatrix(3), [0, 1], np.eye(2))

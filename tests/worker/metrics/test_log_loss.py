@@ -130,12 +130,12 @@ def test_infinite_logits_are_as_their_limit_or_nan(number):
 @pytest.mark.parametrize(
     ("metric", "y", "predictions", "told"),
     [
-        (LogLoss(), [0, 1], [[2.0, -1.0], [0.5, 0.5]], "probabilities must be from 0 to 1, found .*: give from_logits"),
-        (LogLoss(), [0, 1], [[0.5, 0.5], [0.5, 0.25]], "must sum to 1, found 0.75: give from_logits=True"),
-        (LogLoss("binary"), [0, 1], [0.5, 1.5], "from 0 to 1, found 1.5"),
-        (LogLoss("binary"), [0, 1], [-0.5, 1.0], "from 0 to 1, found -0.5"),
-        (LogLoss("binary"), [0, 2], [0.5, 0.5], "binary labels must be 0 or 1"),
-        (Perplexity(), [[0], [2]], np.full((2, 1, 2), 0.5), "'perplexity': labels must be whole numbers"),
+        (LogLoss(), [0, 1], [[2.0, -1.0], [0.5, 0.5]], r"found (2|-1)\b.*from_logits=True"),
+        (LogLoss(), [0, 1], [[0.5, 0.5], [0.5, 0.25]], r"sum to 1\b.*0\.75.*from_logits=True"),
+        (LogLoss("binary"), [0, 1], [0.5, 1.5], r"from 0 to 1.*1\.5"),
+        (LogLoss("binary"), [0, 1], [-0.5, 1.0], r"from 0 to 1.*-0\.5"),
+        (LogLoss("binary"), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
+        (Perplexity(), [[0], [2]], np.full((2, 1, 2), 0.5), "'perplexity': labels .*found 2"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(number, metric, y, predictions, told):
@@ -146,7 +146,7 @@ def test_mistakes_are_told_in_one_sentence(number, metric, y, predictions, told)
 
 def test_wrong_arguments_are_told_at_once():
     """A perplexity is of classes."""
-    with pytest.raises(TaskError, match="'perplexity': labels='binary' must be one of"):
+    with pytest.raises(TaskError, match=r"'perplexity'.*labels='binary'.*'one_hot'$"):
         Perplexity("binary")
-    with pytest.raises(TaskError, match="'log_loss': labels='sparse' must be one of"):
+    with pytest.raises(TaskError, match=r"'log_loss'.*labels='sparse'"):
         LogLoss("sparse")

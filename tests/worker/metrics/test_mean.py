@@ -80,11 +80,11 @@ def test_what_is_no_number_shows(number, measure, values):
     [
         (
             lambda y, p: np.mean(y - p),
-            r"'mean': its function must return one value for each of 3 examples, found shape \(",
+            r"'mean'.*\b3 examples.*\(\)",
         ),
-        (lambda y, p: (y - p)[:2], r"found shape \(2,\): leave averages to the metric"),
-        (lambda y, p: [str(each) for each in y - p], "values must be numbers, found dtype"),
-        (lambda *_: None, "values must be numbers, found dtype object"),
+        (lambda y, p: (y - p)[:2], r"'mean'.*\b3 examples.*\(2,\)"),
+        (lambda y, p: [str(each) for each in y - p], "values .*dtype <U"),
+        (lambda *_: None, "values .*dtype object"),
     ],
 )
 def test_what_a_function_must_return(number, function, told):
@@ -95,5 +95,5 @@ def test_what_a_function_must_return(number, function, told):
 
 def test_a_function_must_be_one():
     """A name alone is none."""
-    with pytest.raises(TaskError, match=r"'mean': Mean takes a function of \(y, predictions\), found 'mae'"):
+    with pytest.raises(TaskError, match=r"'mean': Mean .*'mae'"):
         Mean("mae")

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -27,14 +29,14 @@ def test_weights_of_examples_or_positions(number, weights, wanted):
 @pytest.mark.parametrize(
     ("weights", "told"),
     [
-        ([1, -1], "'mean': weights must be from 0 to 1e.30, found -1: give an example that does not count"),
+        ([1, -1], r"'mean': weights .*1e\+30.*found -1\b"),
         ([1, np.nan], "found nan"),
         ([1, np.inf], "found inf"),
         ([1, 1e31], "found 1e.31"),
         ([1, 1e300], "found inf"),
-        (["a", "b"], "weights must be numbers, found dtype"),
-        ([2.0], r"weights \(1,\) do not"),
-        (np.ones((2, 3)), r"weights \(2, 3\) do not fit to values \(2,\): give one for each example, \(2,\)"),
+        (["a", "b"], "weights .*dtype <U"),
+        ([2.0], r"weights \(1,\).*values \(2,\)"),
+        (np.ones((2, 3)), r"weights \(2, 3\).*values \(2,\).*example, \(2,\)"),
     ],
 )
 def test_weights_that_are_none(number, weights, told):
@@ -46,5 +48,5 @@ def test_weights_that_are_none(number, weights, told):
 @pytest.mark.parametrize("shape", [(2, 2), (2, 4), (2, 3, 2)])
 def test_weights_of_other_positions(number, shape):
     """A sequence of three needs one weight, or three."""
-    with pytest.raises(TaskError, match=r"or one for each value, \(2, 3\)"):
+    with pytest.raises(TaskError, match=rf"weights {re.escape(str(shape))}.*\(2,\).*\(2, 3\)"):
         number(Mean(), np.zeros(2), np.ones((2, 3)), np.ones(shape))

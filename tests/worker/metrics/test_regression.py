@@ -121,7 +121,5 @@ def test_what_is_beyond_all_numbers_is_infinite(number, metric):
 @pytest.mark.parametrize("metric", [each for each, _ in THEIRS])
 def test_shapes_must_be_one(number, metric):
     """(n,) beside (n, m) is never broadcast to (n, n)."""
-    with pytest.raises(
-        TaskError, match=rf"'{metric.name}': labels \(2,\) and predictions \(2, 3\) must have one shape"
-    ):
+    with pytest.raises(TaskError, match=rf"'{metric.name}'.* \(2,\).*\(2, 3\)"):
         number(metric, np.zeros(2), np.zeros((2, 3)))

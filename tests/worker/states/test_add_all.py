@@ -47,5 +47,5 @@ def test_extremes_of_many(values, reduction):
 
 def test_another_shape_is_refused():
     """A delta of one shape more or less would be broadcast, silently."""
-    with pytest.raises(ValueError, match=r"deltas of shape \(3,\) were added to a state of shape \(\)"):
+    with pytest.raises(ValueError, match=r"\(3,\).*\(\)"):
         ExactSum(()).add_all(np.zeros((2, 3), np.float32))

@@ -315,7 +315,7 @@ def test_an_unpacked_integer_still_guards_its_range():
 def test_a_dtype_that_could_lose_something_is_refused(dtype, delta):
     """A state takes only what its layout holds exactly, and says which dtypes did not fit."""
     for add in (ExactSum((), dtype).add, ExactSum((), dtype).add_each):
-        with pytest.raises(TypeError, match=f"{delta.dtype} cannot be added exactly to a state of dtype {dtype}"):
+        with pytest.raises(TypeError, match=rf"{delta.dtype}\b.*\b{dtype}\b"):
             add(delta)
 
 
@@ -331,7 +331,7 @@ def test_half_precision_is_widened(dtype):
 @pytest.mark.parametrize("dtype", ["complex64", "str", "longdouble"])
 def test_what_has_no_exact_sum_has_no_state(dtype):
     """A state of anything but short floats and integers is refused when it is made."""
-    with pytest.raises(TypeError, match="cannot be summed exactly"):
+    with pytest.raises(TypeError, match="summed exactly"):
         ExactSum((), dtype)
 
 

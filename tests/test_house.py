@@ -1,0 +1,49 @@
+"""Rules of the tests themselves."""
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+MOST_WORDS = 5
+
+
+def pattern_of(node):
+    """Return the text of a string literal, with a placeholder for each value in it."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    if isinstance(node, ast.BinOp):
+        return pattern_of(node.left) + pattern_of(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def patterns_in(source):
+    """Yield the line and the text of each literal that is given as `match=`."""
+    for node in ast.walk(ast.parse(source)):
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "match":
+                yield keyword.value.lineno, pattern_of(keyword.value)
+
+
+def words_of(pattern):
+    """Return the words of a pattern, whatever stands between them."""
+    return re.sub(r"\.[*+]\??", " ", pattern).split()
+
+
+def test_sentences_are_recognised():
+    """The rule below finds a sentence in a literal, in an f-string and between wildcards."""
+    source = (
+        'raises(E, match=f"the file {a} is not there")\nraises(E, match="a b.*c d" + "e f")\nraises(E, match="a.*b")'
+    )
+    assert [(line, len(words_of(text))) for line, text in patterns_in(source)] == [(1, 6), (2, 5), (3, 2)]
+
+
+def test_no_pattern_of_an_error_is_a_sentence():
+    """Messages may be worded anew without a change of tests, so `match=` holds values and at most five words."""
+    found = [
+        f"{path.relative_to(TESTS)}:{line}: {text}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for line, text in patterns_in(path.read_text())
+        if len(words_of(text)) > MOST_WORDS
+    ]
+    assert not found, "\n".join(found)
