@@ -336,4 +336,9 @@ REGRESSIONS = (
         "no bug: a node that found a checkpoint corrupt was alone for a while, as the others took in a new group",
         generation=2,
     ),
+    Regression(
+        44966,
+        "no bug: a daemon of a newer release gave way to one of its name that stands by, and none was left that reads",
+        generation=2,
+    ),
 )

@@ -157,7 +157,8 @@ class Simulation:
         elif self.violation is None and not self.purged and (self._could_go_on() or not book.unsettled()):
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
-            book.check("no plan stays open", book.book.open is None, lambda: f"{book.book.open}")
+            is_open = book.book.open is not None and self._could_go_on()
+            book.check("no plan stays open", not is_open, lambda: f"{book.book.open}")
             book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
         else:
             self.counts["liveness not asked for"] += self.violation is None
@@ -212,10 +213,10 @@ class Simulation:
         return longest + each_try * (len(self.scenario.saves) * (settings[0].max_attempts + 1) + 2)
 
     def _could_go_on(self) -> bool:
-        """Whether enough workers of one kind run."""
+        """Whether enough workers of one kind run that can read the journal."""
         alike: Counter = Counter()
         for life in self._running():
-            if life.role == "worker":
+            if life.role == "worker" and life.host.spec.schema >= self.referee.newest_schema:
                 alike[life.host.spec.kind] += life.host.spec.replicas
         needed = max(host.spec.settings.min_workers for host in self.hosts)
         return bool(alike) and max(alike.values()) >= needed
