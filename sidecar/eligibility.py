@@ -38,6 +38,21 @@ def largest_alike(workers: Sequence[Heartbeat], node: str | None = None) -> list
     return max(sets, key=lambda each: (len(each), any(one.node == node for one in each)), default=[])
 
 
+def who_reads(workers: Sequence[Heartbeat], node: str, checkpoint: Checkpoint | None) -> list[Heartbeat]:
+    """Return the nodes that may evaluate a checkpoint together: the largest set, if one of it can read the checkpoint.
+
+    Else it is the largest set of those that can, of the same version and task: another profile computes right, too.
+    """
+    alike = largest_alike(workers, node)
+    if checkpoint is None or any(checkpoint.folder not in each.unreadable for each in alike):
+        return alike
+    same = {(each.version, each.task) for each in alike}
+    others = [
+        each for each in workers if (each.version, each.task) in same and checkpoint.folder not in each.unreadable
+    ]
+    return largest_alike(others, node) or alike
+
+
 def _is_of(each: Heartbeat, kind: tuple[str, str | None, str | None, str | None]) -> bool:
     version, task, profile, joined = kind
     same = each.profile in (None, profile) and each.joined_profile in (None, joined)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final, Literal
 
-from sidecar.eligibility import disputed, largest_alike, members_for, turns
+from sidecar.eligibility import disputed, largest_alike, members_for, turns, who_reads
 from sidecar.history import BEFORE_START, Closed, History, blame, blamed, losers
 from sidecar.records import Checkpoint, Heartbeat, Key, Lasting, Member, Outcome, Plan, Settlement, Verdict
 from sidecar.selection import Selection
@@ -187,7 +187,8 @@ def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settleme
     """What is settled without an evaluation, each once, and what is to be evaluated, in order of discovery."""
     given_up = [each for each in view.given_up if not view.history.is_settled(each.key, view.task)]
     told = {each.key for each in given_up}
-    settles = [each for each in given_up if not disputed(each, view.node, view.members, unheard=view.unheard)]
+    findings = [_own_finding(each, view, rules) for each in given_up]
+    settles = [each for each in findings if each is not None]
     settles += _reopened(view, rules)
     waiting = []
     for each in pending(view.history, view.found, view.task):
@@ -205,6 +206,17 @@ def _sorted_out(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settleme
     settles += [Settlement(each.name, each.digest, each.step, "skipped", reason) for each, reason in skipped]
     gone = {each.key for each in settles}
     return tuple(settles), [each for each in choice.evaluate if each.key not in gone]
+
+
+def _own_finding(given_up: Settlement, view: View, rules: Rules) -> Settlement | None:
+    """How it ends what this node gave up: as it found, unless another one finds it whole; then as attempts proved."""
+    if not disputed(given_up, view.node, view.members, unheard=view.unheard):
+        return given_up
+    end = _end(Checkpoint(given_up.name, given_up.digest, given_up.step, ""), view, rules)
+    if end is None:
+        return None
+    verdict, reason = end
+    return replace(given_up, verdict=verdict, reason=reason, task=view.task if verdict == "failed" else None)
 
 
 def _end(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
@@ -364,7 +376,7 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     """
     if not view.ready_to_propose:
         return Wait(why="getting to know the other nodes")
-    alike = turns(largest_alike(view.members, view.node), view.history.through)
+    alike = turns(who_reads(view.members, view.node, action.checkpoint), view.history.through)
     nodes = [heartbeat.node for heartbeat in alike]
     if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
         return Wait(why=f"{view.node} is not counted, or has another version, task or profile than most nodes")
@@ -392,7 +404,7 @@ def _attempts(checkpoint: Checkpoint, view: View) -> int:
 
 def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tuple[Member, ...] | Wait:
     """The group: the one that is warm if nobody could be added to it, else of those that stand by."""
-    alike = largest_alike(view.members, view.node)
+    alike = who_reads(view.members, view.node, checkpoint)
     nodes = members_for(alike, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm(nodes, view.history)
     fresh = _standing_by(nodes, view.history)

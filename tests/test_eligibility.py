@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.eligibility import largest_alike, left_out, may_release, members_for, turns
+from sidecar.eligibility import largest_alike, left_out, may_release, members_for, turns, who_reads
 from sidecar.history import History, Losses
 from sidecar.records import Checkpoint, Heartbeat, Outcome, Slot
 
@@ -52,6 +52,21 @@ def test_those_that_read_everything_have_the_first_turn():
     there = [node("a", unreadable=("x",)), node("b"), node("c", unreadable=("y",)), node("d")]
     assert [names(turns(there, plans)) for plans in (0, 1, 2)] == ["bdac", "bdca", "bdac"]
     assert turns([], 3) == []
+
+
+def test_those_that_can_read_it_evaluate_what_most_cannot():
+    """Of another profile, which computes right, too, but of the same release and task."""
+    blind = {"unreadable": (A.folder,)}
+    most = [node("a", **blind), node("b", **blind)]
+    for other, expected in (
+        (node("c", "q"), "c"),
+        (node("c", "q", **blind), "ab"),
+        (node("c", "q", version="2"), "ab"),
+        (node("c", "q", task="u"), "ab"),
+    ):
+        assert names(who_reads([*most, other], "c", A)) == expected
+    assert names(who_reads([*most, node("c", "q")], "c", None)) == "ab"
+    assert names(who_reads([most[0], node("b"), node("c", "q")], "c", A)) == "ab"
 
 
 def test_only_who_could_propose_lets_go_of_pins():

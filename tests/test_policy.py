@@ -589,6 +589,16 @@ def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdic
     assert isinstance(action, Propose) == settles
 
 
+def test_what_attempts_on_two_nodes_proved_is_settled_though_another_finds_it_whole():
+    """Else nobody would: the one that finds it whole may be of another profile than most, and proposes nothing."""
+    there = [node("n1", slot()), node("n2", slot(), sees=(A.folder,))]
+    given_up = [settled(A, "corrupt")]
+    for nodes, verdicts in ((("n1",), []), (("n1", "n2"), ["corrupt"])):
+        past = failures("corrupt", "corrupt", nodes=nodes)
+        action = decided(found=[], given_up=given_up, members=there, history=past)
+        assert [each.verdict for each in getattr(action, "settles", ())] == verdicts
+
+
 @pytest.mark.parametrize("verdict", ["vanished", "corrupt"])
 def test_nothing_is_given_up_while_a_node_that_may_see_it_cannot_be_heard(verdict):
     """Storage gives an error for its heartbeat, say: that is no word about what it sees."""
