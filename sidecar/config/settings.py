@@ -93,8 +93,8 @@ class Settings(BaseSettings):
 
     # Task
     task: str | None = None
-    """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: none, since only the user knows
-    it; every command that evaluates asks for it, and a daemon on the chief does without."""
+    """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
+    every command that evaluates asks for it, and a daemon on the chief does without."""
     framework: Literal["tensorflow"] = "tensorflow"
     """Framework that the worker processes import. Default: the only one that is supported so far."""
 
@@ -106,8 +106,8 @@ class Settings(BaseSettings):
     """Whether this node may evaluate (`worker`) or not (`chief`). Default: the role that the training job's environment
     gives to this node, so that the chief is never slowed down."""
     chief_nodes: tuple[str, ...] = ()
-    """Names or globs of the nodes that must not evaluate, so that one file serves all nodes. Default: none, since
-    nobody can guess the names of nodes."""
+    """Names or globs of the nodes that must not evaluate, so that one file serves all nodes. Default: nobody
+    can guess the names of nodes."""
     host: str | None = None
     """Address or name at which the other nodes reach this one, without a port. Default: the address from TF_CONFIG,
     else the one that this machine sends from, since these are reachable in nearly every network."""
@@ -278,8 +278,8 @@ class Settings(BaseSettings):
     """Time that a worker may take to restore a checkpoint or to save its results. Default: enough for 100 GB at 60
     MB/s."""
     first_batch_timeout_seconds: Seconds = 900.0
-    """Time that a worker may take for its first batch. Default: it traces and compiles the model and fills the input
-    pipeline."""
+    """Time that a worker may take for its first batch. Default: that batch traces and compiles the model and fills the
+    input pipeline."""
     stall_seconds: Seconds = 60.0
     """Shortest time without a finished batch after which a worker counts as stalled. Default: a minute is longer than
     usual pauses of storage, however fast the batches are."""
