@@ -10,7 +10,7 @@ NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pytho
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 PROCESSES := tests/demo tests/deploy tests/group tests/integration
 
-.PHONY: help demo test test-processes test-rest test-gpu faults lint bench simulate dashboards try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-processes test-rest test-gpu faults lint bench simulate dashboards reference try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ simulate: $(READY)  ## Simulate daemons under faults (SEEDS=1-50000; one seed wi
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
 	$(BIN)/python deploy/grafana/dashboards.py
+
+reference: $(READY)  ## Write the pages of docs/reference/ that follow from the code.
+	$(BIN)/python docs/generate.py
 
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try

@@ -67,7 +67,7 @@ def root(
 
 
 @app.command(epilog=examples("sidecar run ckpts -t my_eval.py:task", "sidecar run ckpts -t my_eval.py:task --once"))
-@takes_settings(*_RUN_OPTIONS, no_wait=("--once", "Evaluate what is there, and end."))
+@takes_settings(*_RUN_OPTIONS, no_wait=("--once", "Evaluate the checkpoints that exist, and end."))
 def run(
     flags: dict[str, Any],
     verbose: Annotated[
@@ -102,7 +102,8 @@ def evaluate(
         ),
     ] = None,
     save_dir: Annotated[
-        Path | None, typer.Option(help="Where workers save; one folder each.", metavar="DIR", show_default=False)
+        Path | None,
+        typer.Option(help="Directory in which each worker saves a folder.", metavar="DIR", show_default=False),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON.", metavar="", show_default=False)
@@ -159,9 +160,9 @@ def status(
         typer.Option("--json", help="Print an object; with --watch one per line.", metavar="", show_default=False),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.", metavar="", show_default=False)
+        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.", metavar="", show_default=False)
     ] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.", metavar="S")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two scans with --watch.", metavar="S")] = 2.0,
 ) -> None:
     """Show the newest and the best result, nodes, queue and progress.
 
@@ -229,21 +230,24 @@ def requeue(
         ),
     ] = None,
     all_failed: Annotated[
-        bool, typer.Option("--all-failed", help="All that failed for good.", metavar="", show_default=False)
+        bool, typer.Option("--all-failed", help="All checkpoints that failed for good.", metavar="", show_default=False)
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Also what was evaluated: measure it anew.", metavar="", show_default=False),
+        typer.Option("--again", help="Also evaluated checkpoints: measure them again.", metavar="", show_default=False),
     ] = False,
     all_evaluated: Annotated[
         bool,
-        typer.Option("--all", help="With --again: all evaluated ones that are there.", metavar="", show_default=False),
+        typer.Option(
+            "--all", help="With --again: all evaluated checkpoints that exist.", metavar="", show_default=False
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be requeued.", metavar="", show_default=False)
+        bool,
+        typer.Option("--dry-run", help="Print the checkpoints that would be requeued.", metavar="", show_default=False),
     ] = False,
     wait_seconds: Annotated[
-        float, typer.Option(min=0, help="Wait so long for the end of a running evaluation.", metavar="S")
+        float, typer.Option(min=0, help="Seconds to wait for the end of a running evaluation.", metavar="S")
     ] = 300.0,
 ) -> None:
     """Evaluate checkpoints again that failed, vanished, were corrupt or skipped; with --again, any."""
@@ -319,7 +323,9 @@ class Shell(StrEnum):
         "sidecar completion fish > ~/.config/fish/completions/sidecar.fish",
     )
 )
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell to complete commands in.")]) -> None:
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="Shell to complete commands in: bash, zsh or fish.")],
+) -> None:
     """Print the script that completes commands and options in your shell."""
     from typer._completion_shared import get_completion_script
 
@@ -328,9 +334,9 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell to complet
 
 @app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))
 def demo(
-    directory: Annotated[Path, typer.Option(help="Where; an earlier demo's folder is replaced.", metavar="DIR")] = Path(
-        "sidecar-demo"
-    ),
+    directory: Annotated[
+        Path, typer.Option(help="Folder of the demo; an earlier demo is replaced.", metavar="DIR")
+    ] = Path("sidecar-demo"),
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Leave the daemons serving until Ctrl-C.", metavar="", show_default=False),

@@ -4,7 +4,21 @@ Messages name the offending value and what to do. What fails inside a worker pro
 border as data (`sidecar.group.messages.Failed`) and ends as the outcome of a plan.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+EXIT_CODES: Final[Mapping[int, str]] = {
+    0: "The command succeeded, or the daemon was stopped.",
+    1: "A checkpoint or an evaluation failed, or `sidecar check` found a problem.",
+    2: "A setting, an option, an argument or the environment cannot be used.",
+    3: "The task cannot be found, imported or understood.",
+    4: "Shared storage cannot be used now, or this user has no right to a path.",
+    5: "Records of the run are missing or broken, contradict each other, or come from a newer release.",
+    6: "Another daemon runs under this node's name.",
+    70: "This program has a bug; the traceback is on standard error.",
+    130: "The command was interrupted by Ctrl-C.",
+}
+"""Exit codes of `sidecar`, and what each means."""
 
 
 class SidecarError(Exception):

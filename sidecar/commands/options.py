@@ -39,29 +39,31 @@ class Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "checkpoint_dir": Option(Path, "DIR", "The same as the argument DIR.", "-d"),
+    "checkpoint_dir": Option(Path, "DIR", "Directory that training saves its checkpoints in.", "-d"),
     "config": Option(Path, "FILE", "TOML file with any of the settings.", "-c", default="./sidecar.toml, if there"),
     "state_dir": Option(Path, "DIR", "Directory that the daemons of all nodes share.", default="DIR/.sidecar"),
     "run": Option(str, "NAME", "Name of the training run.", default="the name of DIR"),
-    "task": Option(str, "TASK", "What to evaluate with: path/file.py:attr or module:attr.", "-t"),
+    "task": Option(str, "TASK", "Task to evaluate with: path/file.py:attr or module:attr.", "-t"),
     "replicas": Option(int, "N", "Worker processes on this node.", "-r", _WORKERS),
     "min_workers": Option(int, "N", "The smallest group that evaluates.", panel=_WORKERS),
     "port_range": Option(str, "A-B", "Ports for worker processes.", panel=_WORKERS),
-    "role": Option(str, "ROLE", "worker or chief: whether this node may evaluate.", panel=_NODE, default="found out"),
+    "role": Option(
+        str, "ROLE", "worker or chief: whether this node may evaluate.", panel=_NODE, default="as the job says"
+    ),
     "node": Option(str, "NAME", "Name of this node.", panel=_NODE, default="its task in TF_CONFIG, else the host name"),
-    "host": Option(str, "HOST", "Address at which other nodes reach this one.", panel=_NODE, default="found out"),
-    "http": Option(str, "HOST:PORT", "Where /metrics and the status page are; port 0 takes a free one.", panel=_NODE),
+    "host": Option(str, "HOST", "Address at which other nodes reach this one.", panel=_NODE, default="this machine's"),
+    "http": Option(str, "HOST:PORT", "Address of /metrics and the status page; port 0 takes a free one.", panel=_NODE),
     "log_format": Option(
         str, "FORMAT", "console or json.", panel=_NODE, default="console on a terminal, json elsewhere"
     ),
-    "queue": Option(str, "QUEUE", "every or latest: which of those that wait are evaluated.", panel=_LIMITS),
-    "every_steps": Option(int, "N", "Evaluate the first one of every N steps only.", panel=_LIMITS, default="all"),
-    "start": Option(str, "START", "all or new: whether those that are there at the start count.", panel=_LIMITS),
-    "stop_after_step": Option(int, "N", "End once a checkpoint of this step is evaluated.", panel=_LIMITS),
-    "stop_idle_seconds": Option(float, "S", "End after so long without anything to do.", panel=_LIMITS),
-    "done_marker": Option(
-        str, "NAME", "End once training put a file of this name next to its checkpoints.", panel=_LIMITS
+    "queue": Option(str, "QUEUE", "every or latest: which waiting checkpoints are evaluated.", panel=_LIMITS),
+    "every_steps": Option(
+        int, "N", "Evaluate the first checkpoint of every N steps only.", panel=_LIMITS, default="all"
     ),
+    "start": Option(str, "START", "all or new: whether checkpoints from before the start count.", panel=_LIMITS),
+    "stop_after_step": Option(int, "N", "End once a checkpoint of this step is evaluated.", panel=_LIMITS),
+    "stop_idle_seconds": Option(float, "S", "End after this time without any work.", panel=_LIMITS),
+    "done_marker": Option(str, "NAME", "End once a file of this name lies next to the checkpoints.", panel=_LIMITS),
 }
 
 _DIRECTORY: Final = inspect.Parameter(

@@ -1,7 +1,8 @@
-"""What the daemon can be told: one frozen `Settings`, whose every default a comment justifies.
+"""Define the settings of a daemon: one frozen `Settings`, whose every field is followed by its documentation.
 
-Checked values only; where they come from is `sources`' matter. It imports neither a framework nor the command line:
-every command pays for it at start-up.
+That documentation is the source of docs/reference/settings.md: the meaning, and after "Default:" the reason for the
+default. A comment on lines of its own begins a group of fields. Only checked values are here; `sources` reads them. It
+imports neither a framework nor the command line: every command pays for it at start-up.
 """
 
 import hashlib
@@ -74,120 +75,241 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no
 
 
 class Settings(BaseSettings):
-    """Every setting of a daemon, checked. `load` reads them; constructing one looks at its arguments only."""
+    """Hold every setting of a daemon, checked. `load` reads them; the constructor looks at its arguments only."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", validate_default=True, env_prefix=PREFIX, enable_decoding=False
     )
 
-    # Where. Relative paths start at the current directory, wherever they are written; all are absolute afterwards.
-    checkpoint_dir: Path  # no default: guessing what to watch helps nobody
-    state_dir: Path = _DERIVED  # <checkpoint_dir>/.sidecar: all nodes share that storage already
-    run: str = _DERIVED  # the checkpoint directory's own name: what people call the training run
+    # Directories. A relative path starts at the current directory, wherever it is written; it is made absolute.
+    checkpoint_dir: Path
+    """Directory in which training saves its checkpoints. Default: none, since a guess helps nobody."""
+    state_dir: Path = _DERIVED
+    """Directory that the daemons of all nodes share, with one folder for each run. Default: `.sidecar` in
+    `checkpoint_dir`, since all nodes share that storage already."""
+    run: str = _DERIVED
+    """Name of the training run, in file names and in the metrics' labels. Default: the name of `checkpoint_dir`, which
+    is how people call the run."""
 
-    # What. Not needed on a chief, so `require_task` asks for it.
+    # Task
     task: str | None = None
-    framework: Literal["tensorflow"] = "tensorflow"  # the only backend so far
+    """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
+    every command that evaluates asks for it, and a daemon on the chief does without."""
+    framework: Literal["tensorflow"] = "tensorflow"
+    """Framework that the worker processes import. Default: the only one that is supported so far."""
 
-    # Who. Null: found out from the training job's environment (roles.py).
+    # Node. Settings that are not set are found out from the environment of the training job.
     node: str | None = None
+    """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the host
+    name: both are unique within a job."""
     role: Role | None = None
-    chief_nodes: tuple[str, ...] = ()  # nobody can guess host names
-    host: str | None = None  # IPv6 addresses stand in brackets, ready for a port
+    """Whether this node may evaluate (`worker`) or not (`chief`). Default: the role that the training job's environment
+    gives to this node, so that the chief is never slowed down."""
+    chief_nodes: tuple[str, ...] = ()
+    """Names or globs of the nodes that must not evaluate, so that one file serves all nodes. Default: nobody
+    can guess the names of nodes."""
+    host: str | None = None
+    """Address or name at which the other nodes reach this one, without a port. Default: the address from TF_CONFIG,
+    else the one that this machine sends from, since these are reachable in nearly every network."""
 
-    # How many, and where they meet.
-    replicas: Count = 1  # right for a CPU node; a GPU node takes one per GPU
-    min_workers: Count = 1  # a result now, from one node, beats waiting for all
-    port_range: str = "21000-21999"  # below 32768, where Linux' ephemeral ports start: no outgoing connection takes one
-    http: str = "127.0.0.1:19108"  # the numbers say how good a model is: reachable from outside only on request
-    # Names or globs under which it is asked for. Addresses, names without a dot, this machine's own names and those of
-    # private networks need no mention. A page in a browser can let any other name lead here (DNS rebinding).
+    # Group and ports
+    replicas: Count = 1
+    """Worker processes on this node. Default: one suits a node without GPUs; a node with GPUs takes one for each
+    GPU."""
+    min_workers: Count = 1
+    """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
+    better than a wait for all of them."""
+    port_range: str = "21000-21999"
+    """Ports that the worker processes of this node may serve on, as FIRST-LAST. Default: below 32768, where Linux
+    begins to take ports for outgoing connections."""
+    http: str = "127.0.0.1:19108"
+    """Address of the HTTP server, as HOST:PORT; port 0 takes a free port. Default: reachable from this machine only,
+    since the metrics say how good a model is."""
     http_hosts: tuple[str, ...] = ()
+    """Further names or globs that the HTTP server accepts in the `Host` header. Default: none are needed for addresses,
+    names without a dot, this machine's own names and names of private networks. Any other name could belong to a page
+    in a browser that attacks this daemon (DNS rebinding)."""
 
-    # Which checkpoints, and when to end.
-    queue: Literal["every", "latest"] = "every"  # nothing is lost unless asked for
-    # Of the complete checkpoints each first one that reaches a new multiple; the last of a run that ends counts, too.
-    every_steps: Count | None = None  # all of them, likewise
-    start: Literal["all", "new"] = "all"  # a daemon started late evaluates what it missed
-    stop_after_step: Whole | None = None  # a daemon serves until it is stopped
+    # Choice of checkpoints, and the end of the run
+    queue: Literal["every", "latest"] = "every"
+    """Waiting checkpoints that are evaluated: `every` one, or only the `latest` one. Default: no checkpoint is skipped
+    unless the user asks for it."""
+    every_steps: Count | None = None
+    """Interval of training steps: of the checkpoints between two multiples of it, the first one is evaluated, and so is
+    the last one of a run that ends. Default: all checkpoints are evaluated, since none is skipped unless the user asks
+    for it."""
+    start: Literal["all", "new"] = "all"
+    """Whether checkpoints that exist before the first start of the run are evaluated (`all`) or skipped (`new`).
+    Default: a daemon that starts late evaluates the checkpoints that it missed."""
+    stop_after_step: Whole | None = None
+    """Training step after which the daemon ends, once its checkpoint is evaluated. Default: a daemon serves until it is
+    stopped."""
     stop_idle_seconds: Seconds | None = None
-    # A file in checkpoint_dir by which training says that it saved its last one. Off: a daemon that serves must not
-    # end, again at each restart, because a former run left a file there.
+    """Time without any work after which the daemon ends. Default: a daemon serves until it is stopped."""
     done_marker: str | None = None
-    wait: bool = True  # `run` stays; --once evaluates what is there and ends
+    """Name of the file in `checkpoint_dir` by which training reports that its last checkpoint is saved; the daemon then
+    evaluates the rest and ends. Default: a file that an earlier run left must not end the daemon at each start."""
+    wait: bool = True
+    """Whether `sidecar run` waits for further checkpoints; `--once` turns that off. Default: a daemon serves until it
+    is stopped."""
 
-    log_format: Literal["console", "json"] | None = None  # null: console on a terminal, JSON lines elsewhere
+    # Log
+    log_format: Literal["console", "json"] | None = None
+    """Format of the log: sentences for people (`console`), or one JSON object a line (`json`). Default: `console` on a
+    terminal, which a person reads, and `json` elsewhere, where a program does."""
 
-    # The worker processes.
-    worker_python: Path = Path(sys.executable)  # the daemon's own; the trainer's venv when they differ
-    worker_logs: Path = _DERIVED  # a folder of this user's below the system's temporary one: never on shared storage
-    worker_env: dict[str, str | None] = {}  # null (false in TOML, which has no null) removes a variable
-    devices: Literal["cpu", "gpu"] | tuple[int | str, ...] = "cpu"  # training owns the GPUs until told otherwise
-    share_gpu: bool = False  # memory taken beside a training process is what kills it
-    gpu_memory_mb: Count | None = None  # grows as needed
-    release_idle_seconds: Seconds = 600.0  # outlasts most save intervals: a busy run stays warm, a paused one lets go
-    standby: bool = True  # 540 MB for a group that re-forms in 0.4 s instead of 5 s
-    # Never from the core count: threads split sums, so nodes of different sizes would get different bits and refuse to
-    # form a group. 2 gave the same bits as 1 where 3 and 8 did not, and leaves the cores to the trainer.
+    # Worker processes
+    worker_python: Path = Path(sys.executable)
+    """Python interpreter of the worker processes. Default: the daemon's own interpreter; give the one of the training
+    environment if the framework is installed only there."""
+    worker_logs: Path = _DERIVED
+    """Directory for the logs of the worker processes. Default: a folder of this user in the system's temporary
+    directory, since logs do not belong on shared storage."""
+    worker_env: dict[str, str | None] = {}
+    """Environment variables that worker processes get in addition to the daemon's; `false` in TOML, or `null` in JSON,
+    removes a variable. Default: workers run in the daemon's environment unless the user changes it."""
+    devices: Literal["cpu", "gpu"] | tuple[int | str, ...] = "cpu"
+    """Devices of the worker processes: `cpu`, `gpu` for all GPUs that the daemon sees, or a list of GPUs by number or
+    UUID. Default: the GPUs belong to training until the user says otherwise."""
+    share_gpu: bool = False
+    """Whether workers may use a GPU on which another process runs. Default: a training process that shares its GPU may
+    run out of memory and die."""
+    gpu_memory_mb: Count | None = None
+    """Most memory in MB that a worker process takes of its GPU. Default: no limit; memory is taken as it is needed."""
+    release_idle_seconds: Seconds = 600.0
+    """Time without work after which worker processes end and free their GPUs; workers on the CPU stay. Default: longer
+    than most intervals between checkpoints, so that a busy run stays warm and a paused one frees its GPUs."""
+    standby: bool = True
+    """Whether each worker process has a second one that has already imported the framework and can replace it. Default:
+    540 MB of memory for a group that forms again in 0.4 s instead of 5 s."""
     threads: Count = 2
-    collectives: Literal["auto", "ring", "nccl"] = "ring"  # a few KB per evaluation need no NCCL
-    always_cluster: bool = False  # a group of one needs no cluster; tests force it
-    # A graph runs whatever its author stored, such as writing to files, as this daemon's user: weights only, therefore,
-    # into the task's model. True: a SavedModel's own signature is evaluated; all nodes of a group must say the same.
+    """Threads that a worker process computes with. Default: a fixed number, since sums over other numbers of threads
+    are rounded differently and nodes with other bits form no group; 2 gave the same bits as 1, where 3 and 8 did not,
+    and leaves the other cores to training."""
+    collectives: Literal["auto", "ring", "nccl"] = "ring"
+    """Implementation of TensorFlow's collective operations between workers. Default: a few KB for each evaluation do
+    not need NCCL."""
+    always_cluster: bool = False
+    """Whether a group of one worker forms a TensorFlow cluster, too. Default: one worker has nobody to sum with; tests
+    turn it on."""
+
+    # Reading of checkpoints
     trust_saved_graph: bool = False
-    step_key: str | None = None  # the optimizer's count of its steps, or a usual name, is what nearly everybody has
-    # None: what the files hold, then rules for the names that people write. One that is set comes before both.
+    """Whether the graph that a SavedModel holds may be run, by its own signature; all nodes of a group must agree.
+    Default: a graph can do all that the daemon's user can, such as writing files, so only weights are read."""
+    step_key: str | None = None
+    """Name of the variable of an object checkpoint that holds the training step. Default: the optimizer's iterations,
+    or a variable with a usual name, hold it in nearly every checkpoint."""
     step_pattern: str | None = None
-    # TensorFlow compares the checksums of what it restores anyway, and full reads every file once more on some node.
+    r"""Regular expression for a checkpoint's name, whose one group is the training step, such as `epoch_(\d+)`.
+    Default: the step comes from the files, then from the usual ways to write a step in a name; `step_key` and
+    `step_pattern` come before both."""
     verify: Literal["structure", "full"] = "structure"
-    # What lies in the directory itself: sub-folders hold backups and exports as well, so only a user knows which count.
+    """Check of a checkpoint before it is pinned: its `structure`, or the checksums of its `full` content. Default:
+    TensorFlow compares checksums when it restores anyway, and `full` reads every file one more time."""
     checkpoint_glob: tuple[str, ...] = ("*",)
-    formats: tuple[str, ...] = ()  # all: a directory of checkpoints holds little else
-    complete_marker: str | None = None  # the frameworks' own ways to say "finished" are known; only a user knows more
-    # Decided by the filesystem's type: events of what other machines write arrive nowhere, and a sweep sees all anyway.
+    """Globs of the paths below `checkpoint_dir` that may be checkpoints, such as `epoch_*/*`. Default: the directory
+    itself; sub-folders hold backups and exports as well, so only the user knows which of them count."""
+    formats: tuple[str, ...] = ()
+    """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax` and `saved_model`.
+    Default: all of them, since a directory of checkpoints holds little else."""
+    complete_marker: str | None = None
+    """Name of the file without which no checkpoint is complete, such as `{name}.STABLE` or `_SUCCESS`. Default: the
+    formats' own signs of completeness are enough; only the user knows of further ones."""
     file_events: Literal["auto", "on", "off"] = "auto"
-    # What workers save, each to a path of its own: weights, and predictions if the task wants them.
-    save_weights: SaveWeights = "all"  # every worker's own path is complete; first: rank 0's, since all hold the same
-    keep_saves: Count = 2  # the newest and the one before it, to compare; a whole run would fill the storage
-    # EVAL_SET/METRIC whose best evaluation is kept, too. Null: the first with a direction, as the task lists them.
+    """Whether file events of the kernel announce new checkpoints. Default: the type of the filesystem decides, since
+    events of other machines do not arrive; a scan every `sweep_seconds` finds all checkpoints anyway."""
+
+    # Saves, retention and space
+    save_weights: SaveWeights = "all"
+    """Workers that save the restored weights: `all`, the `first` one only, or `none`. Default: the folder of each
+    worker is complete by itself; all of them hold the same weights, so `first` saves space."""
+    keep_saves: Count = 2
+    """Number of newest evaluations whose saved weights and predictions are retained. Default: the newest one and the
+    one before it can be compared; all of a run would fill the storage."""
     best_metric: str | None = None
-    saves_max_bytes: Count | None = None  # newest and best stay even so; only the user can say what is too much
-    cache_bytes: Whole = 1024**3  # common test sets fit; 0 prepares the data for every checkpoint again
-    pin_max_bytes: Count | None = None  # every pinned checkpoint is wanted, so only the user can say what is too much
-    # Pins never take the last of what training writes to: some logs, and the next checkpoint of a model of 100 million
-    # weights with its optimizer. What is under a hundredth of what is free does not count: see checkpoints/room.py.
+    """Metric, as EVAL_SET/METRIC, by which the best evaluation is chosen, whose saves are retained, too. Default: the
+    first metric of the task that has a direction, since a task lists its main metric first."""
+    saves_max_bytes: Count | None = None
+    """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: no
+    limit, since only the user can say how much is too much."""
+    cache_bytes: Whole = 1024**3
+    """Most bytes of prepared data that a worker process keeps in memory for the next evaluation; 0 prepares the data
+    anew each time. Default: 1 GiB, into which common test sets fit."""
+    pin_max_bytes: Count | None = None
+    """Most bytes that pinned checkpoints may hold. Default: no limit, since every pinned checkpoint still has to be
+    evaluated and only the user can say how much is too much."""
     keep_free_bytes: Whole = 1024**3
+    """Free bytes of storage that pins must leave; a checkpoint smaller than a hundredth of the free space is pinned in
+    any case. Default: 1 GiB, enough for training to save another checkpoint of 100 million weights with optimizer."""
 
-    # Trying again: how often, how soon.
-    max_attempts: Count = 3  # the checkpoint's or task's fault: one accident is excused, a habit is not
-    max_losses: Count = 10  # the machines' fault: with the backoff below that is eight minutes: a reboot
-    backoff_first_seconds: Seconds = 1.0  # most losses are over when they are noticed
-    backoff_last_seconds: Seconds = 300.0  # five minutes late at worst once the trouble is over
+    # Retries
+    max_attempts: Count = 3
+    """Failures of the checkpoint or the task after which a checkpoint is given up. Default: one accident is excused, a
+    repeated failure is not."""
+    max_losses: Count = 10
+    """Failures of machines, such as a lost worker, after which a checkpoint is given up. Default: with the backoff
+    below ten of them take eight minutes, which outlasts a reboot."""
+    backoff_first_seconds: Seconds = 1.0
+    """Pause after the first failure; each further failure doubles it. Default: most losses are over as soon as they are
+    noticed."""
+    backoff_last_seconds: Seconds = 300.0
+    """Longest pause after a failure. Default: an evaluation begins at most five minutes after the trouble is over."""
 
-    # Bounds: no wait without one.
-    beat_seconds: Seconds = 2.0  # small files on shared storage, one per node: cheap at this pace
-    lease_seconds: Seconds = 10.0  # five beats: a slow write is no death
-    settle_seconds: Seconds = 3.0  # a beat and a half: nodes that start together land in one group
-    visibility_seconds: Seconds = 60.0  # NFS caches a directory for up to 60 s (acdirmax)
-    storage_timeout_seconds: Seconds = 10.0  # one lease: longer, and the others count this node out anyway
-    join_timeout_seconds: Seconds = 120.0  # seconds when warm; a cold import reads gigabytes from a slow disk
-    restore_timeout_seconds: Seconds = 1800.0  # 100 GB at 60 MB/s
-    first_batch_timeout_seconds: Seconds = 900.0  # tracing, compiling and filling an input pipeline
-    stall_seconds: Seconds = 60.0  # never called stalled sooner, however fast the batches are
+    # Intervals and time limits. No wait is without a limit.
+    beat_seconds: Seconds = 2.0
+    """Interval between two heartbeats of a node. Default: one small file for each node is cheap at this rate."""
+    lease_seconds: Seconds = 10.0
+    """Time without a new heartbeat after which a node counts as gone. Default: five beats, so that one slow write does
+    not count as a death."""
+    settle_seconds: Seconds = 3.0
+    """Time during which files without a completeness marker, and the members of a new group, must stay unchanged.
+    Default: a beat and a half, so that nodes that start together form one group."""
+    visibility_seconds: Seconds = 60.0
+    """Time after which a file that another node wrote must be visible here; a broken checkpoint is corrupt after it.
+    Default: NFS caches a directory for up to 60 s (acdirmax)."""
+    storage_timeout_seconds: Seconds = 10.0
+    """Time that shared storage may take to answer before the node is not ready. Default: one lease, after which the
+    other nodes count this node as gone anyway."""
+    join_timeout_seconds: Seconds = 120.0
+    """Time that the worker processes may take to import the framework and form a group. Default: they take seconds, but
+    the first import may read gigabytes from a slow disk."""
+    restore_timeout_seconds: Seconds = 1800.0
+    """Time that a worker may take to restore a checkpoint or to save its results. Default: enough for 100 GB at 60
+    MB/s."""
+    first_batch_timeout_seconds: Seconds = 900.0
+    """Time that a worker may take for its first batch. Default: that batch traces and compiles the model and fills the
+    input pipeline."""
+    stall_seconds: Seconds = 60.0
+    """Shortest time without a finished batch after which a worker counts as stalled. Default: a minute is longer than
+    usual pauses of storage, however fast the batches are."""
     stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)] = 5.0
-    # All ranks have their few KB ready: milliseconds, or seconds over a link that loses packets. It is counted from the
-    # second beat after the last one came, so a lost link is noticed within a lease.
+    """Multiple of the slowest batch so far that a batch may take before its worker counts as stalled. Default: batches
+    of one model differ by less than that."""
     collective_timeout_seconds: Seconds = 6.0
-    plan_cap_seconds: Seconds = 86400.0  # a day: whatever still runs then is not coming back
-    drain_seconds: Seconds = 25.0  # inside the 30 s that Kubernetes grants
-    proposal_patience_seconds: Seconds = 10.0  # one lease: the node before had its chance
-    # On NFS no file event crosses machines, so there the sweep is the detection; a look costs what changed.
+    """Time for which all workers may wait for one another in a sum before the evaluation fails, counted from the second
+    beat after the last worker came. Default: the sums take milliseconds, or seconds over a link that loses packets, and
+    a lost link is noticed within a lease."""
+    plan_cap_seconds: Seconds = 86400.0
+    """Longest time that one attempt at an evaluation may take. Default: an attempt that still runs after a day will not
+    end by itself."""
+    drain_seconds: Seconds = 25.0
+    """Time that a running evaluation has to end after the daemon got a signal. Default: within the 30 s that Kubernetes
+    grants."""
+    proposal_patience_seconds: Seconds = 10.0
+    """Time that a node waits for the node before it in the line to begin the next evaluation, or to copy a checkpoint.
+    Default: one lease, after which the node before had its chance."""
     sweep_seconds: Seconds = 2.0
-    # Of many thousand files some in each sweep, all of them within this: for those that are rewritten under their names
-    # where no file event tells. 100,000 in five minutes cost a thousandth of a core, and NFS 300 requests a second.
+    """Interval between two scans of the checkpoint directory. Default: on NFS a scan is the only way to find a new
+    checkpoint, and it costs only as much as has changed."""
     full_sweep_seconds: Seconds = 300.0
-    nothing_seen_seconds: Seconds = 300.0  # most runs have saved by then; who mistyped a path still looks at the log
-    progress_seconds: Seconds = 1.0  # what an eye on the progress bar needs
+    """Time within which every file of a large directory is compared again with its last state, in case it was rewritten
+    under its name. Default: 100,000 files cost a thousandth of a core, and NFS 300 requests a second."""
+    nothing_seen_seconds: Seconds = 300.0
+    """Time without any checkpoint after which the log asks whether the path is right. Default: most runs have saved a
+    checkpoint by then, and a user who mistyped the path still reads the log."""
+    progress_seconds: Seconds = 1.0
+    """Interval between two progress reports of a worker process. Default: often enough for a progress bar."""
 
     @classmethod
     def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:

@@ -9,7 +9,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -25,6 +25,7 @@ from sidecar.version import __version__
 _ONE = ("run",)
 _METRIC = ("run", "eval_set", "metric")
 _DURATION: Final = "sidecar_evaluation_phase_duration_seconds"
+_DURATION_LABELS: Final = ("run", "phase")
 _DURATION_HELP: Final = "Seconds that successful evaluations spent in each phase, on the slowest worker."
 
 # Information is typed as a gauge of 1: OpenMetrics would otherwise strip `_info` and see `sidecar_eval_metric` twice.
@@ -61,7 +62,7 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_data_changes_total": (
         ("run", "eval_set"),
-        "How often an eval set held other data than in its evaluation before: its curves do not compare across that.",
+        "Evaluations in which an eval set held other data than in the one before: curves do not compare across them.",
     ),
     "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint evaluated last."),
     "sidecar_eval_completed_timestamp_seconds": (
@@ -106,8 +107,11 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Ready nodes that take no part in evaluations, or not in all, by the reason; `sidecar status` names them.",
     ),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
-    "sidecar_saves_bytes": (_ONE, "Disk space of what workers saved about their evaluations."),
-    "sidecar_ready": (("run", "node"), "1 while the node does its part (a chief: none), else 0; /readyz says why."),
+    "sidecar_saves_bytes": (_ONE, "Disk space of the weights, predictions and states that workers saved."),
+    "sidecar_ready": (
+        ("run", "node"),
+        "1 while the node can do its part (a chief has none), else 0; /readyz has the reason.",
+    ),
     "sidecar_publisher": (("run", "node"), "1 on the one node that exports the sidecar_eval_* families, else 0."),
     "sidecar_node_info": (
         ("run", "node", "role", "role_source", "version"),
@@ -115,8 +119,14 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_worker_processes": (("run", "state"), "Worker processes of this node, by what they are doing."),
     "sidecar_worker_batches": (("run", "process"), "Batches of the running evaluation that a worker process has done."),
-    "sidecar_worker_expected_batches": (("run", "process"), "Batches of the running evaluation that are its share."),
-    "sidecar_worker_info": (("run", "process", "worker", "pid"), "Always 1; which process stands behind a number."),
+    "sidecar_worker_expected_batches": (
+        ("run", "process"),
+        "Batches of the running evaluation that a worker process has to do.",
+    ),
+    "sidecar_worker_info": (
+        ("run", "process", "worker", "pid"),
+        "Always 1; worker and process id behind a process number.",
+    ),
     "sidecar_worker_resident_memory_bytes": (("run", "process"), "Resident memory of a worker process in bytes."),
     "sidecar_worker_cpu_seconds_total": (("run", "process"), "CPU time that a worker process has used in seconds."),
     "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
@@ -164,6 +174,21 @@ class Exporter(Collector):
 
 
 _Family = GaugeMetricFamily | CounterMetricFamily
+
+
+class FamilyFacts(NamedTuple):
+    """What is known of a family before it has any sample."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def families() -> list[FamilyFacts]:
+    """Return the facts of every `sidecar_*` family, for the reference page."""
+    facts = [FamilyFacts(name, _family(name).type, labels, text) for name, (labels, text) in _FAMILIES.items()]
+    return [*facts, FamilyFacts(_DURATION, "histogram", _DURATION_LABELS, _DURATION_HELP)]
 
 
 def _family(name: str) -> _Family:
@@ -237,7 +262,7 @@ def _export_totals(samples: _Samples, totals: Totals) -> None:
 
 
 def _durations(run: str, totals: Totals) -> Metric:
-    family = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=("run", "phase"))
+    family = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=_DURATION_LABELS)
     for phase, duration in totals.durations.items():
         family.add_metric((run, phase), duration.cumulative(), duration.total)
     return family

@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""Write the pages of docs/reference/ that follow from the code: `make reference`, after a change of what they show.
+
+Settings, commands, metrics and exit codes are read from the modules that define them, log events by `log_calls`. A test
+compares the pages in the repository with `pages()`.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import typer
+from log_calls import log_events
+
+import sidecar
+from sidecar import cli, errors, records
+from sidecar.config import FLAGS, PREFIX, Settings
+from sidecar.eligibility import Reason
+from sidecar.observers.events import EVENTS
+from sidecar.observers.prometheus import families
+from sidecar.observers.sentences import sentence
+
+FOLDER: Final = Path(__file__).with_name("reference")
+PACKAGE: Final = Path(sidecar.__file__).parent
+
+_NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and not this page. -->"
+
+_TYPES: Final = {
+    "Path": "path",
+    "str": "text",
+    "bool": "`true` or `false`",
+    "Count": "whole number, 1 or more",
+    "Whole": "whole number, 0 or more",
+    "Seconds": "seconds, more than 0",
+    "Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]": "number, 1 or more",
+    "tuple[str, ...]": "list of texts, or one text with commas",
+    "tuple[int | str, ...]": "list of numbers and texts, or one text with commas",
+    "dict[str, str | None]": "table of texts, or a JSON object",
+    "Role": "`worker` or `chief`",
+    "SaveWeights": "`all`, `first` or `none`",
+}
+"""Types of settings as their annotations are written, and as people read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as its source says it; `default` is empty if the reason says it, as the value is a derived one."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+    reason: str
+
+
+class MissingSentenceError(Exception):
+    """The code has a setting, an option, a metric or a log event that no sentence explains."""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each generated page, by its file name."""
+    return {
+        "settings.md": settings_page(),
+        "cli.md": cli_page(),
+        "metrics.md": metrics_page(),
+        "exit-codes.md": exit_codes_page(),
+        "log-events.md": log_events_page(),
+    }
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Return the page of all settings, in the groups of their source."""
+    lines = [
+        *_head("Settings", "sidecar/config/settings.py"),
+        "Settings come from a TOML file, from the environment and from options of the command line. An option",
+        "overrides a variable of the environment, and a variable overrides the file. The file is the one that",
+        "`--config` or `SIDECAR_CONFIG` names, else `sidecar.toml` in the current directory, else the table",
+        "`[tool.sidecar]` of its `pyproject.toml`. An empty variable counts as not set.",
+    ]
+    flags = {field: flag for flag, field in FLAGS.items()}
+    for title, about, group in settings():
+        lines += ["", f"## {title}", *(["", about] if about else [])]
+        for each in group:
+            option = f"`{flags[each.name]}`" if each.name in flags else "none"
+            default = ": ".join(filter(None, (each.default, each.reason)))
+            lines += ["", f"### `{each.name}`", "", each.meaning, "", f"- Type: {each.type}", f"- Default: {default}"]
+            lines += [f"- Environment: `{PREFIX}{each.name.upper()}`", f"- Option: {option}"]
+    return _text(lines)
+
+
+def settings() -> list[tuple[str, str, list[Setting]]]:
+    """Return the groups of settings: title, remark and members. Raises `MissingSentenceError`."""
+    path = Path(inspect.getfile(Settings))
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings")
+    first = next(node.lineno for node in body if _is_setting(node))
+    last = next(node.lineno for node in body if isinstance(node, ast.FunctionDef))
+    strings = {line for node in body if isinstance(node, ast.Expr) for line in range(node.lineno, node.end_lineno or 0)}
+    comments = {
+        number: line.strip().removeprefix("# ")
+        for number, line in enumerate(source.splitlines(), start=1)
+        if line.strip().startswith("#") and number not in strings and first - 2 < number < last
+    }
+    groups: list[tuple[str, str, list[Setting]]] = []
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        if (heading := comments.pop(node.lineno - 1, None)) is not None:
+            title, _, about = heading.partition(". ")
+            groups.append((title, about, []))
+        groups[-1][2].append(_setting(node.target.id, node, after))
+    if comments:
+        raise MissingSentenceError(f"{path}: comments that begin no group: {comments}")
+    if {each.name for _, _, group in groups for each in group} != set(Settings.model_fields):
+        raise MissingSentenceError(f"{path}: not every setting is a field with an annotation")
+    return groups
+
+
+def _is_setting(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign)
+
+
+def _setting(name: str, node: ast.AnnAssign, after: ast.stmt | None) -> Setting:
+    match after:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            meaning, _, reason = " ".join(text.split()).partition(" Default: ")
+        case _:
+            meaning, reason = "", ""
+    if not meaning.endswith(".") or not reason.endswith("."):
+        raise MissingSentenceError(f"setting {name}: write its meaning and, after 'Default:', the reason, as sentences")
+    parts = re.split(r" \| (?![^\[]*\])", ast.unparse(node.annotation))
+    types = [_type(part) for part in parts if part != "None"]
+    return Setting(name, ", or ".join(types), _default(name, node), meaning, reason)
+
+
+def _type(annotation: str) -> str:
+    if found := re.fullmatch(r"Literal\[(.*)\]", annotation):
+        *values, last = (f"`{value.strip(chr(39))}`" for value in found[1].split(", "))
+        return f"{', '.join(values)} or {last}" if values else last
+    return _TYPES[annotation]
+
+
+def _default(name: str, node: ast.AnnAssign) -> str:
+    """Return the default as it is written in TOML; empty if there is none, or if it is derived."""
+    value = Settings.model_fields[name].default
+    if node.value is None or isinstance(value, Path) or ast.unparse(node.value) == "_DERIVED":
+        return ""
+    return "not set" if value is None else _code(_toml(value))
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return str(list(value)).replace("'", '"')
+        case str():
+            return f'"{value}"'
+        case float():
+            return f"{value:g}"
+    return str(value)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Return the page of all commands."""
+    root: Any = typer.main.get_command(cli.app)
+    lines = [
+        *_head("Commands", "sidecar/cli.py and sidecar/commands/options.py"),
+        _sentence("sidecar", root.help),
+        "",
+        "`-h` or `--help` after a command shows its help. The commands that look at a run accept each other's options",
+        "for settings, so that scripts can pass the same ones to all; this page lists those that matter to a command.",
+        "",
+        *_parameters("sidecar", root),
+    ]
+    for name, command in root.commands.items():
+        if command.hidden:
+            continue
+        arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+        usage = " ".join(["sidecar", name, "[OPTIONS]", *arguments])
+        lines += ["", f"## sidecar {name}", "", _sentence(name, command.help), "", f"`{usage}`", ""]
+        lines += _parameters(name, command)
+        lines += ["", "```console", *re.findall(r"^ *(\$ .*)$", command.epilog or "", re.MULTILINE), "```"]
+    return _text(lines)
+
+
+def _parameters(name: str, command: Any) -> list[str]:
+    shown = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+    rows = []
+    for each in shown:
+        help_, default, variable = _told(name, each)
+        is_argument = each.param_type_name == "argument"
+        given = _code(_value(each)) if is_argument else ", ".join(map(_code, sorted(each.opts, key=len, reverse=True)))
+        rows.append((given, "" if is_argument else _code(_value(each)), help_, default, _code(variable)))
+    return _table(("Option", "Value", "Meaning", "Default", "Environment"), rows)
+
+
+def _argument(parameter: Any) -> str:
+    several = "..." if parameter.nargs < 0 else ""
+    return f"{_value(parameter)}{several}" if parameter.required else f"[{_value(parameter)}{several}]"
+
+
+def _value(parameter: Any) -> str:
+    return str(parameter.name.upper() if parameter.metavar is None else parameter.metavar)
+
+
+def _told(name: str, parameter: Any) -> tuple[str, str, str]:
+    """Return help, default and variable of a parameter; `commands.options` writes the latter two into the help."""
+    found = re.fullmatch(r"(.*?\.)(?: \\\[(?:default: (.*); )?env: (\w+)\])?", parameter.help or "", re.DOTALL)
+    if found is None:
+        raise MissingSentenceError(f"sidecar {name}: {parameter.name}: its help is no sentence: {parameter.help!r}")
+    default = found[2] or ""
+    if getattr(parameter, "show_default", False) and parameter.default is not None:
+        default = str(parameter.default)
+    return found[1], default, found[3] or ""
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Return the page of all Prometheus families."""
+    lines = [
+        *_head("Metrics", "sidecar/observers/prometheus.py"),
+        "`/metrics` serves these families, and those of the Prometheus client about the daemon's own process",
+        "(`process_*`). The `sidecar_eval_*` families come from one daemon of the run, the publisher. A family without",
+        "samples is not shown.",
+        "",
+    ]
+    rows = []
+    for each in families():
+        if not each.help.endswith("."):
+            raise MissingSentenceError(f"metric {each.name}: its help is no sentence: {each.help!r}")
+        rows.append((_code(each.name), each.type, ", ".join(map(_code, each.labels)), each.help))
+    lines += _table(("Family", "Type", "Labels", "Meaning"), rows)
+    lines += ["", "## Values of labels", ""]
+    values = {
+        "`state` of `sidecar_members`": get_args(records.NodeState),
+        "`reason` of `sidecar_nodes_left_out`": get_args(Reason),
+        "`kind` of `sidecar_plans_failed_total`": records.KINDS,
+        "`phase` of `sidecar_evaluation_phase_duration_seconds`": records.PHASES,
+        "`step_source`": (*get_args(records.StepSource), "unknown"),
+        "`goal` of `sidecar_eval_metric_info`": get_args(records.Value.__dataclass_fields__["goal"].type),
+    }
+    lines += _table(("Label", "Values"), [(label, ", ".join(map(_code, known))) for label, known in values.items()])
+    return _text(lines)
+
+
+# -- exit codes --------------------------------------------------------------------------------------------------------
+
+
+def exit_codes_page() -> str:
+    """Return the page of exit codes, with the errors that end in each."""
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.SidecarError)]
+    if unknown := {each.exit_code for each in kinds} - errors.EXIT_CODES.keys():
+        raise MissingSentenceError(f"exit codes {unknown} have no sentence in sidecar.errors.EXIT_CODES")
+    lines = [
+        *_head("Exit codes", "sidecar/errors.py"),
+        "A supervisor should start the daemon again after 4, after 70 and after a signal, and after no other code.",
+        "",
+        *_table(("Code", "Meaning"), [(str(code), meaning) for code, meaning in errors.EXIT_CODES.items()]),
+        "",
+        "## Errors",
+        "",
+        "Each error of the program has an exit code. An error that is retryable may pass by itself.",
+        "",
+    ]
+    rows = [
+        (_code(each.__name__), str(each.exit_code), "yes" if each.retryable else "no", _sentence("", each.__doc__))
+        for each in sorted(kinds, key=lambda each: each.exit_code)
+        if each is not errors.SidecarError
+    ]
+    return _text([*lines, *_table(("Error", "Code", "Retryable", "Meaning"), rows)])
+
+
+# -- log events --------------------------------------------------------------------------------------------------------
+
+
+def log_events_page() -> str:
+    """Return the page of log events."""
+    lines = [
+        *_head("Log events", "events.py and sentences.py in sidecar/observers, and from the calls that write them"),
+        'With `log_format = "json"` each line is an object with `event`, `level`, `timestamp` (UTC) and the fields',
+        "below; `run` and `node` say whose it is. On a terminal most events are the sentence below, in which a field",
+        "stands in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",
+    ]
+    found = log_events(PACKAGE)
+    if odd := found.keys() ^ EVENTS.keys():
+        raise MissingSentenceError(f"log events without a sentence in EVENTS, or without a call: {sorted(odd)}")
+    for name, meaning in EVENTS.items():
+        event = found[name]
+        fields = ", ".join(map(_code, event.fields)) or "none"
+        lines += ["", f"## `{name}`", "", meaning, "", f"- Level: {' or '.join(event.levels)}", f"- Fields: {fields}"]
+        lines += [f"- On a terminal: {shown}"] if (shown := _on_a_terminal(name)) else []
+    return _text(lines)
+
+
+class _Field(str):
+    """A field's name, which stands for its value in a sentence."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+class _AnyEvent(dict[str, Any]):
+    """An event whose every field is its own name in braces, but for those that are no texts."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(event=name, attempt=1, workers=2, nodes=["{nodes}"], eval_sets=["{eval_sets}"])
+        self.update({"found": ["{found}"], "evaluated": _Field("{evaluated}"), "best": ()})
+        if name == "evaluation_succeeded":
+            self.update({"test.accuracy": 0.987, "examples": {"test": 10000}, "seconds": {"evaluate": 3.2}})
+        if name == "plan_opened":
+            self["attempt"] = 2
+
+    def __missing__(self, key: str) -> _Field:
+        return _Field(f"{{{key}}}")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field, also one that an event may lack."""
+        return super().get(key, self[key] if default is None else default)
+
+
+def _on_a_terminal(name: str) -> str:
+    text = sentence(_AnyEvent(name))
+    if text is None:
+        return "the event and its fields, with the traceback"
+    return ", then ".join(f"`{line.strip()}`" for line in text.splitlines()) or "nothing, unless with `--verbose`"
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+
+
+def _head(title: str, source: str) -> list[str]:
+    return [f"# {title}", "", _NOTE.format(source=source), ""]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _sentence(name: str, text: str | None) -> str:
+    joined = " ".join((text or "").split())
+    if not joined.endswith("."):
+        raise MissingSentenceError(f"{name}: {joined!r} is no sentence")
+    return joined
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    used = [index for index, _ in enumerate(names) if any(row[index] for row in cells)]
+    lines = [names, ["---"] * len(names), *cells]
+    return [f"| {' | '.join(line[index] for index in used)} |" for line in lines]
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write all pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The pages of docs/reference/ say what the code says, and leave nothing out."""
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from sidecar import cli, errors, records
+from sidecar.agreement.place import Marker
+from sidecar.agreement.run import Run
+from sidecar.config import FLAGS, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = DOCS / "reference"
+GENERATED = ("settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events.md")
+RECORDS = (
+    *(Run, Marker, records.Plan, records.Checkpoint, records.Member, records.Settlement, records.Outcome),
+    *(records.Result, records.Value, records.EvalData, records.Nonfinite),
+    *(records.Heartbeat, records.Slot, records.Doing),
+)
+
+
+@pytest.fixture
+def generate(monkeypatch):
+    """The program that writes the pages."""
+    monkeypatch.syspath_prepend(DOCS)
+    import generate
+
+    return generate
+
+
+@pytest.fixture
+def log_calls(monkeypatch):
+    """The reader of log calls that the program uses."""
+    monkeypatch.syspath_prepend(DOCS)
+    import log_calls
+
+    return log_calls
+
+
+def test_the_generator_makes_the_pages(generate):
+    """It writes each generated page, and no hand-written one."""
+    assert tuple(generate.pages()) == GENERATED
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_page_says_what_the_code_says(generate, name):
+    """Run `make reference` after a change of settings, options, metrics, exit codes or log events."""
+    assert (REFERENCE / name).read_text() == generate.pages()[name]
+
+
+def test_the_settings_page_has_every_setting_and_option():
+    """Each setting stands there with its variable, in the order of the source."""
+    page = (REFERENCE / "settings.md").read_text()
+    assert re.findall(r"^### `(\w+)`$", page, re.MULTILINE) == list(Settings.model_fields)
+    assert [flag for flag in FLAGS if f"- Option: `{flag}`" not in page] == []
+    assert [name for name in Settings.model_fields if f"`SIDECAR_{name.upper()}`" not in page] == []
+
+
+@pytest.mark.parametrize("sentence", ["", '"""Meaning only."""', '"""No end. Default: no end"""'])
+def test_a_setting_without_its_sentences_is_refused(generate, sentence):
+    """The meaning and the reason for the default must be there, as sentences."""
+    node, *after = ast.parse(f"replicas: Count = 1\n{sentence}").body
+    with pytest.raises(generate.MissingSentenceError, match="replicas"):
+        generate._setting("replicas", node, next(iter(after), None))
+
+
+@pytest.mark.parametrize("help_", [None, "", "no end", "No end \\[env: SIDECAR_RUN]"])
+def test_an_option_without_a_sentence_is_refused(generate, help_):
+    """The help of an option begins with a sentence."""
+    import typer
+
+    app = typer.Typer()
+
+    @app.command()
+    def only(name: str = typer.Option("", help=help_)): ...
+
+    with pytest.raises(generate.MissingSentenceError, match="name"):
+        generate._parameters("only", typer.main.get_command(app))
+
+
+def test_a_metric_without_a_sentence_is_refused(generate, monkeypatch):
+    """The help of a family is the sentence."""
+    (first, *_) = generate.families()
+    monkeypatch.setattr(generate, "families", lambda: [first._replace(help="no end")])
+    with pytest.raises(generate.MissingSentenceError, match=first.name):
+        generate.metrics_page()
+
+
+def test_a_log_event_without_a_sentence_is_refused(generate, monkeypatch):
+    """A sentence about an event that nobody logs is refused as well."""
+    monkeypatch.setattr(generate, "EVENTS", {key: text for key, text in generate.EVENTS.items() if key != "draining"})
+    with pytest.raises(generate.MissingSentenceError, match="draining"):
+        generate.log_events_page()
+    monkeypatch.setattr(generate, "EVENTS", {**generate.EVENTS, "draining": "It drains.", "never_logged": "Never."})
+    with pytest.raises(generate.MissingSentenceError, match="never_logged"):
+        generate.log_events_page()
+
+
+def test_every_meaning_of_a_log_event_is_a_sentence(generate):
+    """It begins with a capital letter or the name of a setting, and ends with a full stop."""
+    assert [text for text in generate.EVENTS.values() if not re.fullmatch(r"[A-Z`].*\.", text)] == []
+
+
+def test_log_calls_are_found_however_they_are_written(log_calls, tmp_path):
+    """Calls may use a method that adds a field, a local variable, a mapping that is passed on, or a traceback."""
+    (tmp_path / "module.py").write_text(
+        """
+class Part:
+    def warn(self, event, worker, **fields):
+        self.log.warning(event, worker=worker, **fields)
+
+    def tell(self, bad):
+        self.warn("worker_lost", "w", kind="join")
+        about = {"a": 1, **({"b": 2} if bad else {})}
+        say = self.log.warning if bad else self.log.info
+        say("thing_told", **about, **more(), c=3)
+        self.other("no_event", d=4)
+
+def more():
+    return {"e": 5}
+
+async def serve():
+    _log.exception("thing_broke")
+"""
+    )
+    assert {(each.name, each.levels, each.fields) for each in log_calls.log_events(tmp_path).values()} == {
+        ("worker_lost", ("warning",), ("worker", "kind")),
+        ("thing_told", ("warning", "info"), ("a", "b", "e", "c")),
+        ("thing_broke", ("error",), ()),
+    }
+
+
+def test_every_exit_code_has_a_sentence():
+    """The codes are those of the errors and those of the command line itself."""
+    used = {each.exit_code for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "exit_code")}
+    assert used | {0, cli._FAILED, cli._A_BUG, cli._INTERRUPTED} == errors.EXIT_CODES.keys()
+
+
+def test_the_http_page_has_every_path_and_limit():
+    """It has the paths that the views know and the limits of the server."""
+    from prometheus_client import CollectorRegistry
+
+    from sidecar.http import hosts, server, views
+
+    page = (REFERENCE / "http.md").read_text()
+    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict)._views
+    assert {*re.findall(r"^\| `(/\S*)` \|", page, re.MULTILINE)} == {*known}
+    assert f"| {server.REQUEST_BYTES // 1024} KiB |" in page
+    assert f"| connections at once | {server.CONNECTIONS} |" in page
+    assert f"| connections of one client | {server.PER_CLIENT} |" in page
+    assert [end for end in hosts.PRIVATE if f"`{end}`" not in page] == []
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_the_state_directory_page_has_every_field(record):
+    """A field that is added to a record must be explained."""
+    page = (REFERENCE / "state-directory.md").read_text()
+    assert [each.name for each in dataclasses.fields(record) if f"`{each.name}`" not in page] == []
