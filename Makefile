@@ -6,11 +6,12 @@ SEEDS ?= 1-2000
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
+DOCS_READY := $(VENV)/.docs-ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 PROCESSES := tests/demo tests/deploy tests/group tests/integration
 
-.PHONY: help demo test test-processes test-rest test-gpu faults lint bench simulate dashboards reference try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-processes test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(DOCS_READY)  ## Build the documentation site into site/; a broken link or a page outside the navigation fails it.
+	$(BIN)/mkdocs build --strict --clean
+
 bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; root; ARGS="latency --quick" tries one).
 	$(BIN)/python tests/benchmarks $(ARGS)
 
@@ -73,7 +77,7 @@ try-readme:  ## Type the commands of the README in a clean container and time th
 	tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo site
 
 $(READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
@@ -87,3 +91,9 @@ $(DEMO_READY): pyproject.toml tests/constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[demo]'
 	@touch $(DEMO_READY)
+
+$(DOCS_READY): pyproject.toml tests/constraints.txt
+	@$(NEWER)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --quiet --editable '.[docs]'
+	@touch $@

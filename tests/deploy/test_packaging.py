@@ -17,7 +17,7 @@ import pytest
 from sidecar.version import __version__
 
 ROOT = Path(__file__).parents[2]
-LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo"}
+LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo", "site"}
 
 # Whoever registers the name at a package index first would be installed by these: it is ours nowhere but in a checkout.
 BY_NAME = re.compile(
