@@ -107,7 +107,7 @@ def test_regularisation_is_not_in_a_graph(digits, evaluate, tmp_path):
 
 
 def test_a_softmax_is_seen_as_probabilities(digits, evaluate, tmp_path):
-    """As docs/how-to/checkpoints.md says: Keras cannot see the logits, so the loss is that of the probabilities alone."""
+    """As docs/how-to/checkpoints.md says: Keras cannot see the logits, so the loss is that of probabilities alone."""
     import keras
 
     model = keras.Sequential([keras.layers.Input(SHAPE), *digits.dense().layers, keras.layers.Softmax()])
