@@ -1,7 +1,7 @@
 """The command line: composition root, and the only place that exits.
 
-Which options a command takes is in `commands.options`. Errors that we know end in one sentence and their exit code; see
-the README for the codes.
+Which options a command takes is in `commands.options`. Errors that we know end in one sentence and their exit code;
+docs/reference/exit-codes.md lists the codes.
 """
 
 import json

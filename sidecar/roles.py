@@ -30,7 +30,7 @@ _SET_ROLE: Final = "--role worker or --role chief (SIDECAR_ROLE, or role in the 
 EVAL_PORTS_REMEDY: Final = (
     "whoever reaches a worker's port can run code in it, since TensorFlow's server asks for no password, and it "
     "listens on every address of the machine, whatever --host says; let a firewall keep port_range to the nodes of the "
-    "eval group: the README has a rule"
+    "eval group: docs/how-to/firewall.md has a rule"
 )
 
 _HIDDEN_IN: Final[Mapping[str, str]] = {"NOTIFY_SOCKET": "systemd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}

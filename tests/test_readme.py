@@ -1,5 +1,6 @@
-"""What the README tells a new user to type works as it stands there."""
+"""The commands, code and links of the README and of the pages in docs/ work as they stand there."""
 
+import ast
 import os
 import re
 import subprocess
@@ -8,43 +9,80 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+HOW_TO = ROOT / "docs/how-to"
+PAGES = (README, ROOT / "docs/tutorial.md", ROOT / "docs/scripts.md", *sorted(HOW_TO.glob("*.md")))
 SIDECAR = Path(sys.executable).with_name("sidecar")
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+GENERATED = ("docs/reference/", "docs/explanation/", "docs/adr/")
+"""Folders whose pages are not checked here: they are made from the code, or have tests of their own."""
 
 
-def snippet(name):
-    found = re.search(rf"<!-- {re.escape(name)} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found, f"the README has no snippet {name}"
+def snippet(name, page=README):
+    """Return the code block of a page that is marked with the name of its file."""
+    found = re.search(rf"<!-- {re.escape(name)} -->\n```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert found, f"{page} has no snippet {name}"
     return found[1]
 
 
+def run(folder, *command, seconds=120):
+    """Run a command in the folder and return what it prints; it must succeed."""
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.tensorflow
-def test_the_smallest_task_is_complete_and_working(tmp_path):
-    """Its training script saves, its task evaluates the last checkpoint with two workers, in a fresh folder."""
-    for name in ("train.py", "my_eval.py"):
-        (tmp_path / name).write_text(snippet(name))
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    trained = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert trained.returncode == 0, trained.stderr
-    evaluated = subprocess.run(
-        [str(SIDECAR), "eval", "ckpts/ckpt-3", "--task", "my_eval.py:task", "--replicas", "2"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert "1003 examples of test; 2 workers" in evaluated.stdout
+@pytest.mark.parametrize("page", [README, HOW_TO / "custom-training-loops.md"], ids=lambda page: page.stem)
+def test_the_training_script_and_the_smallest_task_work(tmp_path, page):
+    """The script saves in a fresh folder, and the README's task evaluates the newest checkpoint with two workers."""
+    (tmp_path / "train.py").write_text(snippet("train.py", page))
+    (tmp_path / "my_eval.py").write_text(snippet("my_eval.py"))
+    run(tmp_path, sys.executable, "train.py")
+    shown = run(tmp_path, str(SIDECAR), "eval", "ckpts", "--task", "my_eval.py:task", "--replicas", "2")
+    assert "1003 examples of test; 2 workers" in shown
+
+
+@pytest.mark.tensorflow
+def test_saves_are_read_as_the_page_shows(tmp_path):
+    """The snippet prints the accuracy that the run has published."""
+    (tmp_path / "train.py").write_text(snippet("train.py"))
+    task = snippet("my_eval.py").replace("batch_size=64,", "batch_size=64,\n        predictions=True,")
+    (tmp_path / "my_eval.py").write_text(task)
+    (tmp_path / "read_saves.py").write_text(snippet("read_saves.py", HOW_TO / "results.md"))
+    run(tmp_path, sys.executable, "train.py")
+    run(tmp_path, str(SIDECAR), "run", "ckpts", "--task", "my_eval.py:task", "--once", "--http", "127.0.0.1:0")
+    accuracy = float(run(tmp_path, sys.executable, "read_saves.py"))
+    newest = run(tmp_path, str(SIDECAR), "history", "ckpts").splitlines()[-1].split()
+    assert newest[:3] == ["189", "epoch-03.keras", "ok"]
+    assert accuracy == pytest.approx(float(newest[3]), rel=1e-4)
+
+
+def test_the_task_is_described_completely():
+    """Every argument of a task and of an eval set is named on the page about tasks."""
+    from dataclasses import fields
+
+    from sidecar import EvalSet, Task
+
+    text = (HOW_TO / "write-a-task.md").read_text()
+    assert [each.name for kind in (Task, EvalSet) for each in fields(kind) if f"`{each.name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_code_compiles(page):
+    """Also parts of programs, which nothing runs."""
+    for block in re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
+        ast.parse(block)
 
 
 def test_every_setting_of_the_example_file_exists(tmp_path):
-    """The TOML that the README shows is read without a complaint, but for paths that are the reader's own."""
+    """The TOML that is shown is read without a complaint, except for paths that are the reader's own."""
     from sidecar.config import load
 
-    (example,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", (HOW_TO / "settings-overview.md").read_text(), re.DOTALL)
     path = tmp_path / "sidecar.toml"
     path.write_text(example.replace("/opt/train/bin/python", sys.executable))
     settings = load({"config": path}, environ={})
@@ -52,8 +90,18 @@ def test_every_setting_of_the_example_file_exists(tmp_path):
     assert settings.worker_env == {"OMP_NUM_THREADS": "1", "HTTP_PROXY": None}
 
 
+def test_the_overview_names_settings_only():
+    """The table by intent names no setting that does not exist."""
+    from sidecar.config import Settings
+
+    table = re.findall(r"^\|.*\| (`.*`) \|", (HOW_TO / "settings-overview.md").read_text(), re.MULTILINE)
+    named = re.findall(r"`([^`]+)`", " ".join(table))
+    assert len(named) > 20
+    assert [each for each in named if each not in Settings.model_fields] == []
+
+
 def test_every_option_that_scripts_rely_on_is_offered():
-    """`--help` of the daemon names each option of the README's contract."""
+    """`--help` of the daemon names each option of the contract."""
     from sidecar.config import FLAGS
 
     shown = subprocess.run(
@@ -63,21 +111,68 @@ def test_every_option_that_scripts_rely_on_is_offered():
     assert [flag for flag in (*FLAGS, "--config") if flag not in shown.stdout] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_and_options_exist(page):
+    """Each `sidecar COMMAND --option` that a page shows is one that the program takes."""
+    import typer
+
+    from sidecar.cli import app
+
+    commands = typer.main.get_command(app).commands
+    unknown = []
+    for line in re.findall(r"(?:^|[`$ ])sidecar ((?:[a-z]|-[-a-z])[^`\n]*)", page.read_text(), re.MULTILINE):
+        words = line.split("  ")[0].split("#")[0].split()
+        if words[0] not in commands and not words[0].startswith("-"):
+            continue  # a sentence about the package
+        taken = ["--version", "--help"]
+        if words[0] in commands:
+            taken += [name for option in commands[words[0]].params for name in option.opts]
+        unknown += [word for word in words if word.startswith("-") and word.strip(",.;:") not in taken]
+    assert unknown == []
+
+
 def test_every_kind_of_failure_is_explained():
-    """Whoever meets one finds its row under "When something goes wrong"."""
+    """Each kind has its row in the table of the page about troubleshooting."""
     from sidecar.records import KINDS
 
-    rows = "".join(re.findall(r"^\| (`[^|]*) \|", README.read_text(), re.MULTILINE))
+    rows = "".join(re.findall(r"^\| (`[^|]*) \|", (HOW_TO / "troubleshooting.md").read_text(), re.MULTILINE))
     assert [kind for kind in KINDS if f"`{kind}`" not in rows] == []
 
 
-def test_links_within_the_page_lead_somewhere():
-    """Headings as GitHub makes anchors of them; files as they lie beside."""
-    text = re.sub(r"```.*?```", "", README.read_text(), flags=re.DOTALL)
-    headings = [re.sub(r"[^\w\- ]", "", each.lower()).strip() for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
-    anchors = [each.replace(" ", "-") for each in headings]
-    assert len(set(anchors)) == len(anchors), "two headings of one name"
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    assert [each for each in links if each.startswith("#") and each[1:] not in anchors] == []
-    paths = [each.partition("#")[0] for each in links if not each.startswith(("#", "http"))]
-    assert [each for each in paths if not (README.parent / each).exists()] == []
+def test_every_page_is_one_step_from_the_readme():
+    """The README links to each how-to, so that nobody searches for one."""
+    links = re.findall(r"\]\(([^)\s#]+)", README.read_text())
+    assert [page.name for page in PAGES[1:] if str(page.relative_to(ROOT)) not in links] == []
+
+
+def test_the_readme_stays_short():
+    """It leads to the pages, and does not replace them."""
+    assert len(README.read_text().splitlines()) <= 180
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    """Files as they lie, headings as GitHub makes anchors of them."""
+    assert len(set(anchors(page))) == len(anchors(page)), "two headings of one name"
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if str(target.relative_to(ROOT)).startswith(GENERATED):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def without_code(page):
+    """Return the page's text without its code blocks."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page):
+    """Return the anchors of the page's headings."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings]

@@ -16,7 +16,7 @@ import typer
 from sidecar.config import CONFIG, FLAGS, PREFIX, Settings
 from sidecar.errors import SettingsError
 
-DOCUMENTATION: Final = "README.md"
+DOCUMENTATION: Final = "docs/reference/settings.md"
 WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")
 """Settings that every command needs: which run it is about."""
 

@@ -158,4 +158,4 @@ def _did_you_mean(key: str, spell: Any) -> str:
     import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
 
     similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)
-    return f"did you mean {spell(similar[0])}?" if similar else "remove it, or see the README for those there are"
+    return f"did you mean {spell(similar[0])}?" if similar else "remove it; docs/reference/settings.md lists all"

@@ -26,7 +26,7 @@ RANK_0 = {  # of a TrainJob
     "batch.kubernetes.io/job-completion-index": "0",
 }
 
-# What one replica holds in memory, in MB (README, DESIGN): the daemon; a worker process; its standby.
+# What one replica holds in memory, in MB (docs/how-to/gpus.md): the daemon; a worker process; its standby.
 DAEMON, WORKER, STANDBY = 70, 700, 540
 SAY_GOODBYE_SECONDS = 6  # two beats, and the time that storage and the server get to close
 

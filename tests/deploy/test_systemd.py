@@ -348,11 +348,17 @@ def test_it_installs_what_a_url_names(staged: Staged, tmp_path: Path) -> None:
 
 
 def test_the_unit_s_documentation_is_installed(staged: Staged) -> None:
-    """The unit and the slice name the README, which lies where they say; no address that somebody else may own."""
+    """The unit and the slice name the README, which lies where they say; no address that somebody else may own.
+
+    The pages that the README leads to lie next to it.
+    """
     staged.install()
     for unit in (UNIT, FOLDER / "sidecar.slice"):
         (url,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.MULTILINE)
         assert (staged.root / url.removeprefix("file:///")).is_file()
+    installed = staged.root / "usr/local/share/sidecar"
+    assert (installed / "docs/how-to/systemd.md").is_file()
+    assert (installed / "docs/tutorial.md").is_file()
 
 
 def test_an_old_python_is_refused(staged: Staged, tmp_path: Path) -> None:

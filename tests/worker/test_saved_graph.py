@@ -96,7 +96,7 @@ def test_the_same_bits_as_the_built_model(digits, evaluate, tmp_path, kind):
 
 
 def test_regularisation_is_not_in_a_graph(digits, evaluate, tmp_path):
-    """As the README says: what the model adds to its loss is missing, all else is there."""
+    """As docs/how-to/checkpoints.md says: what the model adds to its loss is missing, all else is there."""
     model = varied(digits.conv())
     model.export(tmp_path / "m", verbose=False)
     built, graph = (evaluate(digits.make(), str(tmp_path / "m"), trust=trust) for trust in (False, True))
@@ -107,7 +107,7 @@ def test_regularisation_is_not_in_a_graph(digits, evaluate, tmp_path):
 
 
 def test_a_softmax_is_seen_as_probabilities(digits, evaluate, tmp_path):
-    """As the README says: Keras cannot see the logits behind it, so the loss is that of the probabilities alone."""
+    """As docs/how-to/checkpoints.md says: Keras cannot see the logits, so the loss is that of probabilities alone."""
     import keras
 
     model = keras.Sequential([keras.layers.Input(SHAPE), *digits.dense().layers, keras.layers.Softmax()])
