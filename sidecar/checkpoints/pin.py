@@ -2,7 +2,7 @@
 
 A pin is a folder `<pins>/<name>@<digest12>` that appears by one rename and goes by one rename, so it is whole or
 absent. Several daemons share the folder of pins and may pin or unpin the same checkpoint at once. Everything here
-blocks; where links are refused, whole checkpoints are copied, which is the work of a thread of its own, not of the I/O thread.
+blocks. Where links are refused, whole checkpoints are copied, in a thread of its own instead of the I/O thread.
 """
 
 import contextlib
