@@ -288,7 +288,7 @@ def _is_over(checkpoint: Checkpoint, view: View) -> bool:
 def _exhausted(failures: Sequence[Outcome], view: View, rules: Rules) -> tuple[Verdict, str] | None:
     """Whether a checkpoint failed for good, by the class of its failures; and how to say so.
 
-    This node finds it complete: a node that does not see it may have a bad disk or a stale mount, and is left out. That
+    Some node finds it complete: one that does not see it may have a bad disk or a stale mount, and is left out. That
     a whole checkpoint has vanished is never concluded from it.
     """
     last = failures[-1]
