@@ -22,8 +22,8 @@ from sidecar.errors import SettingsError, SidecarError, StorageError
 from sidecar.version import __version__
 
 if TYPE_CHECKING:
-    from sidecar.commands.patience import Patience
-    from sidecar.commands.standing import Onlooker
+    from sidecar.commands.status.collect import RunObserver
+    from sidecar.commands.storage_timeout import StorageTimeout
     from sidecar.config import Settings
 
 _INTERRUPTED: Final = 130
@@ -81,7 +81,7 @@ def run(
     here = _file_here(flags)
     settings = load(flags)
     configure(settings.log_format, verbose=verbose)
-    from sidecar.commands.compose import serve
+    from sidecar.commands.bootstrap import serve
 
     raise typer.Exit(serve(settings, os.environ, settings_file=here.path))
 
@@ -136,16 +136,16 @@ def history(
     from sidecar.agreement.journal import read_history
     from sidecar.agreement.run import find_run
     from sidecar.commands.hints import typed
-    from sidecar.commands.show import print_history
+    from sidecar.commands.terminal import print_history
     from sidecar.observers.report import rows, table
 
-    settings, patience, onlooker = _look_on(flags)
-    found = patience.ask(lambda: read_history(onlooker.storage))
+    settings, storage_timeout, observer = _observing(flags)
+    found = storage_timeout.call(lambda: read_history(observer.storage))
     if as_json:
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
     elif found.entries:
         print_history(table(found), rows(found))
-    elif patience.ask(lambda: find_run(onlooker.storage)) is None:
+    elif storage_timeout.call(lambda: find_run(observer.storage)) is None:
         typer.echo(f"run {settings.run}: no daemon was here yet; `{typed(settings, 'run')}` starts one")
     else:
         typer.echo(f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on")
@@ -168,17 +168,19 @@ def status(
 
     It reads shared storage alone, so it works on any node, and when every daemon is down.
     """
-    from sidecar.commands.look import print_again, print_once
-    from sidecar.commands.standing import LOOK_BEATS
+    from sidecar.commands.status.collect import OBSERVED_BEATS
+    from sidecar.commands.status.command import print_again, print_once
 
-    settings, patience, onlooker = _look_on(flags)
+    settings, storage_timeout, observer = _observing(flags)
     if watch:
         try:
-            print_again(settings.run, onlooker, patience, every_seconds=every, pause=time.sleep, json_lines=as_json)
+            print_again(
+                settings.run, observer, storage_timeout, every_seconds=every, pause=time.sleep, json_lines=as_json
+            )
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
-    seconds = 0.0 if flags["wait"] is False else LOOK_BEATS * settings.beat_seconds
-    print_once(settings.run, onlooker, patience, seconds=seconds, pause=time.sleep, json_lines=as_json)
+    seconds = 0.0 if flags["wait"] is False else OBSERVED_BEATS * settings.beat_seconds
+    print_once(settings.run, observer, storage_timeout, seconds=seconds, pause=time.sleep, json_lines=as_json)
 
 
 @app.command(epilog=examples("sidecar check ckpts -t my_eval.py:task"))
@@ -188,18 +190,18 @@ def check(flags: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from sidecar.commands.check import findings
-    from sidecar.commands.compose import make_catalog, make_workers
-    from sidecar.commands.show import elapsed, printable
+    from sidecar.commands.bootstrap import make_catalog, make_workers
+    from sidecar.commands.check.command import findings
+    from sidecar.commands.terminal import elapsed, printable
 
-    settings, patience = _ask(flags)
+    settings, storage_timeout = _ask(flags)
     console, failed = Console(), 0
     name = f"check.{secrets.token_hex(4)}"
     trials = findings(
         settings,
         os.environ,
-        catalog=make_catalog(settings, once=True, looked=patience.heard),
-        patience=patience,
+        catalog=make_catalog(settings, once=True, looked=storage_timeout.answered),
+        storage_timeout=storage_timeout,
         make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
         search_path=str(Path.cwd()),
     )
@@ -254,8 +256,8 @@ def requeue(
     from sidecar.commands.hints import evaluates_again
     from sidecar.commands.requeue import Wanted, folder_and_names, what_next
     from sidecar.commands.requeue import requeue as reopen
-    from sidecar.commands.show import printable
-    from sidecar.commands.standing import LOOK_BEATS, meet
+    from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
+    from sidecar.commands.terminal import printable
     from sidecar.roles import node_name
 
     if all_evaluated and not again:
@@ -264,15 +266,15 @@ def requeue(
         more = " or --all" if again else ""
         raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
     place, names = folder_and_names(checkpoints or (), flags["checkpoint_dir"], _configured_directory(flags))
-    settings, patience, onlooker = _look_on(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
+    settings, storage_timeout, observer = _observing(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
     waits = flags["wait"] is not False
-    reopened = patience.ask(
+    reopened = storage_timeout.call(
         lambda: reopen(
-            onlooker.storage,
-            onlooker.catalog,
+            observer.storage,
+            observer.catalog,
             Wanted(names, all_failed=all_failed, again=again, all_evaluated=all_evaluated),
             by=node_name(settings, os.environ),
-            clock=onlooker.clock,
+            clock=observer.clock,
             wait_seconds=wait_seconds if waits else 0.0,
             pause=time.sleep,
             tell=lambda sentence: typer.echo(printable(sentence), err=True),
@@ -286,8 +288,8 @@ def requeue(
     if all_evaluated and reopened:
         typer.echo(f"{len(reopened)} {one if len(reopened) == 1 else several} requeued")
     if reopened and waits and not dry_run:
-        patience.ask(lambda: meet(onlooker, LOOK_BEATS * settings.beat_seconds, time.sleep))
-        typer.echo(printable(what_next(patience.ask(onlooker.look))))
+        storage_timeout.call(lambda: observe_for(observer, OBSERVED_BEATS * settings.beat_seconds, time.sleep))
+        typer.echo(printable(what_next(storage_timeout.call(observer.collect))))
 
 
 @app.command(epilog=examples("sidecar init", "sidecar init ckpts"))
@@ -367,14 +369,16 @@ def _load(flags: dict[str, Any]) -> "Settings":
     return load(flags)
 
 
-def _ask(flags: dict[str, Any]) -> "tuple[Settings, Patience]":
+def _ask(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout]":
     """Read the settings, and who asks storage for them: looking at the directories may hang, too."""
-    from sidecar.commands.patience import Patience
+    from sidecar.commands.storage_timeout import StorageTimeout
     from sidecar.config import Settings
 
     seconds = Settings.model_fields["storage_timeout_seconds"].default
-    settings = Patience(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).ask(lambda: _load(flags))
-    return settings, Patience(settings.storage_timeout_seconds, str(settings.run_dir))
+    settings = StorageTimeout(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).call(
+        lambda: _load(flags)
+    )
+    return settings, StorageTimeout(settings.storage_timeout_seconds, str(settings.run_dir))
 
 
 def _configured_directory(flags: dict[str, Any]) -> Path | None:
@@ -385,19 +389,19 @@ def _configured_directory(flags: dict[str, Any]) -> Path | None:
         return None
 
 
-def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
+def _observing(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout, RunObserver]":
     """Who looks at a run from outside."""
     from sidecar.agreement.storage import PosixStorage
     from sidecar.clock import SystemClock
-    from sidecar.commands.compose import make_catalog, make_rules
-    from sidecar.commands.patience import HeardStorage
-    from sidecar.commands.standing import Onlooker, check_place, file_times, runs_in
+    from sidecar.commands.bootstrap import make_catalog, make_rules
+    from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
+    from sidecar.commands.storage_timeout import ActivityStorage
 
-    settings, patience = _ask(flags)
-    patience.ask(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
-    onlooker = Onlooker(
-        HeardStorage(PosixStorage(settings.run_dir), patience.heard),
-        make_catalog(settings, once=True, looked=patience.heard),
+    settings, storage_timeout = _ask(flags)
+    storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    observer = RunObserver(
+        ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered),
+        make_catalog(settings, once=True, looked=storage_timeout.answered),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
@@ -407,11 +411,11 @@ def _look_on(flags: dict[str, Any]) -> "tuple[Settings, Patience, Onlooker]":
         beat_seconds=settings.beat_seconds,
         place=str(settings.checkpoint_dir),
     )
-    return settings, patience, onlooker
+    return settings, storage_timeout, observer
 
 
 def _warn(sentence: str) -> None:
-    from sidecar.commands.show import printable
+    from sidecar.commands.terminal import printable
 
     typer.echo(printable(f"sidecar: {sentence}"), err=True)
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.single import check, inspect_one
-from sidecar.commands.compose import make_catalog, make_join, make_workers
-from sidecar.commands.once import Inbox, Once, evaluate_once, result_of
-from sidecar.commands.show import print_result, shown_progress
+from sidecar.commands.bootstrap import make_catalog, make_join, make_workers
+from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
+from sidecar.commands.terminal import print_result, shown_progress
 from sidecar.config import Settings
 from sidecar.errors import EvaluationFailedError, SettingsError, TaskError, VanishedError
 from sidecar.roles import decide_role, node_name
@@ -80,7 +80,7 @@ def evaluate(
     incarnation = secrets.token_hex(4)
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
-    once = Once(
+    once = OneShot(
         make_join(settings),
         found,
         str(path),

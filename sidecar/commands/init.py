@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.compose import make_catalog
+from sidecar.commands.bootstrap import make_catalog
 from sidecar.commands.hints import short
 from sidecar.config import Settings
 from sidecar.errors import SettingsError, StorageError

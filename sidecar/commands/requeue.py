@@ -17,7 +17,7 @@ from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.found import Look
 from sidecar.clock import Clock, timestamp
-from sidecar.commands.standing import Standing
+from sidecar.commands.status.collect import RunStatus
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.history import Entry, History, Settled
 from sidecar.policy import Rules
@@ -168,13 +168,13 @@ def _wait_for_end(reader: _Reader, clock: Clock, until: float, pause: Callable[[
         asked_at = clock.now()
 
 
-def what_next(found: Standing) -> str:
+def what_next(found: RunStatus) -> str:
     """What becomes of a requeued checkpoint, as a sentence without its subject."""
     plan = found.history.open
     if found.proposer is not None:
         when = f" after plan {plan.plan}" if plan is not None and plan.checkpoint is not None else ""
         return f"{found.proposer} will take it up{when}"
-    there = [pulse.heartbeat for pulse in found.members if pulse.fresh(found.lease)]
+    there = [observed.heartbeat for observed in found.members if observed.fresh(found.lease)]
     workers = [f"{each.node} ({each.state})" for each in there if each.role == "worker"]
     if workers:
         return f"it will be evaluated once a worker is ready: {', '.join(workers)}"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.patience import Patience
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.config import Settings
 from sidecar.errors import StorageError, TaskError
 
@@ -28,9 +28,9 @@ def find_typo(settings: Settings, search_path: Path) -> None:
 
 def check_before_import(settings: Settings) -> None:
     """Find a typo in the task of the settings. Where storage is silent, the worker process is left to tell of it."""
-    patience = Patience(settings.storage_timeout_seconds, "the task's file")
+    storage_timeout = StorageTimeout(settings.storage_timeout_seconds, "the task's file")
     with contextlib.suppress(StorageError):
-        patience.ask(lambda: find_typo(settings, Path.cwd()))
+        storage_timeout.call(lambda: find_typo(settings, Path.cwd()))
 
 
 def check_task(reference: str, search_path: Path, *, same_python: bool) -> None:

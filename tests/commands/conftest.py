@@ -10,7 +10,7 @@ from sidecar.agreement.members import Members
 from sidecar.agreement.run import open_run
 from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.commands.standing import Onlooker
+from sidecar.commands.status.collect import RunObserver
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Slot, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
@@ -39,8 +39,8 @@ def catalog(tmp_path, clock, place):
 
 
 @pytest.fixture
-def onlooker(storage, catalog, clock):
-    return Onlooker(storage, catalog, clock, lease_seconds=10.0)
+def observer(storage, catalog, clock):
+    return RunObserver(storage, catalog, clock, lease_seconds=10.0)
 
 
 @pytest.fixture

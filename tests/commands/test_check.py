@@ -3,8 +3,8 @@ from fakes import save
 
 from sidecar import mounts
 from sidecar.checkpoints import judging
-from sidecar.commands.check import _checkpoints
-from sidecar.commands.patience import Patience
+from sidecar.commands.check.command import _checkpoints
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.config import Settings
 from sidecar.records import Checkpoint
 
@@ -26,7 +26,7 @@ def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, fil
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
     mounts.MOUNTINFO.write_text(TABLE.format(type=filesystem))
     settings = Settings(checkpoint_dir=place, sweep_seconds=7.0, file_events=file_events)
-    findings = list(_checkpoints(settings, catalog, Patience(10.0, "here")))
+    findings = list(_checkpoints(settings, catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)
     assert any(each.text.startswith(told) for each in findings)
 
@@ -34,7 +34,7 @@ def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, fil
 def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
     """Nothing is found, and one sentence says what to set; as long as nothing is, that is no failure."""
     save(place / "epoch_1", 5)
-    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, Patience(10.0, "here")))
+    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)
     (told,) = [each.text for each in findings if "sub-folders" in each.text]
     assert "epoch_1/ckpt-5" in told
@@ -48,7 +48,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     settings = Settings(checkpoint_dir=place)
 
     def told():
-        texts = [each.text for each in _checkpoints(settings, catalog, Patience(10.0, "here"))]
+        texts = [each.text for each in _checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
         return [text for text in texts if text.startswith("step = ")]
 
     assert told() == ["step = a variable of the checkpoint for 2, of 2"]

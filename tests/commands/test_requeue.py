@@ -12,7 +12,7 @@ from sidecar import cli
 from sidecar.agreement.journal import Journal, read_history
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.requeue import Wanted, folder_and_names, requeue, what_next
-from sidecar.commands.standing import Standing
+from sidecar.commands.status.collect import RunStatus
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.history import Closed, Settled
 from sidecar.records import Settlement
@@ -506,18 +506,18 @@ def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, ca
     assert (code, out.splitlines()[1:]) == (0, ["1 is requeued"])
 
 
-def test_what_happens_next_depends_on_who_is_there(onlooker, writers, clock, checkpoint):
+def test_what_happens_next_depends_on_who_is_there(observer, writers, clock, checkpoint):
     """The first live worker proposes it; without one it waits."""
-    assert what_next(Standing("r")) == "no daemon beats: it will be evaluated when one runs"
+    assert what_next(RunStatus("r")) == "no daemon beats: it will be evaluated when one runs"
     writers.beat("chief-0", 1, role="chief")
     writers.beat("node-0", 1, state="starting")
-    onlooker.look()
+    observer.collect()
     writers.beat("chief-0", 2, role="chief")
     clock.seconds += 1
-    assert what_next(onlooker.look()).startswith("only the chief's daemon beats")
+    assert what_next(observer.collect()).startswith("only the chief's daemon beats")
     writers.beat("node-0", 2, state="starting")
-    assert what_next(onlooker.look()) == "it will be evaluated once a worker is ready: node-0 (starting)"
+    assert what_next(observer.collect()) == "it will be evaluated once a worker is ready: node-0 (starting)"
     writers.beat("node-0", 3)
-    assert what_next(onlooker.look()) == "node-0 will take it up"
+    assert what_next(observer.collect()) == "node-0 will take it up"
     writers.propose(checkpoint=checkpoint(6))
-    assert what_next(onlooker.look()) == "node-0 will take it up after plan 1"
+    assert what_next(observer.collect()) == "node-0 will take it up after plan 1"

@@ -10,7 +10,7 @@ from users import MALLORY, acting_as, only_root, private_folder, shared_folder
 
 from sidecar import cli, commands
 
-for _module in pkgutil.iter_modules(commands.__path__, "sidecar.commands."):
+for _module in pkgutil.walk_packages(commands.__path__, "sidecar.commands."):
     importlib.import_module(_module.name)  # the other user may not be able to read where it is installed
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sidecar.commands.once import Once, evaluate_once, result_of
+from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.group.member import Bounds
 from sidecar.group.messages import Check, Checked, Done, Failed, Ready
@@ -58,7 +58,7 @@ def logs(pair):
 def once(made, trained, task, *, show=lambda _: None, **changes):
     """One evaluation as `sidecar eval` does it."""
     checkpoint = Checkpoint("ckpt-1", "digest", 1, "tf")
-    command = Once(
+    command = OneShot(
         made.join_command(task, **changes),
         checkpoint,
         trained.path("model"),

@@ -1,4 +1,4 @@
-"""`sidecar check`: what would happen if the daemon were started here, tried for real, with a remedy for each trouble.
+"""Try on this node, for real, whatever the daemon needs, and name a remedy for each problem.
 
 It runs no daemon and leaves nothing behind. Each trial is a function that returns findings; none stops another.
 """
@@ -22,11 +22,11 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.steps_found import REMEDY, StepsFound
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
-from sidecar.commands.finding import Finding
-from sidecar.commands.neighbours import Here, group, visibility, watch
-from sidecar.commands.patience import HeardStorage, Patience
-from sidecar.commands.pulses import Pulses
+from sidecar.commands.check.finding import Finding
+from sidecar.commands.check.peers import Here, group, visibility, watch
+from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.serving import node_serving
+from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.commands.task_file import find_typo
 from sidecar.config import Settings
 from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
@@ -53,29 +53,29 @@ def findings(
     environ: Mapping[str, str],
     *,
     catalog: Catalog,
-    patience: Patience,
+    storage_timeout: StorageTimeout,
     make_workers: Callable[[Post], Workers],
     search_path: str,
 ) -> Iterator[Finding]:
-    """Try everything, one by one; the slow ones last."""
+    """Try everything, one thing after the other, the slow ones last."""
     role = yield from _role(settings, environ)
-    yield from _checkpoints(settings, catalog, patience)
-    if (yield from _journal(settings, patience)):
-        yield from _storage(settings, patience)
+    yield from _checkpoints(settings, catalog, storage_timeout)
+    if (yield from _journal(settings, storage_timeout)):
+        yield from _storage(settings, storage_timeout)
     yield from _http(settings)
-    pulses = yield from _nodes(settings, environ, patience)
+    observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
         return
     if settings.trust_saved_graph:
         yield Finding("graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
-    if (typo := _typo(settings, search_path, patience)) is not None:
+    if (typo := _typo(settings, search_path, storage_timeout)) is not None:
         yield typo
         return
     task = yield from _task(settings, make_workers, search_path)
-    if role is not None and task is not None and pulses is not None:
+    if role is not None and task is not None and observed_nodes is not None:
         here = Here(node_name(settings, environ), __version__, task, settings.replicas, settings.min_workers)
-        yield from group(pulses, here)
+        yield from group(observed_nodes, here)
 
 
 def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:
@@ -105,7 +105,7 @@ def _explained(decision: RoleDecision) -> str:
 
 
 def _network(host: str) -> Iterator[Finding]:
-    """Who could reach the ports of worker processes: they are open on every address of this machine."""
+    """Report who could reach the ports of worker processes: these are open on every address of this machine."""
     if (address := public_address(host)) is not None:
         yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
     elif others := public(own_addresses()):
@@ -114,10 +114,10 @@ def _network(host: str) -> Iterator[Finding]:
         yield Finding("network", ok=True, text=text)
 
 
-def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> Iterator[Finding]:
+def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     try:
-        look = patience.ask(catalog.look)
-        how = patience.ask(lambda: _how_seen(settings))
+        look = storage_timeout.call(catalog.look)
+        how = storage_timeout.call(lambda: _how_seen(settings))
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
@@ -140,7 +140,7 @@ def _checkpoints(settings: Settings, catalog: Catalog, patience: Patience) -> It
 
 
 def _how_seen(settings: Settings) -> str:
-    """By what new checkpoints are noticed, and on which type of filesystem."""
+    """Return by what means new checkpoints are noticed, and on which type of filesystem."""
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     watch = Watch(settings.checkpoint_dir, lambda: None, why_not=why_not)
     watch.start()
@@ -153,13 +153,13 @@ def _how_seen(settings: Settings) -> str:
     return f"new ones{where} are seen by {how}"
 
 
-def _journal(settings: Settings, patience: Patience) -> Generator[Finding, None, bool]:
-    """Read what a daemon reads at its start; returns whether anything may be written there.
+def _journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[Finding, None, bool]:
+    """Read what a daemon reads at its start, and return whether anything may be written there.
 
     Nothing may be where the state is away: that would be written below its mount point.
     """
     try:
-        text = patience.ask(lambda: _read_journal(settings, patience))
+        text = storage_timeout.call(lambda: _read_journal(settings, storage_timeout))
     except SidecarError as error:
         yield Finding("journal", ok=False, text=str(error))
         return not isinstance(error, StateUnavailableError)
@@ -167,8 +167,8 @@ def _journal(settings: Settings, patience: Patience) -> Generator[Finding, None,
     return True
 
 
-def _read_journal(settings: Settings, patience: Patience) -> str:
-    storage = HeardStorage(PosixStorage(settings.run_dir), patience.heard)
+def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
+    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
     place, run = Place(settings.checkpoint_dir, settings.run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
@@ -181,16 +181,16 @@ def _read_journal(settings: Settings, patience: Patience) -> str:
     return f"run {run.run} has {journal.through} plans, and no record is missing behind the newest snapshot"
 
 
-def _storage(settings: Settings, patience: Patience) -> Iterator[Finding]:
-    """The one primitive that agreement rests on, tried on a name that is removed again; and what it lies on."""
+def _storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Finding]:
+    """Try create-if-absent, on which agreement rests, with a name that is removed again; and judge the mount."""
     inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
     try:
-        if inside and not patience.ask(settings.checkpoint_dir.is_dir):
+        if inside and not storage_timeout.call(settings.checkpoint_dir.is_dir):
             text = f"{settings.run_dir} is not tried: that would create the directory above"
             yield Finding("state", ok=True, text=text)
             return
-        kept = patience.ask(lambda: _created_twice(settings))
-        mount = patience.ask(lambda: mount_here(settings.run_dir))
+        kept = storage_timeout.call(lambda: _created_twice(settings))
+        mount = storage_timeout.call(lambda: mount_here(settings.run_dir))
     except SidecarError as error:
         yield Finding("state", ok=False, text=str(error))
         return
@@ -216,21 +216,21 @@ def _created_twice(settings: Settings) -> bytes | None:
 
 
 def _nodes(
-    settings: Settings, environ: Mapping[str, str], patience: Patience
-) -> Generator[Finding, None, Pulses | None]:
-    """Who else beats, and how late that is seen; None if that cannot be found out."""
-    storage = HeardStorage(PosixStorage(settings.run_dir), patience.heard)
+    settings: Settings, environ: Mapping[str, str], storage_timeout: StorageTimeout
+) -> Generator[Finding, None, ObservedNodes | None]:
+    """Report which other nodes beat, and how late that is seen; return None if that cannot be found out."""
+    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
     beat, lease = settings.beat_seconds, settings.lease_seconds
     try:
         node = node_name(settings, environ)
-        pulses = patience.ask(lambda: watch(storage, SystemClock(), beat, time.sleep))
+        observed_nodes = storage_timeout.call(lambda: watch(storage, SystemClock(), beat, time.sleep))
     except SettingsError:
         return None  # told above
     except SidecarError as error:
         yield Finding("nodes", ok=False, text=str(error))
         return None
-    yield from visibility(pulses, node, beat_seconds=beat, lease_seconds=lease)
-    return pulses
+    yield from visibility(observed_nodes, node, beat_seconds=beat, lease_seconds=lease)
+    return observed_nodes
 
 
 def _http(settings: Settings) -> Iterator[Finding]:
@@ -250,12 +250,12 @@ def _http(settings: Settings) -> Iterator[Finding]:
     yield Finding("http", ok=True, text=f"{settings.http} is free")
 
 
-def _typo(settings: Settings, search_path: str, patience: Patience) -> Finding | None:
-    """What is wrong with the task as far as its text says, which costs no import."""
+def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout) -> Finding | None:
+    """Find mistakes in the text of the task, which costs no import."""
     if settings.task is None:
         return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
-        patience.ask(lambda: find_typo(settings, Path(search_path)))
+        storage_timeout.call(lambda: find_typo(settings, Path(search_path)))
     except TaskError as error:
         return Finding("task", ok=False, text=str(error))
     except StorageError:
@@ -266,7 +266,7 @@ def _typo(settings: Settings, search_path: str, patience: Patience) -> Finding |
 def _task(
     settings: Settings, make_workers: Callable[[Post], Workers], search_path: str
 ) -> Generator[Finding, None, str | None]:
-    """Import the task in a worker process, as the daemon does at its start; the digest of its code."""
+    """Import the task in a worker process, as the daemon does at its start, and return the digest of its code."""
     assert settings.task is not None
     inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
     clock = SystemClock()

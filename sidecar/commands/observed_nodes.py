@@ -1,6 +1,6 @@
-"""Which daemons live, as somebody sees who only looks: their heartbeats change between two looks. Pure.
+"""Liveness of the daemons, for a command that only reads: a heartbeat that changes between two readings. Pure.
 
-No clock but the looker's own is asked. A file that stands there says nothing; so the first look knows nobody.
+Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live.
 """
 
 from collections import deque
@@ -17,28 +17,28 @@ _GAPS_NEEDED: Final = 2
 
 
 @dataclass(slots=True)
-class Pulse:
-    """What was seen of one member; times are seconds of the looker's clock."""
+class ObservedNode:
+    """One node's heartbeat over time; times are seconds of the reader's clock."""
 
     heartbeat: Heartbeat
-    since: float  # its last change, or the first look
-    looked_at: float
+    since: float  # its last change, or the first reading
+    read_at: float
     changed: bool = False
     # When the file was seen changed by the same daemon, and the number of that beat.
     arrivals: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_ARRIVALS_KEPT))
 
     @property
     def left(self) -> bool:
-        """Whether the daemon said that it ended."""
+        """Return whether the daemon said that it ended."""
         return self.heartbeat.state == "left"
 
     @property
     def silent_seconds(self) -> float:
-        """For how long it has not changed at least: nobody knows how long before the first look."""
-        return self.looked_at - self.since
+        """Return for how long at least it has not changed: the time before the first reading is unknown."""
+        return self.read_at - self.since
 
     def fresh(self, lease_seconds: float) -> bool | None:
-        """Whether it is there; None: nobody has looked for long enough to say so."""
+        """Return whether the node is alive; None if it was not observed for long enough."""
         if self.left:
             return False
         if self.silent_seconds >= lease_seconds:
@@ -46,12 +46,12 @@ class Pulse:
         return True if self.changed else None
 
     def late_seconds(self, beat_seconds: float) -> float | None:
-        """How late its beats are seen, at most, as far as gaps between them tell; None before there are two gaps.
+        """Return how late its beats are seen, at most, as the gaps between them show; None before there are two gaps.
 
-        Somebody who beats every T seconds and is seen after a gap of G was seen at least G - T late, on whatever clock:
-        the first beat within the gap was written T after the one before it. T is `beat_seconds`, or the shortest time
-        a beat took if that is longer. A delay that never changes does not show, and does no harm: the lease is counted
-        from what is seen.
+        If a node beats every T seconds and a gap of G seconds is seen, the beat after the gap was seen at least G - T
+        seconds late, whatever the clocks: the first beat within the gap was written T seconds after the one before it.
+        T is `beat_seconds`, or the shortest time between two beats if that is longer. A constant delay does not show.
+        It does no harm either, because the lease counts from the moment at which a change is seen.
         """
         if len(self.gaps) < _GAPS_NEEDED:
             return None
@@ -62,27 +62,27 @@ class Pulse:
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between one seen change and the next."""
+        """Return the seconds between each seen change and the next."""
         return [later - earlier for (earlier, _), (later, _) in pairwise(self.arrivals)]
 
 
-class Pulses:
-    """The pulses of all members that were ever seen, in natural order of their nodes."""
+class ObservedNodes:
+    """All nodes whose heartbeat was ever read, in natural order of their names."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Pulse] = {}
+        self._of: dict[str, ObservedNode] = {}
 
-    def __iter__(self) -> Iterator[Pulse]:
+    def __iter__(self) -> Iterator[ObservedNode]:
         return iter(self._of[node] for node in sorted(self._of, key=natural_order))
 
-    def look(self, reading: Reading, now: float) -> None:
-        """Note what a look at members' files found at `now`. A file that cannot be read now is as silent as before."""
-        for pulse in self._of.values():
-            pulse.looked_at = now
+    def update(self, reading: Reading, now: float) -> None:
+        """Note what was read at `now`. A file that cannot be read counts as unchanged."""
+        for observed in self._of.values():
+            observed.read_at = now
         for found in reading.heartbeats:
             known = self._of.get(found.node)
             if known is None:
-                self._of[found.node] = Pulse(found, now, now)
+                self._of[found.node] = ObservedNode(found, now, now)
             elif found != known.heartbeat and not _older(found, known.heartbeat):
                 if found.incarnation == known.heartbeat.incarnation:
                     known.arrivals.append((now, found.beat))
@@ -91,10 +91,10 @@ class Pulses:
                 known.heartbeat, known.since, known.changed = found, now, True
 
     def unknown(self) -> list[str]:
-        """Nodes of which one more look may tell whether they live."""
-        return [pulse.heartbeat.node for pulse in self if not pulse.changed and not pulse.left]
+        """Return the nodes of which one more reading may tell whether they are alive."""
+        return [observed.heartbeat.node for observed in self if not observed.changed and not observed.left]
 
 
 def _older(found: Heartbeat, known: Heartbeat) -> bool:
-    """Whether storage showed the past."""
+    """Return whether the storage showed an earlier state of the file."""
     return found.incarnation == known.incarnation and found.beat < known.beat

@@ -1,7 +1,7 @@
-"""How a run stands: read from shared storage alone, so from any node, and when every daemon is down.
+"""Collect the status of a run from shared storage alone: on any node, and also when every daemon is down.
 
-`Onlooker` looks, again and again if asked to, and reads each record once; `Standing` is what it saw. Showing it is
-`overview`'s. Nothing is written.
+`RunObserver` reads each record once, however often it is asked. `RunStatus` is what it read, and `render` shows it.
+Nothing is written.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from sidecar.agreement.run import RUN_PATH, find_run, read_run
 from sidecar.agreement.storage import PosixStorage, Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
-from sidecar.commands.pulses import Pulse, Pulses
+from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.eligibility import LeftOut, left_out
 from sidecar.errors import SettingsError, StateUnavailableError
 from sidecar.history import History
@@ -27,8 +27,8 @@ from sidecar.policy import pending, proposer
 from sidecar.records import Checkpoint, Heartbeat
 from sidecar.selection import Selection
 
-LOOK_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: who lives has beaten twice by then
-_GLANCE_SECONDS: Final = 0.1  # between two looks at the members, while it is not known who lives
+OBSERVED_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: every live node has beaten twice by then
+_GLANCE_SECONDS: Final = 0.1  # between two readings of the heartbeats, while some node may be alive or not
 _PHASES: Final = (
     "join",
     "build",
@@ -44,12 +44,12 @@ _PHASES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A run as its files tell it."""
+class RunStatus:
+    """The status of a run, as its files show it."""
 
     run_id: str | None  # None: no daemon was here yet
     history: History = field(default_factory=History)
-    members: tuple[Pulse, ...] = ()
+    members: tuple[ObservedNode, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat
     queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
     incomplete: tuple[tuple[str, str], ...] = ()  # what lies there and is no complete checkpoint, with the reason
@@ -67,12 +67,12 @@ class Standing:
 
     @property
     def proposer(self) -> str | None:
-        """The node that proposes and publishes: the first worker that is known to be there."""
+        """Return the node that proposes and publishes: the first worker that is known to be alive."""
         return proposer(self._ready)
 
     @property
     def left_out(self) -> dict[str, LeftOut]:
-        """The nodes that are there and take no part in evaluations, or not in all, and why."""
+        """Return the live nodes that take no part in evaluations, or not in all of them, and why."""
         return left_out(self._ready, self.history, None, self.min_workers)
 
     @property
@@ -82,23 +82,23 @@ class Standing:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How many checkpoints have come to which end, as it is now: a requeued one has come to none."""
+        """Return how many checkpoints ended in which way. A requeued one has not ended."""
         ends = Counter(self.history.settled[key] for key in self.history.without_result)
         others = {verdict: ends[verdict] for verdict in ("failed", "skipped", "vanished", "corrupt")}
         return {"evaluated": len(self.history.succeeded)} | others
 
     @property
     def tasks(self) -> dict[str, list[str]]:
-        """The nodes that run each version of the task, by its digest."""
+        """Return the nodes that run each version of the task, by its digest."""
         found: dict[str, list[str]] = {}
-        for each in (pulse.heartbeat for pulse in self.members if not pulse.left):
+        for each in (observed.heartbeat for observed in self.members if not observed.left):
             if each.task is not None:
                 found.setdefault(each.task, []).append(each.node)
         return found
 
     @property
     def phase(self) -> str | None:
-        """What the open plan is at: the phase of its slowest worker, as heartbeats tell; None if none does."""
+        """Return the phase of the open plan: that of its slowest worker, by the heartbeats; None if none says."""
         plan = self.history.open
         told = [
             doing.phase
@@ -110,12 +110,12 @@ class Standing:
         return "publish" if slowest == "idle" else slowest  # all have ended
 
     def attempts(self, checkpoint: Checkpoint) -> int:
-        """How often a checkpoint failed so far, whatever the task."""
+        """Return how often a checkpoint failed so far, under any task."""
         return sum(map(len, self.history.failures.get(checkpoint.key, {}).values()))
 
 
-class Onlooker:
-    """Looks at a run. Every method may block for as long as storage does; see `patience`."""
+class RunObserver:
+    """Reads the status of a run. Every method may block for as long as the storage does; see `storage_timeout`."""
 
     def __init__(
         self,
@@ -141,26 +141,26 @@ class Onlooker:
         self.lease_seconds = lease_seconds
         self.beat_seconds = beat_seconds
         self.place = place
-        self.pulses = Pulses()
+        self.observed_nodes = ObservedNodes()
         self._run: str | None = None
         self._history = History()
         self._journal: Journal | None = None
         self._members: Members | None = None
         self._unread: dict[str, str] = {}
 
-    def look(self) -> Standing:
+    def collect(self) -> RunStatus:
         """Read everything that is new; raises `StorageError` if storage does not answer."""
         look = self.catalog.look()
-        if not self.look_at_members():
-            return Standing(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
+        if not self.observe_members():
+            return RunStatus(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
         assert self._journal is not None
         for record in self._journal.read_to_end():
             self._history.apply(record)
         found = [each.checkpoint for each in look.found]
         queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
-        members = tuple(self.pulses)
+        members = tuple(self.observed_nodes)
         written = {each.heartbeat.node: self.written_at(member_path(each.heartbeat.node)) for each in members}
-        return Standing(
+        return RunStatus(
             run_id=self._run,
             history=self._history,
             members=members,
@@ -177,11 +177,11 @@ class Onlooker:
             written_at={node: seconds for node, seconds in written.items() if seconds is not None},
         )
 
-    def look_at_members(self) -> bool:
-        """Read the heartbeats; False: there is no run yet."""
+    def observe_members(self) -> bool:
+        """Read the heartbeats. Return False if there is no run yet."""
         run = read_run(self.storage)
         if run != self._run:  # the beginning, or the state directory is another's now
-            self._run, self.pulses, self._history = run, Pulses(), History()
+            self._run, self.observed_nodes, self._history = run, ObservedNodes(), History()
             self._journal = None if run is None else Journal(self.storage, run)
             self._members = None if run is None else Members(self.storage, run)
             if self._journal is not None:
@@ -190,23 +190,23 @@ class Onlooker:
             return False
         reading = self._members.read_all()
         self._unread = reading.unread
-        self.pulses.look(reading, self.clock.now())
+        self.observed_nodes.update(reading, self.clock.now())
         return True
 
     def _task(self) -> str | None:
-        """The task by which it is judged what is settled: that of whoever is there, else of whoever was."""
-        told = [pulse for pulse in self.pulses if pulse.heartbeat.task is not None]
-        there = [pulse.heartbeat.task for pulse in told if pulse.fresh(self.lease_seconds)]
-        return next(iter([*there, *(pulse.heartbeat.task for pulse in told)]), None)
+        """Return the task whose settlements count: that of a live node, else of a node that was there."""
+        told = [observed for observed in self.observed_nodes if observed.heartbeat.task is not None]
+        there = [observed.heartbeat.task for observed in told if observed.fresh(self.lease_seconds)]
+        return next(iter([*there, *(observed.heartbeat.task for observed in told)]), None)
 
 
-def meet(onlooker: Onlooker, seconds: float, pause: Callable[[float], None]) -> None:
-    """Look at the members until it is known of each whether it lives, or for so many seconds.
+def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:
+    """Read heartbeats until each node is known to be alive or not, for `seconds` at most.
 
     Raises `StorageError` if storage does not answer.
     """
-    until = onlooker.clock.now() + seconds
-    while onlooker.look_at_members() and onlooker.pulses.unknown() and onlooker.clock.now() < until:
+    until = observer.clock.now() + seconds
+    while observer.observe_members() and observer.observed_nodes.unknown() and observer.clock.now() < until:
         pause(_GLANCE_SECONDS)
 
 
@@ -229,12 +229,12 @@ def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
 
 
 def runs_in(state_dir: Path) -> Callable[[], list[str]]:
-    """The names of the runs that a state directory holds."""
+    """Return a function that lists the runs in a state directory."""
     return lambda: sorted(path.parent.name for path in state_dir.glob(f"*/{RUN_PATH}"))
 
 
 def file_times(root: Path) -> Callable[[str], float | None]:
-    """When files below a folder were written, seconds since 1970 by the storage's clock; None: not to be known."""
+    """Return a function that says when a file was written, in seconds since 1970 by the storage's clock, or None."""
 
     def written_at(path: str) -> float | None:
         try:

@@ -1,4 +1,4 @@
-"""What commands show a person: a progress bar while `eval` works, its table, and why evaluations failed."""
+"""Show people, on a terminal, the progress of `eval`, tables of results, and the reasons of failures."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Show = Callable[[tuple[WorkerStatus, ...]], None]
 
-_REASONS_SHOWN: Final = 3  # a task that is wrong fails every checkpoint alike; all messages stand in --json
+_REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerSt
 
 @contextmanager
 def elapsed(console: Console, doing: str) -> Iterator[None]:
-    """Show on a terminal, below what is printed, what is being done and for how long."""
+    """Show on a terminal, below the output, what is being done and for how long."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -63,7 +63,7 @@ def elapsed(console: Console, doing: str) -> Iterator[None]:
 
 
 def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json: bool) -> None:
-    """The numbers, on standard output."""
+    """Print the numbers of one evaluation to standard output."""
     if as_json:
         body = {
             "checkpoint": checkpoint.name,
@@ -95,7 +95,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
 
 
 def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
-    """The table, and below it the newest different reasons of failures, oldest first, in the words of the journal."""
+    """Print the table, and below it the newest distinct reasons of failures, oldest first, as the journal has them."""
     console = Console()
     console.print(table)
     newest = {(row["kind"], row["message"]): row for row in rows if row["message"] is not None}
@@ -107,7 +107,7 @@ def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape control characters but tabs and line ends: a message must not steer somebody's terminal."""
+    """Escape control characters except tabs and line ends, so that a message cannot control the terminal."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 
 

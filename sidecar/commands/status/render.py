@@ -1,4 +1,4 @@
-"""Shows how a run stands, to programs and to people. Pure but for the clock that `Standing` was made with."""
+"""Render the status of a run, for programs and for people. Pure: the time is a field of `RunStatus`."""
 
 import math
 import textwrap
@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from sidecar.commands.pulses import Pulse
-from sidecar.commands.show import printable
-from sidecar.commands.standing import Standing
+from sidecar.commands.observed_nodes import ObservedNode
+from sidecar.commands.status.collect import RunStatus
+from sidecar.commands.terminal import printable
 from sidecar.observers.report import open_plan, recent
 from sidecar.records import Doing, Heartbeat
 from sidecar.totals import Best
@@ -20,49 +20,54 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-_ROWS_SHOWN: Final = 5  # of the past and of the queue: what a glance takes in
-_MESSAGE_LETTERS: Final = 110  # one more line of a terminal; all of it stands in --json and in `history`
-_DIGEST_LETTERS: Final = 8
-_LONG_AGO_SECONDS: Final = 60.0  # from then on the time of its file says more than how long we looked
+_ROWS_SHOWN: Final = 5  # of the past and of the queue
+_MESSAGE_CHARACTERS: Final = 110  # one more line of a terminal; --json and `history` have all of it
+_DIGEST_CHARACTERS: Final = 8
+_LONG_AGO_SECONDS: Final = 60.0  # from then on the time of its file says more than the time of observation
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-def as_json(run: str, found: Standing) -> dict[str, Any]:
-    """Strict JSON of `sidecar status --json`."""
-    history = found.history
+def as_json(run: str, status: RunStatus) -> dict[str, Any]:
+    """Return the document of `sidecar status --json`, as strict JSON allows it."""
+    history = status.history
     newest, plan = history.newest, history.open
     return {
         "run": run,
-        "run_id": found.run_id,
-        "members": [_member(found, each) for each in found.members],
-        "unread": dict(found.unread),
-        "proposer": found.proposer,
-        "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(found), "phase": found.phase},
+        "run_id": status.run_id,
+        "members": [_member(status, each) for each in status.members],
+        "unread": dict(status.unread),
+        "proposer": status.proposer,
+        "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(status), "phase": status.phase},
         "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
-        "metrics": {f"{eval_set}/{name}": number for (eval_set, name), number in _newest_numbers(found).items()},
+        "metrics": {f"{eval_set}/{name}": number for (eval_set, name), number in _newest_numbers(status).items()},
         "best": {
             f"{eval_set}/{name}": {"value": _finite(each.number), "step": each.step, "checkpoint": _saved_by(each)}
-            for (eval_set, name), each in _bests(found).items()
+            for (eval_set, name), each in _bests(status).items()
         },
         "evaluated": len(history.succeeded),
         "settled": len(history.without_result),
-        "verdicts": found.verdicts,
-        "pending": [each.name for each in found.queue],
+        "verdicts": status.verdicts,
+        "pending": [each.name for each in status.queue],
         "queue": [
-            {"checkpoint": each.name, "digest": each.digest, "step": each.step, "failed_attempts": found.attempts(each)}
-            for each in found.queue
+            {
+                "checkpoint": each.name,
+                "digest": each.digest,
+                "step": each.step,
+                "failed_attempts": status.attempts(each),
+            }
+            for each in status.queue
         ],
-        "incomplete": [{"name": name, "reason": reason} for name, reason in found.incomplete],
-        "unknown": [{"checkpoint": name, "reason": reason} for name, reason in found.unknown.items()],
-        "left_out": {node: {"reason": each.reason, "why": each.why} for node, each in found.left_out.items()},
-        "checkpoint_dir_missing": found.missing,
+        "incomplete": [{"name": name, "reason": reason} for name, reason in status.incomplete],
+        "unknown": [{"checkpoint": name, "reason": reason} for name, reason in status.unknown.items()],
+        "left_out": {node: {"reason": each.reason, "why": each.why} for node, each in status.left_out.items()},
+        "checkpoint_dir_missing": status.missing,
         "recent": recent(history),
     }
 
 
-def _member(found: Standing, pulse: Pulse) -> dict[str, Any]:
-    each = pulse.heartbeat
-    written_at = found.written_at.get(each.node)
+def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
+    each = observed.heartbeat
+    written_at = status.written_at.get(each.node)
     return {
         "node": each.node,
         "role": each.role,
@@ -73,41 +78,41 @@ def _member(found: Standing, pulse: Pulse) -> dict[str, Any]:
         "task": each.task,
         "profile": each.profile,
         "beat": each.beat,
-        "fresh": pulse.fresh(found.lease),
-        "changed": pulse.changed,
-        "silent_seconds": round(pulse.silent_seconds, 3),
-        "file_age_seconds": None if written_at is None else round(max(0.0, found.wall - written_at), 3),
+        "fresh": observed.fresh(status.lease),
+        "changed": observed.changed,
+        "silent_seconds": round(observed.silent_seconds, 3),
+        "file_age_seconds": None if written_at is None else round(max(0.0, status.wall - written_at), 3),
         "workers": {"active": _active(each), "standby": _standby(each)},
         "doing": None if each.doing is None else [asdict(doing) for doing in each.doing],
     }
 
 
-def lines(run: str, found: Standing) -> "Iterator[RenderableType]":
-    """The same for people."""
+def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
+    """Yield the status for people, part by part."""
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
-    if found.run_id is None:
-        others = f"; the state directory holds other runs: {', '.join(found.other_runs)}" if found.other_runs else ""
+    if status.run_id is None:
+        others = f"; the state directory holds other runs: {', '.join(status.other_runs)}" if status.other_runs else ""
         yield _text(f"run {run}: no daemon was here yet{others}")
-        if found.missing:
+        if status.missing:
             yield _text("the checkpoint directory does not exist", "yellow")
         return
-    yield Text(printable(f"run {run}" + (f" in {found.place}" if found.place else "")), style="bold")
-    yield from _results(found)
-    yield from _plan(found)
-    yield from _queue(found)
-    yield _text(", ".join(f"{verdict} {count}" for verdict, count in found.verdicts.items()))
+    yield Text(printable(f"run {run}" + (f" in {status.place}" if status.place else "")), style="bold")
+    yield from _results(status)
+    yield from _plan(status)
+    yield from _queue(status)
+    yield _text(", ".join(f"{verdict} {count}" for verdict, count in status.verdicts.items()))
     yield ""
-    yield from _members(found)  # below: a hundred nodes are more than a terminal has lines
-    yield from _past(found)
+    yield from _members(status)  # below: a hundred nodes are more than a terminal has lines
+    yield from _past(status)
 
 
-def _results(found: Standing) -> "Iterator[RenderableType]":
-    """The newest numbers, and for each metric with a direction the best one so far."""
-    newest = found.history.newest
+def _results(status: RunStatus) -> "Iterator[RenderableType]":
+    """Yield the newest numbers, and the best one so far for each metric with a direction."""
+    newest = status.history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
-    bests, numbers = _bests(found), _newest_numbers(found)
+    bests, numbers = _bests(status), _newest_numbers(status)
     several = len({eval_set for eval_set, _ in numbers}) > 1
     told = []
     for (eval_set, name), number in numbers.items():
@@ -121,24 +126,24 @@ def _results(found: Standing) -> "Iterator[RenderableType]":
             yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {best.number:.5g}")
 
 
-def _newest_numbers(found: Standing) -> dict[tuple[str, str], float | str]:
-    """The newest number of each metric, by eval set; as text if it is not finite."""
+def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
+    """Return the newest number of each metric, by eval set; as text if it is not finite."""
     return {
         (eval_set, name): value.hex if value.value is None else value.value
-        for eval_set, (_, result) in found.history.latest.items()
+        for eval_set, (_, result) in status.history.latest.items()
         for name, value in result.metrics.get(eval_set, {}).items()
     }
 
 
-def _bests(found: Standing) -> dict[tuple[str, str], Best]:
-    """The best evaluation by each metric that the newest task measures."""
-    goals = found.history.goals
-    best = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in found.history.totals.best}
-    return {best[metric]: found.history.totals.best[best[metric]] for metric in goals if metric in best}
+def _bests(status: RunStatus) -> dict[tuple[str, str], Best]:
+    """Return the best evaluation by each metric that the newest task measures."""
+    goals = status.history.goals
+    best = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in status.history.totals.best}
+    return {best[metric]: status.history.totals.best[best[metric]] for metric in goals if metric in best}
 
 
 def _saved_by(best: Best) -> str:
-    """The checkpoint's name, from the folder of what its workers saved: `evaluations/ckpt-5@0123456789ab/plan-7`."""
+    """Return the checkpoint's name, from the folder of its saves: `evaluations/ckpt-5@0123456789ab/plan-7`."""
     return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
 
 
@@ -155,7 +160,7 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _members(found: Standing) -> "Iterator[RenderableType]":
+def _members(status: RunStatus) -> "Iterator[RenderableType]":
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
@@ -168,38 +173,48 @@ def _members(found: Standing) -> "Iterator[RenderableType]":
     table.add_column("last change", min_width=9)
     table.add_column("doing", overflow="fold")
     table.add_column("version", overflow="fold")
-    for pulse in found.members:
-        each = pulse.heartbeat
-        counts = ("", "") if each.role == "chief" or pulse.left else (str(_active(each)), str(_standby(each)))
-        cells = (each.node, each.role, each.state, *counts, _seen(found, pulse), _doing(found, each), each.version)
-        table.add_row(*map(_text, cells), style="" if pulse.fresh(found.lease) else "dim")
+    for observed in status.members:
+        each = observed.heartbeat
+        counts = ("", "") if each.role == "chief" or observed.left else (str(_active(each)), str(_standby(each)))
+        cells = (
+            each.node,
+            each.role,
+            each.state,
+            *counts,
+            _seen(status, observed),
+            _doing(status, each),
+            each.version,
+        )
+        table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease) else "dim")
     yield table
-    for why in found.unread.values():
+    for why in status.unread.values():
         yield _text(why, "yellow")
-    if not found.members:
+    if not status.members:
         yield "no daemon has beaten yet"
-    elif found.proposer is not None:
-        yield _text(f"{found.proposer} proposes plans and publishes the numbers")
-    elif not any(each.fresh(found.lease) for each in found.members):
-        yield _text(_nobody(found), "yellow")
-    if len(found.tasks) > 1:
-        told = "; ".join(f"{digest[:_DIGEST_LETTERS]} on {', '.join(nodes)}" for digest, nodes in found.tasks.items())
+    elif status.proposer is not None:
+        yield _text(f"{status.proposer} proposes plans and publishes the numbers")
+    elif not any(each.fresh(status.lease) for each in status.members):
+        yield _text(_nobody(status), "yellow")
+    if len(status.tasks) > 1:
+        told = "; ".join(
+            f"{digest[:_DIGEST_CHARACTERS]} on {', '.join(nodes)}" for digest, nodes in status.tasks.items()
+        )
         yield _text(f"different code of the task, so not one group: {told}", "yellow")
-    for node, left_out in found.left_out.items():
+    for node, left_out in status.left_out.items():
         yield _text(f"{node} is left out of evaluations: {left_out.why}", "yellow")
 
 
-def _nobody(found: Standing) -> str:
-    silent = [each.silent_seconds for each in found.members if not each.left]
+def _nobody(status: RunStatus) -> str:
+    silent = [each.silent_seconds for each in status.members if not each.left]
     if not silent:
         return "every daemon has left"
-    if max(silent) < 2 * found.beat:
+    if max(silent) < 2 * status.beat:
         return "not observed for long enough to say who is alive"
     return f"no heartbeat changed for {max(silent):.1f} s: the daemons seem to be down"
 
 
-def _plan(found: Standing) -> "Iterator[RenderableType]":
-    plan = found.history.open
+def _plan(status: RunStatus) -> "Iterator[RenderableType]":
+    plan = status.history.open
     if plan is None or plan.checkpoint is None:
         yield "no plan is open"
         return
@@ -209,34 +224,34 @@ def _plan(found: Standing) -> "Iterator[RenderableType]":
     told = (
         f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
     )
-    phase = "phase unknown" if found.phase is None else f"in phase {found.phase}"
-    yield _text(f"{told}; open for {_duration(_open_seconds(found))}, {phase}", "bold")
+    phase = "phase unknown" if status.phase is None else f"in phase {status.phase}"
+    yield _text(f"{told}; open for {_duration(_open_seconds(status))}, {phase}", "bold")
 
 
-def _queue(found: Standing) -> "Iterator[RenderableType]":
-    plan = found.history.open
+def _queue(status: RunStatus) -> "Iterator[RenderableType]":
+    plan = status.history.open
     open_key = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
-    queue = [each for each in found.queue if each.key != open_key]
+    queue = [each for each in status.queue if each.key != open_key]
     shown = [
-        each.name + ("" if each.step is None else f" (step {each.step})") + _tried(found.attempts(each))
+        each.name + ("" if each.step is None else f" (step {each.step})") + _tried(status.attempts(each))
         for each in queue[:_ROWS_SHOWN]
     ]
     more = f" and {len(queue) - _ROWS_SHOWN} more" if len(queue) > _ROWS_SHOWN else ""
     yield _text(f"waiting {len(queue)}{': ' if queue else ''}{', '.join(shown)}{more}")
-    for name, reason in found.incomplete[:_ROWS_SHOWN]:
+    for name, reason in status.incomplete[:_ROWS_SHOWN]:
         yield _text(f"not complete, or not yet: {name}: {reason}", "dim")
-    for name, reason in list(found.unknown.items())[:_ROWS_SHOWN]:
+    for name, reason in list(status.unknown.items())[:_ROWS_SHOWN]:
         yield _text(f"cannot be read here now: {name}: {reason}", "yellow")
-    if len(found.unknown) > _ROWS_SHOWN:
-        yield _text(f"and {len(found.unknown) - _ROWS_SHOWN} more", "yellow")
-    if found.missing:
+    if len(status.unknown) > _ROWS_SHOWN:
+        yield _text(f"and {len(status.unknown) - _ROWS_SHOWN} more", "yellow")
+    if status.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
-    elif not (found.history.count or found.queue or found.incomplete):
+    elif not (status.history.count or status.queue or status.incomplete):
         yield _text("nothing was seen in the checkpoint directory: is it shared with the chief?", "dim")
 
 
-def _past(found: Standing) -> "Iterator[RenderableType]":
-    rows = recent(found.history)[:_ROWS_SHOWN]
+def _past(status: RunStatus) -> "Iterator[RenderableType]":
+    rows = recent(status.history)[:_ROWS_SHOWN]
     if rows:
         yield ""
         yield "ended last, newest first"
@@ -254,21 +269,21 @@ def _past(found: Standing) -> "Iterator[RenderableType]":
         yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{why}", style)
 
 
-def _seen(found: Standing, pulse: Pulse) -> str:
-    if pulse.left:
+def _seen(status: RunStatus, observed: ObservedNode) -> str:
+    if observed.left:
         return ""
-    if pulse.changed:
-        return f"{pulse.silent_seconds:.1f} s ago"
-    looked = f"over {pulse.silent_seconds:.1f} s ago" if pulse.silent_seconds >= found.beat else "not observed"
-    written_at = found.written_at.get(pulse.heartbeat.node)
-    if written_at is None or (age := found.wall - written_at) < _LONG_AGO_SECONDS:
+    if observed.changed:
+        return f"{observed.silent_seconds:.1f} s ago"
+    looked = f"over {observed.silent_seconds:.1f} s ago" if observed.silent_seconds >= status.beat else "not observed"
+    written_at = status.written_at.get(observed.heartbeat.node)
+    if written_at is None or (age := status.wall - written_at) < _LONG_AGO_SECONDS:
         return looked
     return f"{looked} (file: {_duration(age)} old)"
 
 
-def _doing(found: Standing, each: Heartbeat) -> str:
-    """Phases of a node's workers in the open plan, each once; batches of those in the same phase added up."""
-    plan = found.history.open
+def _doing(status: RunStatus, each: Heartbeat) -> str:
+    """Return the phases of a node's workers in the open plan, each once, with their batches added up."""
+    plan = status.history.open
     if plan is None or each.plan != plan.plan:
         return ""
     phases: dict[str, list[Doing]] = {}
@@ -285,15 +300,15 @@ def _batches(workers: list[Doing]) -> str:
     return f" {sum(each.batches for each in workers)}/{sum(totals)}"
 
 
-def _open_seconds(found: Standing) -> float:
-    """How long the plan is open, by this node's clock and its proposer's: to be shown, never decided on."""
-    plan = found.history.open
+def _open_seconds(status: RunStatus) -> float:
+    """Return for how long the plan is open, by two nodes' clocks: it is shown, and never decides anything."""
+    plan = status.history.open
     assert plan is not None
     try:
         since = datetime.fromisoformat(plan.proposed_at).timestamp()
     except ValueError:
         return 0.0
-    return round(max(0.0, found.wall - since), 3)
+    return round(max(0.0, status.wall - since), 3)
 
 
 def _active(each: Heartbeat) -> int:
@@ -313,18 +328,18 @@ def _tried(attempts: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as people say them: 12 s, 3 min, 2 h, 5 d."""
+    """Return a duration as people say it: 12 s, 3 min, 2 h, 5 d."""
     return next((f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size), f"{seconds:.0f} s")
 
 
 def _short(message: str) -> str:
-    """What a message comes to in one line: the last one of a traceback says what was raised."""
+    """Return the line of a message that says most: of a traceback, the last one names what was raised."""
     last = next((line for line in reversed(message.splitlines()) if line.strip()), "")
-    return textwrap.shorten(printable(last), _MESSAGE_LETTERS, placeholder=" …")
+    return textwrap.shorten(printable(last), _MESSAGE_CHARACTERS, placeholder=" …")
 
 
 def _text(words: str, style: str = "") -> "Text":
-    """Text that steers nobody's terminal: it holds no markup, and control characters are shown."""
+    """Return text that cannot control the terminal: it has no markup, and control characters are shown."""
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
     return Text(printable(words), style=style)

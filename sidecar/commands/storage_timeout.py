@@ -1,6 +1,6 @@
-"""Asks shared storage from a thread of its own, so that a command does not hang for ever where storage does.
+"""Call shared storage from a thread of its own, so that a command does not hang for ever when the storage does.
 
-The bound is on silence, not on the whole: a long journal on a slow server is read to its end, as long as it answers.
+The bound is on silence, not on the whole call: a long journal on a slow server is read to its end while it answers.
 """
 
 import queue
@@ -15,35 +15,35 @@ from sidecar.errors import StorageError
 T = TypeVar("T")
 
 
-class Patience:
-    """Waits for work on storage until that was silent for `seconds`; `where` is how its error names the place."""
+class StorageTimeout:
+    """Waits for calls of the storage until it was silent for `seconds`. `where` names the place in the error."""
 
     def __init__(self, seconds: float, where: str, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self.where = where
         self.clock = clock or SystemClock()
-        self._heard = self.clock.now()
+        self._answered = self.clock.now()
         self._thread: threading.Thread | None = None  # not ended while storage hangs
 
-    def heard(self) -> None:
-        """Storage answered something."""
-        self._heard = self.clock.now()
+    def answered(self) -> None:
+        """Note that the storage answered something."""
+        self._answered = self.clock.now()
 
-    def ask(self, work: Callable[[], T]) -> T:
-        """Return what the work returns, or raise what it raises; `StorageError` if storage stays silent.
+    def call(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, or raise what it raises, or `StorageError` if the storage stays silent.
 
-        What hangs is left to hang in its thread, which ends with the process. Nothing more is asked before it returns.
+        A call that hangs stays in its thread, which ends with the process. No other call begins before it returns.
         """
-        self.heard()
+        self.answered()
         if self._thread is not None:
             self._thread.join(self.seconds)
             if self._thread.is_alive():
                 raise self._silent()
         answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_answer, args=(work, answers), name="asking", daemon=True)
-        self.heard()
+        self.answered()
         self._thread.start()
-        while (left := self._heard + self.seconds - self.clock.now()) > 0:
+        while (left := self._answered + self.seconds - self.clock.now()) > 0:
             try:
                 found, error = answers.get(timeout=left)
             except queue.Empty:
@@ -67,52 +67,52 @@ def _answer(work: Callable[[], T], answers: "queue.SimpleQueue[tuple[T | None, B
         answers.put((None, error))
 
 
-class HeardStorage:
-    """Storage whose every answer is heard by who waits for it."""
+class ActivityStorage:
+    """Storage that reports each of its answers to the timeout that waits for it."""
 
-    def __init__(self, storage: Storage, heard: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, answered: Callable[[], None]) -> None:
         self._storage = storage
-        self._heard = heard
+        self._answered = answered
 
     def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`."""
         self._storage.create(path, data)
-        self._heard()
+        self._answered()
 
     def read(self, path: str) -> bytes | None:
         """As `Storage.read`."""
         found = self._storage.read(path)
-        self._heard()
+        self._answered()
         return found
 
     def replace(self, path: str, data: bytes) -> None:
         """As `Storage.replace`."""
         self._storage.replace(path, data)
-        self._heard()
+        self._answered()
 
     def names(self, folder: str) -> list[str]:
         """As `Storage.names`."""
         found = self._storage.names(folder)
-        self._heard()
+        self._answered()
         return found
 
     def modified(self, folder: str) -> Mapping[str, float]:
         """As `Storage.modified`."""
         found = self._storage.modified(folder)
-        self._heard()
+        self._answered()
         return found
 
     def remove(self, path: str) -> None:
         """As `Storage.remove`."""
         self._storage.remove(path)
-        self._heard()
+        self._answered()
 
     def sweep(self, folder: str, before: float) -> None:
         """As `Storage.sweep`."""
         self._storage.sweep(folder, before)
-        self._heard()
+        self._answered()
 
     def sync(self, folder: str) -> None:
         """As `Storage.sync`."""
         self._storage.sync(folder)
-        self._heard()
+        self._answered()

@@ -1,6 +1,6 @@
 import pytest
 
-from sidecar.commands.neighbours import Here, group, visibility, watch
+from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.records import Slot
 
 HERE = Here("node-9", "1.0", "t1", 1, 1)
@@ -39,8 +39,8 @@ def told(findings):
     return [(each.ok, each.text) for each in findings]
 
 
-def seen(pulses, lease=10.0):
-    return told(visibility(pulses, HERE.node, beat_seconds=BEAT, lease_seconds=lease))
+def seen(observed_nodes, lease=10.0):
+    return told(visibility(observed_nodes, HERE.node, beat_seconds=BEAT, lease_seconds=lease))
 
 
 def test_nobody_else_is_there(storage, clock, watched):
@@ -67,12 +67,12 @@ def test_a_late_beat_is_measured_without_comparing_clocks(watched):
 
 def test_a_lease_under_twice_the_delay_is_refused(watched):
     """Live nodes would be given up; the remedy names a number."""
-    pulses = watched(node_0={"delays": (0, 1.9, 1.9, 1.9)})
-    ((ok, text),) = seen(pulses, lease=3.0)
+    observed_nodes = watched(node_0={"delays": (0, 1.9, 1.9, 1.9)})
+    ((ok, text),) = seen(observed_nodes, lease=3.0)
     assert not ok
     assert "node-0's beats are seen up to 1.9 s late, and a lease of 3 s is less than twice that" in text
     assert "Set lease_seconds to 6 or more" in text
-    assert seen(pulses, lease=4.0)[0][0]
+    assert seen(observed_nodes, lease=4.0)[0][0]
 
 
 def test_who_does_not_beat_is_told_early(watched, clock):
@@ -93,8 +93,8 @@ def test_a_daemon_under_this_name_is_told(watched):
 
 def test_the_group_that_would_form(watched):
     """Workers of the others and of this node, if version and task are equal."""
-    pulses = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
-    assert told(group(pulses, HERE)) == [
+    observed_nodes = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
+    assert told(group(observed_nodes, HERE)) == [
         (True, "node-0, node-1 are there, with the same version and task; with this node a group of 4 worker processes")
     ]
 
@@ -146,6 +146,6 @@ def test_a_majority_with_other_code_leaves_this_node_out(watched):
 
 def test_beats_that_are_seen_together_were_late(watched):
     """As where a cache is renewed every other beat: the first of two was seen a beat late."""
-    pulses = watched(node_0={"delays": (0, 2.0, 0, 2.0, 0)})
-    ((_, text),) = seen(pulses)
+    observed_nodes = watched(node_0={"delays": (0, 2.0, 0, 2.0, 0)})
+    ((_, text),) = seen(observed_nodes)
     assert "seen every 4.0 s, at most 2.0 s late" in text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.commands.once import Once, evaluate_once, result_of
+from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.group.member import Bounds, Launch, Workers
 from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
@@ -71,7 +71,7 @@ def result(value=0.5):
 @pytest.fixture
 def evaluate(monkeypatch):
     """Runs `evaluate_once` with two workers that answer commands so."""
-    monkeypatch.setattr("sidecar.commands.once._GLANCE_SECONDS", 0.001)
+    monkeypatch.setattr("sidecar.commands.one_shot._GLANCE_SECONDS", 0.001)
 
     def run(answer, save_to=Path("/saves")):
         inbox = queue.SimpleQueue()
@@ -81,7 +81,7 @@ def evaluate(monkeypatch):
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         join = Join("", (), 0, "t", "x", "/", 1)
-        once = Once(join, Checkpoint("c", "d", 1, "x"), "/c", save_to, plan_cap_seconds=40, save_weights="first")
+        once = OneShot(join, Checkpoint("c", "d", 1, "x"), "/c", save_to, plan_cap_seconds=40, save_weights="first")
         try:
             return evaluate_once(once, workers, inbox, clock=FakeClock())
         finally:

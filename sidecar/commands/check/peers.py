@@ -1,6 +1,6 @@
-"""What `sidecar check` finds of other nodes: who beats, how late that is seen here, and which group would form.
+"""Check the other nodes: which of them beat, how late that is seen here, and which group would form.
 
-From shared storage alone, and without comparing clocks: other daemons answer nobody, but they beat.
+Everything comes from shared storage, and no clocks are compared: other daemons answer no requests, but they beat.
 """
 
 from collections import Counter
@@ -12,17 +12,17 @@ from sidecar.agreement.members import Members
 from sidecar.agreement.run import read_run
 from sidecar.agreement.storage import Storage
 from sidecar.clock import Clock
-from sidecar.commands.finding import Finding
-from sidecar.commands.pulses import Pulse, Pulses
+from sidecar.commands.check.finding import Finding
+from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.eligibility import largest_alike
 from sidecar.records import Heartbeat
 
-LOOK_BEATS: Final = 4.25  # four beats are three gaps, whatever the moment of the first look
-_FIRST_BEATS: Final = 2.25  # who has not changed by then does not beat
-_GLANCE_SECONDS: Final = 0.03  # what is measured is as coarse as this
-_WATCHED: Final = 16  # nodes: more would be read so often that reading is what is measured
+OBSERVED_BEATS: Final = 4.25  # four beats are three gaps, whenever the first reading is
+_FIRST_BEATS: Final = 2.25  # a node that has not changed by then does not beat
+_GLANCE_SECONDS: Final = 0.03  # the resolution of the measurement
+_WATCHED: Final = 16  # nodes; with more of them the reading itself would be measured
 _NAMED: Final = 5
-_DIGEST_LETTERS: Final = 8
+_DIGEST_CHARACTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +36,37 @@ class Here:
     min_workers: int
 
 
-def watch(storage: Storage, clock: Clock, beat_seconds: float, pause: Callable[[float], None]) -> Pulses:
-    """Look at members' files for a few beats; it ends early where nobody beats, or nobody is.
+def watch(storage: Storage, clock: Clock, beat_seconds: float, pause: Callable[[float], None]) -> ObservedNodes:
+    """Read the heartbeats for a few beats. Stop early if no node beats, or there is none.
 
-    Raises `StorageError` if storage does not answer.
+    Raises `StorageError` if the storage does not answer.
     """
-    pulses, run = Pulses(), read_run(storage)
+    observed_nodes, run = ObservedNodes(), read_run(storage)
     if run is None:
-        return pulses
+        return observed_nodes
     members, begin = Members(storage, run), clock.now()
-    pulses.look(members.read_all(), begin)
-    watched = [pulse.heartbeat.node for pulse in pulses if not pulse.left][:_WATCHED]
-    while watched and (now := clock.now()) < begin + LOOK_BEATS * beat_seconds:
-        if now >= begin + _FIRST_BEATS * beat_seconds and not any(pulse.changed for pulse in pulses):
+    observed_nodes.update(members.read_all(), begin)
+    watched = [observed.heartbeat.node for observed in observed_nodes if not observed.left][:_WATCHED]
+    while watched and (now := clock.now()) < begin + OBSERVED_BEATS * beat_seconds:
+        if now >= begin + _FIRST_BEATS * beat_seconds and not any(observed.changed for observed in observed_nodes):
             break
         pause(_GLANCE_SECONDS)
-        pulses.look(members.read(watched), clock.now())
-    return pulses
+        observed_nodes.update(members.read(watched), clock.now())
+    return observed_nodes
 
 
-def visibility(pulses: Pulses, node: str, *, beat_seconds: float, lease_seconds: float) -> Iterator[Finding]:
-    """Who beats beside this node, and whether that is seen here soon enough for the lease."""
-    others = [pulse for pulse in pulses if pulse.heartbeat.node != node and not pulse.left]
-    beating = [pulse for pulse in others if pulse.changed]
-    if any(pulse.changed and pulse.heartbeat.node == node for pulse in pulses):
+def visibility(
+    observed_nodes: ObservedNodes, node: str, *, beat_seconds: float, lease_seconds: float
+) -> Iterator[Finding]:
+    """Report which other nodes beat, and whether that is seen here soon enough for the lease."""
+    others = [observed for observed in observed_nodes if observed.heartbeat.node != node and not observed.left]
+    beating = [observed for observed in others if observed.changed]
+    if any(observed.changed and observed.heartbeat.node == node for observed in observed_nodes):
         text = f"a daemon beats as {node}: this node's own, or one that should have another name (--node)"
         yield Finding("nodes", ok=True, text=text)
-    silent = [pulse for pulse in others if not pulse.changed]
+    silent = [observed for observed in others if not observed.changed]
     if silent:
-        looked = max(pulse.silent_seconds for pulse in silent)
+        looked = max(observed.silent_seconds for observed in silent)
         text = f"{_names(silent)} did not beat in {looked:.1f} s: down, or not seen here"
         yield Finding("nodes", ok=True, text=text)
     if not beating:
@@ -73,12 +75,12 @@ def visibility(pulses: Pulses, node: str, *, beat_seconds: float, lease_seconds:
     yield _lateness(beating, beat_seconds, lease_seconds)
 
 
-def _lateness(beating: list[Pulse], beat_seconds: float, lease_seconds: float) -> Finding:
-    measured = [(late, pulse) for pulse in beating if (late := pulse.late_seconds(beat_seconds)) is not None]
+def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: float) -> Finding:
+    measured = [(late, observed) for observed in beating if (late := observed.late_seconds(beat_seconds)) is not None]
     if not measured:
         return Finding("nodes", ok=True, text=f"{_names(beating)} beat, too seldom to say how late that is seen here")
     late, latest = max(measured, key=lambda each: each[0])
-    gaps = sorted(gap for _, pulse in measured for gap in pulse.gaps)
+    gaps = sorted(gap for _, observed in measured for gap in observed.gaps)
     every = gaps[len(gaps) // 2]
     if lease_seconds < 2 * late:
         text = (
@@ -89,24 +91,24 @@ def _lateness(beating: list[Pulse], beat_seconds: float, lease_seconds: float) -
         return Finding("nodes", ok=False, text=text)
     which = "" if len(measured) == 1 else f" ({latest.heartbeat.node})"
     text = (
-        f"beats of {_names([pulse for _, pulse in measured])} are seen every {every:.1f} s, "
+        f"beats of {_names([observed for _, observed in measured])} are seen every {every:.1f} s, "
         f"at most {late:.1f} s late{which}; the lease of {lease_seconds:g} s is enough"
     )
     return Finding("nodes", ok=True, text=text)
 
 
-def group(pulses: Pulses, here: Here) -> Iterator[Finding]:
-    """Which eval group would form of this node's daemon and those that beat now."""
+def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
+    """Report which eval group this node's daemon would form with those that beat now."""
     others = [
-        pulse.heartbeat
-        for pulse in pulses
-        if pulse.changed
-        and pulse.heartbeat.node != here.node
-        and pulse.heartbeat.role == "worker"
-        and pulse.heartbeat.state == "ready"
+        observed.heartbeat
+        for observed in observed_nodes
+        if observed.changed
+        and observed.heartbeat.node != here.node
+        and observed.heartbeat.role == "worker"
+        and observed.heartbeat.state == "ready"
     ]
     same = [each for each in others if _kind(each) == (here.version, here.task)]
-    alike = largest_alike(same)  # what this node would compute with is not asked here
+    alike = largest_alike(same)  # the numeric profile of this node is not known here
     for each in others:
         if each not in alike and (why := _difference(each, here)):
             yield Finding("group", ok=True, text=f"{each.node} {why}: it would not be in the same group")
@@ -142,15 +144,17 @@ def _difference(each: Heartbeat, here: Here) -> str | None:
         return f"computes with other versions, devices or settings than most (numeric profile {each.profile})"
     if each.version != here.version:
         return f"runs version {each.version}, this node {here.version}"
-    return f"runs other code of the task ({each.task[:_DIGEST_LETTERS]}, here {(here.task or '')[:_DIGEST_LETTERS]})"
+    return (
+        f"runs other code of the task ({each.task[:_DIGEST_CHARACTERS]}, here {(here.task or '')[:_DIGEST_CHARACTERS]})"
+    )
 
 
 def _lease_for(late: float) -> float:
-    """A lease that is enough, with half as much again for a worse day, in whole seconds."""
+    """Return a lease that is long enough, with a margin of half of it, in whole seconds."""
     return float(round(3 * late + 0.5))
 
 
-def _names(pulses: list[Pulse]) -> str:
-    names = [pulse.heartbeat.node for pulse in pulses]
+def _names(observed_nodes: list[ObservedNode]) -> str:
+    names = [observed.heartbeat.node for observed in observed_nodes]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -7,9 +7,9 @@ from fakes import Node as FakeNode
 from fakes import pass_time, save
 
 from sidecar.agreement.storage import PosixStorage
-from sidecar.commands.compose import make_catalog
-from sidecar.commands.overview import as_json, lines
-from sidecar.commands.standing import Onlooker, check_place, meet, runs_in
+from sidecar.commands.bootstrap import make_catalog
+from sidecar.commands.status.collect import RunObserver, check_place, observe_for, runs_in
+from sidecar.commands.status.render import as_json, lines
 from sidecar.config import Settings
 from sidecar.errors import SettingsError
 from sidecar.records import Doing, Settlement, Value
@@ -29,9 +29,9 @@ def strict(found):
     return json.loads(json.dumps(as_json("mnist", found), allow_nan=False))
 
 
-def test_a_run_that_never_was_has_nothing_to_show(onlooker, tmp_path):
+def test_a_run_that_never_was_has_nothing_to_show(observer, tmp_path):
     """Looking creates nothing, not even the state directory."""
-    found = onlooker.look()
+    found = observer.collect()
     assert (found.run_id, found.members, found.queue) == (None, (), ())
     assert not (tmp_path / "state").exists()
     assert "no daemon was here yet" in shown(found)
@@ -41,14 +41,14 @@ def test_a_run_that_never_was_has_nothing_to_show(onlooker, tmp_path):
 @pytest.mark.usefixtures("run")
 def test_a_run_of_another_name_is_told(storage, catalog, clock):
     """Most likely `--run` was mistyped."""
-    onlooker = Onlooker(
+    observer = RunObserver(
         PosixStorage(storage.root.parent / "statf"),
         catalog,
         clock,
         lease_seconds=10.0,
         runs=runs_in(storage.root.parent),
     )
-    assert "no daemon was here yet; the state directory holds other runs: state" in shown(onlooker.look())
+    assert "no daemon was here yet; the state directory holds other runs: state" in shown(observer.collect())
 
 
 def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
@@ -60,7 +60,7 @@ def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
     check_place(ckpts, run_dir)
 
 
-def test_who_beats_is_found_out_by_looking_twice(onlooker, writers, clock):
+def test_who_beats_is_found_out_by_looking_twice(observer, writers, clock):
     """A change proves life, on the looker's own clock; who does not change is silent for as long as was looked."""
     writers.beat("node-0", 1)
     writers.beat("node-1", 1)
@@ -72,8 +72,8 @@ def test_who_beats_is_found_out_by_looking_twice(onlooker, writers, clock):
         if clock.seconds > 1001.0:
             writers.beat("node-0", next(beats))
 
-    meet(onlooker, 4.5, pause)
-    found = onlooker.look()
+    observe_for(observer, 4.5, pause)
+    found = observer.collect()
     assert clock.seconds == pytest.approx(1004.5, abs=0.2)
     members = {each["node"]: each for each in strict(found)["members"]}
     assert [members[f"node-{index}"]["fresh"] for index in range(3)] == [True, None, False]
@@ -85,7 +85,7 @@ def test_who_beats_is_found_out_by_looking_twice(onlooker, writers, clock):
     assert "over 4.5 s ago" in told or "over 4.6 s ago" in told
 
 
-def test_the_look_ends_once_all_are_known(onlooker, writers, clock):
+def test_the_look_ends_once_all_are_known(observer, writers, clock):
     """A person does not wait longer than needed."""
     writers.beat("node-0", 1)
     writers.beat("node-1", 3, state="left")
@@ -94,24 +94,24 @@ def test_the_look_ends_once_all_are_known(onlooker, writers, clock):
         clock.seconds += seconds
         writers.beat("node-0", 2)
 
-    meet(onlooker, 4.5, pause)
+    observe_for(observer, 4.5, pause)
     assert clock.seconds < 1000.5
-    assert onlooker.look().proposer == "node-0"
+    assert observer.collect().proposer == "node-0"
 
 
-def test_who_did_not_observe_concludes_nothing(onlooker, writers, clock):
+def test_who_did_not_observe_concludes_nothing(observer, writers, clock):
     """Without a second look, and in the first moment of --watch: no daemon is said to be down."""
     writers.beat("node-0", 1)
-    onlooker.look()
+    observer.collect()
     clock.seconds += 0.01
-    told = shown(onlooker.look())
+    told = shown(observer.collect())
     assert "seem to be down" not in told
     assert "not observed" in told
     clock.seconds += 4.0
-    assert "no heartbeat changed for 4.0 s: the daemons seem to be down" in shown(onlooker.look())
+    assert "no heartbeat changed for 4.0 s: the daemons seem to be down" in shown(observer.collect())
 
 
-def test_the_newest_and_the_best_are_told(onlooker, writers, checkpoint):
+def test_the_newest_and_the_best_are_told(observer, writers, checkpoint):
     """Each with its step; the newest is marked where it is the best itself, and NaN is no number of JSON."""
     for step, accuracy, loss in ((100, 0.75, 0.5), (200, 0.875, 0.25), (300, 0.5, 0.125)):
         writers.propose(checkpoint=checkpoint(step))
@@ -122,7 +122,7 @@ def test_the_newest_and_the_best_are_told(onlooker, writers, checkpoint):
             for name, each in value.items()
         }
         writers.close(metrics=metrics)
-    found = onlooker.look()
+    found = observer.collect()
     text = shown(found)
     assert "newest  ckpt-300 (step 300)  accuracy 0.5  loss 0.125 (best)  odd nan" in text
     assert "best    ckpt-200 (step 200)  accuracy 0.875" in text
@@ -133,15 +133,15 @@ def test_the_newest_and_the_best_are_told(onlooker, writers, checkpoint):
     }
 
 
-def test_silence_of_a_lease_means_gone(onlooker, writers, clock):
+def test_silence_of_a_lease_means_gone(observer, writers, clock):
     """As with --watch: what changed once may end."""
     writers.beat("node-0", 1)
-    onlooker.look()
+    observer.collect()
     writers.beat("node-0", 2)
     clock.seconds += 2
-    assert onlooker.look().members[0].fresh(10.0)
+    assert observer.collect().members[0].fresh(10.0)
     clock.seconds += 10
-    found = onlooker.look()
+    found = observer.collect()
     assert found.members[0].fresh(10.0) is False
     assert found.proposer is None
     assert "no heartbeat changed for 10.0 s" in shown(found)
@@ -150,35 +150,35 @@ def test_silence_of_a_lease_means_gone(onlooker, writers, clock):
 def test_a_file_of_long_ago_is_told_as_a_hint(storage, catalog, clock, writers):
     """By the storage's clock, so nothing is decided on it; a young file says no more than the look."""
     ages = {"members/node-0.json": 3 * 86400.0, "members/node-1.json": 5.0}
-    onlooker = Onlooker(
+    observer = RunObserver(
         storage, catalog, clock, lease_seconds=10.0, written_at=lambda path: clock.wall() - ages.get(path, 0.0)
     )
     for node in ("node-0", "node-1"):
         writers.beat(node, 1)
-    onlooker.look()
+    observer.collect()
     clock.seconds += 3
-    found = onlooker.look()
+    found = observer.collect()
     assert [each["file_age_seconds"] for each in strict(found)["members"]] == [3 * 86400.0, 5.0]
     assert "over 3.0 s ago (file: 3 d old)" in shown(found)
     assert shown(found).count("file:") == 1
 
 
-def test_a_beat_of_the_past_is_no_sign_of_life(onlooker, writers, clock):
+def test_a_beat_of_the_past_is_no_sign_of_life(observer, writers, clock):
     """Storage may show an old version of the file once more."""
     writers.beat("node-0", 5)
-    onlooker.look()
+    observer.collect()
     writers.beat("node-0", 4)
     clock.seconds += 2
-    assert not onlooker.look().members[0].changed
+    assert not observer.collect().members[0].changed
 
 
-def test_the_open_plan_tells_its_phase_by_its_slowest_worker(onlooker, writers, clock, checkpoint):
+def test_the_open_plan_tells_its_phase_by_its_slowest_worker(observer, writers, clock, checkpoint):
     """Heartbeats tell what their workers do; those of nodes that have not read the plan say nothing of it."""
     writers.propose(checkpoint=checkpoint(600), nodes=("node-0", "node-1"))
     writers.beat("node-0", 2, plan=1, doing=(Doing("node-0.a.1", "evaluate", 12, 103),))
     writers.beat("node-1", 2, plan=1, doing=(Doing("node-1.a.1", "restore"),))
     writers.beat("node-2", 2, plan=0, doing=(Doing("node-2.a.1", "join"),))
-    found = onlooker.look()
+    found = observer.collect()
     plan = strict(found)["plan"]
     assert plan["phase"] == "restore"
     assert (plan["plan"], plan["checkpoint"], plan["attempt"], plan["nodes"]) == (
@@ -195,20 +195,20 @@ def test_the_open_plan_tells_its_phase_by_its_slowest_worker(onlooker, writers, 
     assert "join" not in told
 
 
-def test_an_older_daemon_does_not_tell_the_phase(onlooker, writers, checkpoint):
+def test_an_older_daemon_does_not_tell_the_phase(observer, writers, checkpoint):
     """The field is optional in both directions."""
     writers.propose(checkpoint=checkpoint(600))
     writers.beat("node-0", 2, plan=1)
-    found = onlooker.look()
+    found = observer.collect()
     assert strict(found)["plan"]["phase"] is None
     assert "phase unknown" in shown(found)
 
 
-def test_ends_queue_and_past_are_told(onlooker, writers, place):
+def test_ends_queue_and_past_are_told(observer, writers, place):
     """Verdicts count checkpoints as they stand; the message of a failure is one line."""
     for step in (100, 700, 800):
         save(place, step, keep=(100, 700))
-    waiting = {each.checkpoint.name: each.checkpoint for each in onlooker.catalog.look().found}
+    waiting = {each.checkpoint.name: each.checkpoint for each in observer.catalog.look().found}
     writers.propose(checkpoint=waiting["ckpt-700"])
     writers.close("task_error", "Traceback (most recent call last):\n  File x\nKeyError: 'heavy'\n")
     writers.propose(checkpoint=waiting["ckpt-100"])
@@ -217,7 +217,7 @@ def test_ends_queue_and_past_are_told(onlooker, writers, place):
     writers.propose(*(Settlement(name, "f" * 64, None, end, "because") for name, end in ends))
     writers.propose(Settlement("e", "f" * 64, None, "requeued", "by x"))
     writers.beat("node-0", 1)
-    found = onlooker.look()
+    found = observer.collect()
     told = strict(found)
     assert told["verdicts"] == {"evaluated": 1, "failed": 1, "skipped": 1, "vanished": 1, "corrupt": 1}
     assert told["pending"] == ["ckpt-700", "ckpt-800"]
@@ -231,25 +231,25 @@ def test_ends_queue_and_past_are_told(onlooker, writers, place):
     assert "e requeued: by x" in text
 
 
-def test_a_failure_is_told_by_its_last_line(onlooker, writers, checkpoint):
+def test_a_failure_is_told_by_its_last_line(observer, writers, checkpoint):
     """That is where a traceback says what was raised; nothing in it steers the terminal."""
     writers.propose(checkpoint=checkpoint(5))
     writers.close("task_error", "Traceback (most recent call last):\n  File x\nKeyError: 'hea\x1b[2Jvy [red]'\n")
-    assert r"ckpt-5 failed (task_error): KeyError: 'hea\x1b[2Jvy [red]'" in shown(onlooker.look(), 200)
+    assert r"ckpt-5 failed (task_error): KeyError: 'hea\x1b[2Jvy [red]'" in shown(observer.collect(), 200)
 
 
-def test_attempts_that_fail_alike_say_so_once(onlooker, writers, checkpoint):
+def test_attempts_that_fail_alike_say_so_once(observer, writers, checkpoint):
     """The newest tells why, and that it was the last."""
     for _ in range(2):
         writers.propose(checkpoint=checkpoint(5))
         writers.close("task_error", "no")
     writers.propose(Settlement("ckpt-5", "e" * 64, 5, "failed", "task_error: no", "t1"))
-    text = shown(onlooker.look())
+    text = shown(observer.collect())
     assert "ckpt-5 failed for good (task_error): no" in text
     assert "ckpt-5 failed (task_error)\n" in text
 
 
-def test_workers_of_a_node_in_one_phase_are_added_up(onlooker, writers, checkpoint):
+def test_workers_of_a_node_in_one_phase_are_added_up(observer, writers, checkpoint):
     """Eight GPUs are one line; who does not know its batches yet hides the sum."""
     writers.propose(checkpoint=checkpoint(600))
     doing = [
@@ -259,28 +259,28 @@ def test_workers_of_a_node_in_one_phase_are_added_up(onlooker, writers, checkpoi
         Doing("d", "idle"),
     ]
     writers.beat("node-0", 1, plan=1, doing=tuple(doing))
-    assert "evaluate 22/200, restore " in shown(onlooker.look())
+    assert "evaluate 22/200, restore " in shown(observer.collect())
     writers.beat("node-0", 2, plan=1, doing=(Doing("a", "read", 12, 100), Doing("b", "read", 9)))
-    text = shown(onlooker.look())
+    text = shown(observer.collect())
     assert " read " in text
     assert "/100" not in text
 
 
-def test_nodes_with_another_task_are_told(onlooker, writers):
+def test_nodes_with_another_task_are_told(observer, writers):
     """They would not stand in one group."""
     writers.beat("node-0", 1)
     writers.beat("node-1", 1, task="t2")
-    assert "different code of the task, so not one group: t1 on node-0; t2 on node-1" in shown(onlooker.look())
+    assert "different code of the task, so not one group: t1 on node-0; t2 on node-1" in shown(observer.collect())
 
 
-def test_nodes_that_are_left_out_are_told_with_the_reason(onlooker, writers, clock):
+def test_nodes_that_are_left_out_are_told_with_the_reason(observer, writers, clock):
     """By name, of those that are known to be there: whoever looks cannot say it of others."""
     told = {"node-2": {"profile": "q"}, "node-3": {"unreadable": ("ckpt-5@eeee",)}, "node-4": {"version": "0.9"}}
     for beat in (1, 2):
         for node in ("node-0", "node-1", *told):
             writers.beat(node, beat, **({"profile": "p"} | told.get(node, {})))
         clock.seconds += 1
-        found = onlooker.look()
+        found = observer.collect()
     left_out = strict(found)["left_out"]
     assert {node: each["reason"] for node, each in left_out.items()} == {
         "node-2": "profile",
@@ -290,29 +290,29 @@ def test_nodes_that_are_left_out_are_told_with_the_reason(onlooker, writers, clo
     assert "node-3 is left out of evaluations: it cannot read ckpt-5@eeee" in shown(found)
 
 
-def test_what_cannot_be_read_is_told(onlooker, writers, monkeypatch):
+def test_what_cannot_be_read_is_told(observer, writers, monkeypatch):
     """On this node; others may read it."""
     writers.beat("node-0", 1)
-    look = onlooker.catalog.look
+    look = observer.catalog.look
     unknown = {f"ckpt-{number}@e": "Input/output error" for number in range(7)}
-    monkeypatch.setattr(onlooker.catalog, "look", lambda: replace(look(), unknown=unknown))
-    found = onlooker.look()
+    monkeypatch.setattr(observer.catalog, "look", lambda: replace(look(), unknown=unknown))
+    found = observer.collect()
     assert strict(found)["unknown"][0] == {"checkpoint": "ckpt-0@e", "reason": "Input/output error"}
     text = shown(found)
     assert "cannot be read here now: ckpt-0@e: Input/output error" in text
     assert "and 2 more" in text
 
 
-def test_each_record_is_read_once(onlooker, writers, checkpoint, storage):
+def test_each_record_is_read_once(observer, writers, checkpoint, storage):
     """With --watch a long journal costs its new end only."""
     for step in range(5):
         writers.propose(checkpoint=checkpoint(step))
         writers.close()
-    assert onlooker.look().verdicts["evaluated"] == 5
+    assert observer.collect().verdicts["evaluated"] == 5
     asked = []
-    onlooker._journal.storage = Recording(storage, asked)
+    observer._journal.storage = Recording(storage, asked)
     writers.propose(checkpoint=checkpoint(9))
-    assert onlooker.look().history.open.checkpoint.name == "ckpt-9"
+    assert observer.collect().history.open.checkpoint.name == "ckpt-9"
     plan, outcome = "plans/000000000006.json", "outcomes/000000000006.json"
     assert asked == [plan, outcome, plan]  # again once it is durable
 
@@ -333,21 +333,21 @@ class Recording:
         self.storage.sync(folder)
 
 
-def test_another_run_in_the_same_place_is_looked_at_anew(onlooker, writers, storage, checkpoint):
+def test_another_run_in_the_same_place_is_looked_at_anew(observer, writers, storage, checkpoint):
     """Somebody deleted the state directory while --watch looked on."""
     import shutil
 
     writers.propose(checkpoint=checkpoint(1))
-    assert onlooker.look().history.open is not None
+    assert observer.collect().history.open is not None
     shutil.rmtree(storage.root)
-    assert onlooker.look().run_id is None
+    assert observer.collect().run_id is None
 
 
-def test_a_torn_heartbeat_is_told(onlooker, writers, storage):
+def test_a_torn_heartbeat_is_told(observer, writers, storage):
     """The node is there, and cannot be read."""
     writers.beat("node-0", 1)
     storage.replace("members/node-1.json", b"{")
-    found = onlooker.look()
+    found = observer.collect()
     assert "node-1" in strict(found)["unread"]["node-1"]
     assert "node-1" in shown(found)
 
@@ -359,17 +359,17 @@ def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
     save(node.checkpoint_dir, 1)
     pass_time(20, node)
     assert node.history.open is not None
-    onlooker = Onlooker(node.storage.storage, node.courier.keeper.catalog, clock, lease_seconds=10.0)
-    (member,) = onlooker.look().members
+    observer = RunObserver(node.storage.storage, node.courier.keeper.catalog, clock, lease_seconds=10.0)
+    (member,) = observer.collect().members
     (doing,) = member.heartbeat.doing
     assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
-    assert onlooker.look().phase == "join"
+    assert observer.collect().phase == "join"
     beats = member.heartbeat.beat
     node.daemon.crew.workers.find(doing.worker).enter("restore", clock.now())
     node.settle()
-    assert onlooker.look().members[0].heartbeat.beat == beats
+    assert observer.collect().members[0].heartbeat.beat == beats
     pass_time(2, node)
-    assert onlooker.look().phase == "restore"
+    assert observer.collect().phase == "restore"
 
 
 def test_who_looks_once_calls_nothing_unfinished_that_is_whole(place):

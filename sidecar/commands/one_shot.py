@@ -1,6 +1,6 @@
-"""One evaluation, here and now, without agreement or journal: what `sidecar eval` does.
+"""Evaluate one checkpoint now, without agreement and without a journal, for `sidecar eval`.
 
-The same worker processes and the same messages as the daemon's, held to the same bounds.
+It starts the same worker processes as the daemon, sends the same messages, and keeps the same bounds.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
 from sidecar.status import WorkerStatus
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
-_SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank that lost its peer waits for the peer's own account of it
+_SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank lost its peer: the peer's own report, which names the cause, may follow
 _RESTORING: Final = ("restore", "read")  # the checkpoint is read while data are
 _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
 
@@ -28,8 +28,8 @@ Inbox = queue.SimpleQueue[tuple[str, Event]]
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """What is evaluated, and how. `join` and `evaluate` are templates: ranks and members are filled in."""
+class OneShot:
+    """One evaluation. `join` is a template: ranks and members are filled in."""
 
     join: Join
     checkpoint: Checkpoint
@@ -41,14 +41,14 @@ class Once:
 
 
 def evaluate_once(
-    once: Once,
+    once: OneShot,
     workers: Workers,
     inbox: Inbox,
     *,
     clock: Clock | None = None,
     show: Callable[[tuple[WorkerStatus, ...]], None] = lambda _: None,
 ) -> list[Done]:
-    """Evaluate one checkpoint with all of this node's workers; every rank's report, in rank order.
+    """Evaluate one checkpoint with all of this node's workers, and return the report of every rank, in rank order.
 
     Raises:
         EvaluationFailedError: with the reason of the first rank that failed.
@@ -82,8 +82,8 @@ def evaluate_once(
         _remove_unfinished(once)
 
 
-def _remove_unfinished(once: Once) -> None:
-    """Remove what ranks left that were killed."""
+def _remove_unfinished(once: OneShot) -> None:
+    """Remove the unfinished folders of ranks that were killed."""
     trusted = once.save_root or once.save_to
     below = once.save_to.relative_to(trusted).parts
     with contextlib.suppress(OSError), open_folder(trusted) as root, contextlib.ExitStack() as opened:
@@ -95,7 +95,7 @@ def _remove_unfinished(once: Once) -> None:
 
 
 def result_of(done: list[Done]) -> Result:
-    """The result, after a look that every rank holds the same."""
+    """Return the result, after a check that all ranks hold the same one."""
     results = {repr((each.result.metrics, each.result.examples, each.result.variables)) for each in done}
     if len(results) != 1:
         raise EvaluationFailedError("the ranks hold different results: this is a bug, please report it")
@@ -103,7 +103,7 @@ def result_of(done: list[Done]) -> Result:
 
 
 def _end(workers: Workers, inbox: Inbox) -> None:
-    """Kill all workers and wait until they are gone, with what they held."""
+    """Kill all workers, and wait until they have ended and their memory is free."""
     workers.kill_all()
     while any(workers.all()):
         try:
@@ -122,7 +122,7 @@ def _wait(
     kind: type[Report],
     count: int,
 ) -> list[Report]:
-    """Collect `count` reports of a kind; whatever goes wrong meanwhile ends it."""
+    """Collect `count` reports of a kind. Raise at the first failure, exit or timeout."""
     found: list[Report] = []
     suspected: tuple[float, SidecarError] | None = None
     while len(found) < count:

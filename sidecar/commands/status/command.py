@@ -1,0 +1,88 @@
+"""Print `sidecar status` once, or repeatedly, on a terminal or into a pipe."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sidecar.commands.status.collect import RunObserver, RunStatus, observe_for
+from sidecar.commands.status.render import as_json, lines
+from sidecar.commands.storage_timeout import StorageTimeout
+from sidecar.commands.terminal import printable
+from sidecar.errors import StorageError
+
+Pause = Callable[[float], None]
+
+
+def print_once(
+    run: str, observer: RunObserver, timeout: StorageTimeout, *, seconds: float, pause: Pause, json_lines: bool
+) -> None:
+    """Observe heartbeats for up to `seconds`, then print the status of the run."""
+    console, waiting = Console(), Console(stderr=True)
+    shown: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if waiting.is_terminal and seconds:
+        shown = waiting.status("watching heartbeats …")
+    with shown:
+        status = timeout.call(lambda: _observe_and_collect(observer, seconds, pause))
+    if json_lines:
+        typer.echo(json.dumps(as_json(run, status), indent=1, allow_nan=False))
+    else:
+        console.print(Group(*lines(run, status)))
+
+
+def print_again(
+    run: str,
+    observer: RunObserver,
+    timeout: StorageTimeout,
+    *,
+    every_seconds: float,
+    pause: Pause,
+    json_lines: bool,
+) -> NoReturn:
+    """Print the status every `every_seconds`: in place on a terminal, else as a new block, or as one line of JSON.
+
+    An error of the storage is printed in its place, and the storage is asked again. An exception of `pause` ends it.
+    """
+    console = Console()
+    if json_lines or not console.is_terminal:
+        while True:
+            try:
+                status = timeout.call(observer.collect)
+            except StorageError as error:
+                _reject_final(error)
+                typer.echo(f"sidecar: {error}", err=True)
+            else:
+                _print_block(console, run, status, json_lines=json_lines)
+            pause(every_seconds)
+    with Live(console=console, auto_refresh=False) as live:
+        last: list[RenderableType] = []
+        while True:
+            try:
+                last = list(lines(run, timeout.call(observer.collect)))
+                live.update(Group(*last), refresh=True)
+            except StorageError as error:
+                _reject_final(error)
+                live.update(Group(*last, Text(printable(str(error)), style="red")), refresh=True)
+            pause(every_seconds)
+
+
+def _observe_and_collect(observer: RunObserver, seconds: float, pause: Pause) -> RunStatus:
+    observe_for(observer, seconds, pause)
+    return observer.collect()
+
+
+def _print_block(console: Console, run: str, status: RunStatus, *, json_lines: bool) -> None:
+    if json_lines:
+        typer.echo(json.dumps(as_json(run, status), allow_nan=False))
+    else:
+        console.print(Group(*lines(run, status), ""))
+
+
+def _reject_final(error: StorageError) -> None:
+    if not error.retryable:
+        raise error
