@@ -81,7 +81,7 @@ def run(
     here = _file_here(flags)
     settings = load(flags)
     configure(settings.log_format, verbose=verbose)
-    from sidecar.commands.bootstrap import serve
+    from sidecar.commands.serve import serve
 
     raise typer.Exit(serve(settings, os.environ, settings_file=here.path))
 

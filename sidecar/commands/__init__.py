@@ -1,1 +1,1 @@
-"""What the commands do, put together from settings. Imported by the command line alone."""
+"""The commands, one module or folder each; `bootstrap` builds their parts. Imported by the command line alone."""

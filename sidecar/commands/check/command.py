@@ -25,7 +25,7 @@ from sidecar.clock import SystemClock
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.commands.observed_nodes import ObservedNodes
-from sidecar.commands.serving import node_serving
+from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.commands.task_file import find_typo
 from sidecar.config import Settings

@@ -1,4 +1,4 @@
-"""Who serves at an address that is taken: most often it is this run's own daemon."""
+"""Find out which program has the HTTP port: most often it is the daemon of the same run."""
 
 import http.client
 import json

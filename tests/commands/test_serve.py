@@ -7,7 +7,7 @@ from urllib.request import urlopen
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.commands import bootstrap
+from sidecar.commands.serve import serve
 from sidecar.config import Settings
 from sidecar.daemon.loop import Daemon
 
@@ -37,7 +37,7 @@ def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
     monkeypatch.setattr(Daemon, "run", ask)
     settings = Settings(checkpoint_dir=tmp_path / "ckpts", role="chief", node="a", http="127.0.0.1:0")
     with capture_logs() as logs:
-        assert bootstrap.serve(settings, {}) == 0
+        assert serve(settings, {}) == 0
     before, after = answers
     assert before.keys() == after.keys()
     assert (before["role"], before["node"], before["workers"]) == ("chief", "a", [])

@@ -1,0 +1,173 @@
+"""Run a daemon for `sidecar run`: the HTTP port first, then the loop, signals, and the daemon of the next run.
+
+Called by the command line. `bootstrap` builds the parts.
+"""
+
+import queue
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from sidecar.addresses import own_addresses, public
+from sidecar.clock import Clock, SystemClock
+from sidecar.commands.bootstrap import build_daemon
+from sidecar.commands.port_owner import node_serving
+from sidecar.commands.task_file import check_before_import
+from sidecar.config import Settings
+from sidecar.daemon.courier import Courier
+from sidecar.daemon.loop import Daemon, Message, Terminate
+from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
+from sidecar.http import Server
+from sidecar.observers.prometheus import Exporter
+from sidecar.observers.publisher import DaemonLog, Published, Publisher
+from sidecar.observers.report import status_json
+from sidecar.observers.systemd import Notifier
+from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
+from sidecar.version import __version__
+
+_CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
+
+
+def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path | None = None) -> int:
+    """Run a daemon until it ends, and return its exit code. If its run is replaced, another daemon follows it.
+
+    /healthz is served before anything else is done, so that a slow disk does not look like a dead daemon.
+    """
+    node = node_name(settings, environ)
+    decision = decide_role(settings, node, environ)
+    if decision.role == "worker":
+        settings.require_task()
+        check_before_import(settings)
+    if not settings.wait and not settings.checkpoint_dir.is_dir():
+        raise SettingsError(
+            f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --once it would be waited for"
+        )
+    log = structlog.get_logger().bind(run=settings.run, node=node)
+    published = Published({})
+    registry = CollectorRegistry()
+    exporter = Exporter(registry)
+    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ))
+
+    def begin() -> _Life:
+        inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        daemon = build_daemon(settings, environ, node, decision, inbox, clock, DaemonLog(log), publisher)
+        return _Life(daemon, inbox)
+
+    life = begin()
+    published.status = status_json(life.daemon.status(), life.daemon.world.history)  # the page never lacks a field
+    server = Server(
+        settings.http_host,
+        settings.http_port,
+        names=(*settings.http_hosts, *([] if settings.host is None else [settings.host])),
+        registry=registry,
+        health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - the daemon may be another one by then
+        ready=lambda: published.unready,
+        status=lambda: published.status,
+    )
+    _listen(server, settings, node)
+    if settings_file is not None:
+        log.info("settings_read", file=str(settings_file))
+    _announce(log, settings, decision, server.url)
+    if decision.role == "worker":
+        _warn_of_public_ports(log, settings, advertised_host(settings, environ))
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
+    try:
+        while True:
+            try:
+                return life.run()
+            except RunReplacedError as error:
+                log.warning("run_begun_anew", reason=str(error))
+                life.end_workers(clock, settings.lease_seconds)
+                before, life = life, begin()
+                before.hand_over(life)
+    finally:
+        server.close()
+
+
+def _listen(server: Server, settings: Settings, node: str) -> None:
+    """Start the HTTP server. A second daemon of a node learns of the first one by the port that both use."""
+    try:
+        server.start()
+    except SettingsError as error:
+        if node_serving(settings) == node:
+            raise NodeNameTakenError(
+                f"the daemon of run {settings.run!r} on node {node!r} runs already, see http://{settings.http}; a "
+                "second one on this machine needs another --node and another --http"
+            ) from error
+        raise
+
+
+@dataclass(slots=True)
+class _Life:
+    """A daemon and its inbox, for one run. The daemon of the next run shares nothing with it."""
+
+    daemon: Daemon
+    inbox: "queue.SimpleQueue[Message]"
+
+    def run(self) -> int:
+        """Run the daemon and its storage thread. Raise the error that ended it, if one did."""
+        courier = self.daemon.courier
+        assert isinstance(courier, Courier)
+        courier.start()
+        try:
+            return self.daemon.run(self.inbox)
+        finally:
+            courier.close(_CLOSE_SECONDS)
+
+    def end_workers(self, clock: Clock, seconds: float) -> None:
+        """Wait until the killed workers have ended and freed their memory and ports, for `seconds` at most."""
+        end, signals = clock.now() + seconds, []
+        workers = self.daemon.crew.workers if self.daemon.crew is not None else None
+        while workers is not None and any(workers.all()) and (left := end - clock.now()) > 0:
+            try:
+                message = self.inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(message, tuple):
+                workers.observe(*message, clock.now())
+            elif isinstance(message, Terminate):
+                signals.append(message)
+        for each in signals:
+            self.inbox.put(each)
+
+    def hand_over(self, successor: "_Life") -> None:
+        """Pass signals that came in the meantime to the next daemon, which receives all later ones."""
+        while not self.inbox.empty():
+            if isinstance(message := self.inbox.get_nowait(), Terminate):
+                successor.inbox.put(message)
+
+
+def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
+    log.info(
+        "daemon_started",
+        version=__version__,
+        role=decision.role,
+        role_source=decision.source,
+        checkpoint_dir=str(settings.checkpoint_dir),
+        state_dir=str(settings.state_dir),
+        http=url,
+    )
+    if decision.warning is not None:
+        log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
+    elif decision.role == "chief":
+        log.info("chief_idles", source=decision.source, remedy=decision.remedy)
+
+
+def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
+    """Warn if workers' ports, which are open on every address of the machine, can be reached publicly."""
+    advertised = public_address(host, resolve=False)
+    addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))
+    if addresses:
+        log.warning(
+            "eval_ports_public",
+            host=host,
+            addresses=", ".join(addresses),
+            ports=settings.port_range,
+            remedy=EVAL_PORTS_REMEDY,
+        )
