@@ -23,14 +23,14 @@ _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
 
 
 def is_directory_of_checkpoints(path: Path) -> bool:
-    """Whether a path names a directory that holds checkpoints, and not a checkpoint that is a directory, too."""
+    """Return whether a path is a directory of checkpoints, and not a checkpoint that is itself a directory."""
     return path.is_dir() and not any((path / marker).exists() for marker in _MARKERS)
 
 
 def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
-    """Return the newest complete checkpoint of the checkpoint directory; raises `SettingsError` if it holds none.
+    """Return the newest complete checkpoint of the checkpoint directory. Raises `SettingsError` if it has none.
 
-    The newest is that of the highest step, and of those without a step the one that was written last.
+    The newest is the one with the highest step; among those without a step it is the one that was written last.
     """
     place = settings.checkpoint_dir
     if not place.is_dir():
@@ -62,7 +62,7 @@ def evaluate(
         EvaluationFailedError, TaskError: it failed; the message names the logs of the worker processes.
     """
     node = node_name(settings, environ)
-    # Whoever asks once sees the job's environment, so nothing is hidden from it: every hint holds, and none is no hint.
+    # `sidecar eval` runs in the user's shell, which shows the job's environment: no hint of a role is fine here.
     told = {name: value for name, value in environ.items() if name not in _HIDES_HINTS}
     decision = decide_role(settings, node, told)
     if decision.role == "chief":

@@ -1,6 +1,6 @@
-"""`sidecar init`: write a settings file and a task to fill in, from what lies in the current directory.
+"""Write a settings file and a task to fill in, from what the current directory holds, for `sidecar init`.
 
-Nothing that is there is overwritten, and nothing is imported.
+It overwrites no file, and imports no module.
 """
 
 import ast
@@ -65,7 +65,7 @@ def build_model():
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the files will say: where checkpoints are, how many there are, and the module that builds the model."""
+    """The content of the files: the directory of checkpoints, their number, and the module that builds the model."""
 
     directory: Path
     checkpoints: int
@@ -73,7 +73,7 @@ class Proposal:
 
 
 def propose(here: Path, directory: Path | None) -> Proposal:
-    """Look around. Raises `SettingsError` if no directory was named and none looks like one of checkpoints."""
+    """Look for checkpoints and a model. Raises `SettingsError` if no directory is named, and none looks right."""
     counted = {place: _count(place) for place in ([directory] if directory is not None else _candidates(here))}
     if not counted:
         raise SettingsError(
@@ -84,7 +84,7 @@ def propose(here: Path, directory: Path | None) -> Proposal:
 
 
 def write(here: Path, proposal: Proposal, tell: Callable[[str], None]) -> None:
-    """Write what is missing, and tell of each file; raises `SettingsError` if the directory cannot be written to."""
+    """Write the missing files, and report each. Raises `SettingsError` if the directory cannot be written to."""
     if proposal.builder is None:
         imported, builder = "", _OWN_BUILDER.format(file=TASK_FILE)
     else:
@@ -114,7 +114,7 @@ def _create(path: Path, text: str, tell: Callable[[str], None]) -> None:
 
 
 def _candidates(here: Path) -> list[Path]:
-    """Directories here that hold checkpoints, or else are called as if they would."""
+    """Return the directories here that hold checkpoints; if there is none, those with a likely name."""
     there = sorted(each for each in here.iterdir() if each.is_dir() and not each.name.startswith("."))
     holding = [each for each in there if _count(each)]
     return holding or [each for each in there if each.name in _LIKELY]
@@ -130,7 +130,7 @@ def _count(directory: Path) -> int:
 
 
 def _builder(here: Path) -> str | None:
-    """The only module here that defines `build_model` and can be imported without doing more than defining things."""
+    """Return the only module here that defines `build_model` and does nothing but define things."""
     names = sorted(name for name in os.listdir(here) if name.endswith(".py") and name != TASK_FILE)  # noqa: PTH208 - names
     found = [name for name in names[:_FILES_READ] if _defines_only(here / name)]
     return found[0].removesuffix(".py") if len(found) == 1 and found[0][:-3].isidentifier() else None
@@ -149,7 +149,7 @@ def _defines_only(path: Path) -> bool:
 
 
 def _is_guard(node: ast.stmt) -> bool:
-    """Whether it is a docstring, or `if __name__ == "__main__"`."""
+    """Return whether it is a docstring, or `if __name__ == "__main__"`."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)

@@ -1,7 +1,7 @@
-"""The options that commands take: one table of those that give settings, and how a command gets its part of it.
+"""Give commands their options from one table of the options that set settings.
 
-Every command accepts every option of the table, so that scripts may pass the same ones to all. Its help shows those
-that matter to it.
+Every command accepts every option of the table, so that scripts can pass the same ones to all. Its help shows only
+those that matter to it.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from sidecar.errors import SettingsError
 
 DOCUMENTATION: Final = "docs/reference/settings.md"
 WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")
-"""Settings that every command needs: which run it is about."""
+"""Settings that every command needs to find the run."""
 
 _NO_WAIT: Final = "--no-wait"
 _LIMITS: Final = "Which checkpoints, and when to end"
@@ -28,14 +28,14 @@ _WORKERS: Final = "Worker processes"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a setting is given on the command line: type, value as help shows it, text, short name, group in the help."""
+    """How a setting is given on the command line: type, placeholder, help text, short name, and group in the help."""
 
     kind: type
     value: str
     text: str
     short: str | None = None
     panel: str | None = None
-    default: str | None = None  # where the setting's own default says nothing
+    default: str | None = None  # shown if the setting's own default says nothing
 
 
 OPTIONS: Final[dict[str, Option]] = {
@@ -80,12 +80,12 @@ _DIRECTORY: Final = inspect.Parameter(
 def takes_settings(
     *shown: str, directory: bool = True, no_wait: tuple[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `OPTIONS`; it is called with those that were given, as `flags`.
+    """Give a command the options of `OPTIONS`. It is called with the given ones as `flags`.
 
     Args:
-        shown: settings whose options stand in the command's help.
+        shown: settings whose options the command's help shows.
         directory: whether it takes the checkpoint directory as its argument, too.
-        no_wait: name and help of the option by which this command waits for less: `flags["wait"]` is False then.
+        no_wait: name and help of the option that shortens this command's wait: `flags["wait"]` is then False.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +112,7 @@ def takes_settings(
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: commands as they are typed, and where to read on."""
+    """Return the end of a command's help: examples, and the page that has all settings."""
     told = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), f"All settings: {DOCUMENTATION}"])
     return f"\b\n{told}"  # \b: line ends stay as they are
 
@@ -131,7 +131,7 @@ def _parameter(name: str, *, hidden: bool) -> inspect.Parameter:
 
 
 def _origins(name: str, option: Option) -> str:
-    """Its default and its variable, as help tells them; the bracket is escaped, as it would be markup."""
+    """Return default and variable for the help. The bracket is escaped, because it would be markup."""
     default = option.default
     if default is None and name in Settings.model_fields and name != "checkpoint_dir":
         default = Settings.model_fields[name].default
@@ -140,7 +140,7 @@ def _origins(name: str, option: Option) -> str:
 
 
 def _switches(no_wait: tuple[str, str] | None) -> list[inspect.Parameter]:
-    """The command's own option for waiting less, and `--no-wait`, as it was called for all of them."""
+    """Return the command's own option for a shorter wait, and `--no-wait`, which all commands accept."""
     flag, text = no_wait or (_NO_WAIT, "")
     options = {"wait_for_less": typer.Option(flag, help=text, metavar="", show_default=False, hidden=no_wait is None)}
     if flag != _NO_WAIT:

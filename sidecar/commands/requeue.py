@@ -1,6 +1,6 @@
-"""Lets checkpoints be evaluated again: the record of it is written into the journal, like any plan.
+"""Reopen checkpoints for evaluation by a record in the journal, like any plan.
 
-Plan N+1 may only follow outcome N, so an open plan is waited for.
+Plan N+1 may only follow outcome N, so a requeue waits for the end of an open plan.
 """
 
 import os
@@ -23,9 +23,9 @@ from sidecar.history import Entry, History, Settled
 from sidecar.policy import Rules
 from sidecar.records import Key, Plan, Settlement
 
-# A daemon with a queue proposes a few milliseconds after an outcome: who comes later waits for the next one.
+# A daemon with a queue proposes a few milliseconds after an outcome. A requeue that is later waits for the next one.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
-_DIGEST_LETTERS: Final = 12
+_DIGEST_CHARACTERS: Final = 12
 _NAMED: Final = 3
 
 Tell = Callable[[str], None]
@@ -33,9 +33,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Checkpoints to be reopened: these names, and all that failed for good or was evaluated if that is asked for.
+    """The checkpoints to reopen: these names, and on request all that failed for good, or all that were evaluated.
 
-    Names of checkpoints that were evaluated are refused unless it is said that they are meant (`again`).
+    A name of an evaluated checkpoint is refused without `again`.
     """
 
     names: Sequence[str]
@@ -46,24 +46,24 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A checkpoint that came to an end, and to which."""
+    """A checkpoint that has ended, and how."""
 
     key: Key
     step: int | None
     how: str
 
     def requeued(self, by: str) -> Settlement:
-        """Return what the journal says of it from now on."""
+        """Return the settlement that reopens it."""
         return Settlement(*self.key, self.step, "requeued", f"by {by}; it was {self.how}")
 
 
 def folder_and_names(
     given: Sequence[str], directory: str | None = None, configured: Path | None = None
 ) -> tuple[Path | None, list[str]]:
-    """Split checkpoints as they were typed into their directory, if they name one, and their names in it.
+    """Split checkpoints, as typed, into their directory, if they name one, and their names in it.
 
-    In a `directory` that is given on its own, names may be paths of sub-folders; likewise in the one that is
-    `configured`, unless a path leads to another folder that is there. Raises `SettingsError` if the checkpoints lie in
+    With a separate `directory`, names may be paths of sub-folders. The same holds for the `configured` directory,
+    unless a path leads to another folder that exists. Raises `SettingsError` if the checkpoints lie in
     several directories.
     """
     if directory is None and configured is not None and not any(_lies_beside(each, configured) for each in given):
@@ -81,7 +81,7 @@ def folder_and_names(
 
 
 def _lies_beside(typed: str, directory: Path) -> bool:
-    """Return whether a checkpoint was typed as a path of a folder that is there, and is not in that directory."""
+    """Return whether a checkpoint was typed as a path in an existing folder outside of that directory."""
     folder = os.path.dirname(typed.rstrip("/"))  # noqa: PTH120 - as typed
     inside = f"{os.path.abspath(folder)}/".startswith(f"{os.path.abspath(directory)}/")  # noqa: PTH100 - no link is followed
     return bool(folder) and not inside and Path(folder).is_dir()
@@ -89,13 +89,13 @@ def _lies_beside(typed: str, directory: Path) -> bool:
 
 @dataclass(slots=True)
 class _Reader:
-    """The journal as far as it was read."""
+    """Reads the journal on, and keeps what it has read."""
 
     journal: Journal
     history: History = field(default_factory=History)
 
     def read_on(self) -> Plan | None:
-        """Read to the end; the open plan. Raises `StorageLostError` where records before the end are missing."""
+        """Read to the end, and return the open plan. Raises `StorageLostError` if an earlier record is missing."""
         for record in self.journal.read_to_end():
             self.history.apply(record)
         return self.history.open
@@ -114,15 +114,15 @@ def requeue(
     dry_run: bool = False,
     command: Callable[[str], str] = lambda name: f"sidecar requeue --again {shlex.quote(name)}",
 ) -> tuple[Settlement, ...]:
-    """Reopen checkpoints in a record of the journal, or in several if one cannot hold all; returns what they say.
+    """Reopen checkpoints by a record of the journal, or by several if one cannot hold all, and return the settlements.
 
-    `tell` gets what a person should know meanwhile, one sentence each. `command` returns the command line that
+    `tell` gets sentences for the person who waits. `command` returns the command line that
     evaluates an evaluated checkpoint again. A dry run waits for nothing and writes nothing.
 
     Raises:
-        SettingsError: there is nothing to reopen under one of the names; nothing is written then.
-        VanishedError: the files of one are gone; nothing is written then.
-        StorageError: storage does not answer, or the open plan did not end in `wait_seconds`.
+        SettingsError: one of the names has nothing to reopen. Nothing is written then.
+        VanishedError: the files of one are gone. Nothing is written then.
+        StorageError: the storage does not answer, or the open plan did not end in `wait_seconds`.
     """
     run = read_run(storage)
     if run is None:
@@ -136,13 +136,13 @@ def requeue(
             tell(sentence)
 
     reader.read_on()
-    chosen = _choose(reader.history, wanted, look, tell_once, command)  # a mistake is told now, not after the wait
+    chosen = _choose(reader.history, wanted, look, tell_once, command)  # report a mistake now, not after the wait
     if dry_run:
         return tuple(each.requeued(by) for each in chosen)
     most, written = Rules().most_settled, tuple[Settlement, ...]()
     while True:
         _wait_for_end(reader, clock, until, pause, tell_once)
-        done = {each.key for each in written}  # of these some may have been evaluated again meanwhile
+        done = {each.key for each in written}  # some of these may have been evaluated again by now
         chosen = [each for each in _choose(reader.history, wanted, look, tell_once, command) if each.key not in done]
         settles = tuple(each.requeued(by) for each in chosen[:most])
         if not settles or reader.journal.propose(_plan(reader.history, run, settles, by, clock)):
@@ -156,7 +156,7 @@ def requeue(
 
 
 def _wait_for_end(reader: _Reader, clock: Clock, until: float, pause: Callable[[float], None], tell: Tell) -> None:
-    """Read on until no plan is open; raises `StorageError` if one still is when the time is over."""
+    """Read on until no plan is open. Raises `StorageError` if one still is when the time is over."""
     asked_at = clock.now()
     while (plan := reader.read_on()) is not None:
         now = clock.now()
@@ -168,13 +168,13 @@ def _wait_for_end(reader: _Reader, clock: Clock, until: float, pause: Callable[[
         asked_at = clock.now()
 
 
-def what_next(found: RunStatus) -> str:
-    """What becomes of a requeued checkpoint, as a sentence without its subject."""
-    plan = found.history.open
-    if found.proposer is not None:
+def what_next(status: RunStatus) -> str:
+    """Return what will happen to a requeued checkpoint, as a sentence."""
+    plan = status.history.open
+    if status.proposer is not None:
         when = f" after plan {plan.plan}" if plan is not None and plan.checkpoint is not None else ""
-        return f"{found.proposer} will take it up{when}"
-    there = [observed.heartbeat for observed in found.members if observed.fresh(found.lease)]
+        return f"{status.proposer} will take it up{when}"
+    there = [observed.heartbeat for observed in status.members if observed.fresh(status.lease)]
     workers = [f"{each.node} ({each.state})" for each in there if each.role == "worker"]
     if workers:
         return f"it will be evaluated once a worker is ready: {', '.join(workers)}"
@@ -184,7 +184,7 @@ def what_next(found: RunStatus) -> str:
 
 
 def _choose(history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]) -> list[_Ended]:
-    """Return what is to be reopened, each once."""
+    """Return the checkpoints to reopen, each once."""
     chosen = {}
     if wanted.all_failed:
         failed = [each for each in _ended(history) if each.how == "failed"]
@@ -204,7 +204,7 @@ def _choose(history: History, wanted: Wanted, look: Look, tell: Tell, command: C
 
 
 def _evaluated(history: History, look: Look, tell: Tell) -> list[_Ended]:
-    """Return all evaluated checkpoints whose files are there, the oldest first; tell of those that are gone."""
+    """Return all evaluated checkpoints whose files are there, the oldest first, and report those that are gone."""
     evaluated = [each for each in reversed(list(_ended(history, again=True))) if each.key in history.succeeded]
     gone = [each.key[0] for each in evaluated if each.key not in look.by_key]
     if gone:
@@ -218,7 +218,7 @@ def _evaluated(history: History, look: Look, tell: Tell) -> list[_Ended]:
 def _newest(
     name: str, history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]
 ) -> _Ended:
-    """Return what is to be reopened under a name: the newest content whose files are there."""
+    """Return the newest content of this name whose files are there."""
     known = [each for each in _ended(history, again=wanted.again) if each.key[0] == name]
     if not known:
         raise SettingsError(_nothing_to_requeue(name, history, look, command))
@@ -236,7 +236,7 @@ def _newest(
 
 
 def _ended(history: History, *, again: bool = False) -> Iterator[_Ended]:
-    """Yield what could be reopened, the newest first, each once: what was given up, and `again` what was evaluated."""
+    """Yield what could be reopened, the newest first, each once: what was given up, with `again` what was evaluated."""
     told = set[Key]()
     for entry in reversed(history.entries):
         if (each := _end(entry)) is None or each.key in told:
@@ -248,14 +248,14 @@ def _ended(history: History, *, again: bool = False) -> Iterator[_Ended]:
 
 
 def _end(entry: Entry) -> _Ended | None:
-    """Return the end that an entry tells of, if it does."""
+    """Return the end of a checkpoint that an entry records, if it does."""
     if isinstance(entry, Settled):
         settlement = entry.settlement
         return _Ended(settlement.key, settlement.step, settlement.verdict)
     checkpoint = entry.plan.checkpoint
     if checkpoint is None or entry.outcome.status != "succeeded":
         return None
-    # A number by the journal's order is not a step, and the next reader numbers it anew.
+    # A number in the order of the journal is not a step: the next reader numbers it anew.
     return _Ended(checkpoint.key, None if checkpoint.step_source == "order" else checkpoint.step, "evaluated")
 
 
@@ -272,19 +272,19 @@ def _nothing_to_requeue(name: str, history: History, look: Look, command: Callab
 
 
 def _digits(ended: _Ended) -> str:
-    return ended.key[1][:_DIGEST_LETTERS]
+    return ended.key[1][:_DIGEST_CHARACTERS]
 
 
 def _gone(ended: _Ended, look: Look) -> str | None:
-    """Why a checkpoint cannot be evaluated again, if its files are neither in the directory nor pinned."""
+    """Return why a checkpoint cannot be evaluated again; None if its files are in the directory or pinned."""
     alike = [each.checkpoint for each in look.found if each.checkpoint.name == ended.key[0]]
     if ended.key in {each.key for each in alike}:
         return None
     broken = {name for name, _ in look.waiting} | {each.name for each in look.corrupt}
     if ended.how != "evaluated" and ended.key[0] in broken:
-        return None  # what is broken has no digest that could be compared
+        return None  # a broken checkpoint has no digest to compare
     if ended.how == "corrupt" and alike:
-        return None  # likewise
+        return None  # as above
     name = f"{ended.key[0]} (digest {_digits(ended)})"
     if alike:
         return f"{name} is gone: what has its name now is another checkpoint, which is evaluated without a requeue"
@@ -294,7 +294,7 @@ def _gone(ended: _Ended, look: Look) -> str | None:
 
 
 def _below(names: Iterable[str]) -> str:
-    """Return what else may be the reason that files are not found."""
+    """Return another possible reason that the files were not found."""
     if not any("/" in name for name in names):
         return ""
     return " (sub-folders are looked into where checkpoint_glob names them, here as for the daemons)"

@@ -1,6 +1,6 @@
-"""Find mistakes in the name of a task without importing it: a framework's import takes seconds, reading a file none.
+"""Find mistakes in the name of a task by reading its file: that is quick, while importing a framework takes seconds.
 
-What cannot be told from the text alone is left to the worker process, which imports the task.
+The worker process, which imports the task, finds all other mistakes.
 """
 
 import ast
@@ -16,7 +16,7 @@ from sidecar.config import Settings
 from sidecar.errors import StorageError, TaskError
 
 _MAKES_NAMES: Final = {"exec", "eval", "globals", "vars", "setattr", "__getattr__", "modules", "__dict__"}
-"""Identifiers by which code can define names that do not stand in its text."""
+"""Identifiers by which code can define names that its text does not show."""
 
 
 def find_typo(settings: Settings, search_path: Path) -> None:
@@ -27,14 +27,14 @@ def find_typo(settings: Settings, search_path: Path) -> None:
 
 
 def check_before_import(settings: Settings) -> None:
-    """Find a typo in the task of the settings. Where storage is silent, the worker process is left to tell of it."""
+    """Find a typo in the task of the settings. If the storage is silent, the worker process will report it."""
     storage_timeout = StorageTimeout(settings.storage_timeout_seconds, "the task's file")
     with contextlib.suppress(StorageError):
         storage_timeout.call(lambda: find_typo(settings, Path.cwd()))
 
 
 def check_task(reference: str, search_path: Path, *, same_python: bool) -> None:
-    """Raise `TaskError` if the task cannot be there: no file, no such name in it, or text that is no Python.
+    """Raise `TaskError` if the task cannot be there: no file, no such name in it, or text that is not Python.
 
     Args:
         reference: `path/file.py:attr` or `module:attr`, as in the settings.
@@ -69,7 +69,7 @@ def _check_text(reference: str, path: Path, attribute: str, *, same_python: bool
             raise TaskError(f"task {reference!r}: {where}: {error.msg}{shown}") from None
         return
     except (OSError, ValueError, RecursionError, MemoryError):
-        return  # the worker process tells what is wrong
+        return  # the worker process will report what is wrong
     bound, used = _names(tree)
     if attribute in bound or "*" in bound or used & _MAKES_NAMES:
         return
@@ -122,7 +122,7 @@ def _module_file(name: str, search_path: Path) -> Path | None:
 
 
 def _is_installed(top: str) -> bool:
-    """Whether a top-level module can be found by this interpreter; finding one imports nothing."""
+    """Return whether this interpreter can find a top-level module. Finding one imports nothing."""
     try:
         return importlib.util.find_spec(top) is not None
     except (ImportError, ValueError):
