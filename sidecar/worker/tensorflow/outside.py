@@ -114,16 +114,15 @@ def _told(number: int, layer: Any, others: Mapping[str, Any]) -> str:
 
 def has_tables_in_checkpoints(layer: Any) -> bool:
     """Whether all tables of a layer are of a kind whose entries an object checkpoint has."""
-    kinds = [is_mutable for _, _, _, is_mutable in _tables(layer)]
+    kinds = [is_mutable for *_, is_mutable in _tables(layer)]
     return bool(kinds) and all(kinds)
 
 
 def fixed_tables_of(layer: Any) -> Iterator[FixedTable]:
     """Yield each table that no checkpoint of variables has."""
-    for owner in (layer, _inner_of(layer)):
-        for name, keys, values, is_mutable in _tables_of(owner):
-            if not is_mutable:
-                yield FixedTable(owner, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
+    for owner, name, keys, values, is_mutable in _tables(layer):
+        if not is_mutable:
+            yield FixedTable(owner, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
 
 
 def idf_of(layer: Any) -> Any:
@@ -139,21 +138,17 @@ def bins_of(layer: Any) -> Any:
     return getattr(layer, "bin_boundaries", None) if is_of_keras(layer, "Discretization") else None
 
 
-def _tables(layer: Any) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Lookup tables that are attributes of a layer and have entries: name, keys, values, and whether it is mutable."""
-    for owner in (layer, _inner_of(layer)):
-        yield from _tables_of(owner)
-
-
-def _tables_of(owner: Any) -> Iterator[tuple[str, Any, Any, bool]]:
-    for name, each in sorted(vars(owner).items()) if owner is not None else ():
-        table: Any = getattr(each, "_table", None) if isinstance(each, tf.lookup.StaticVocabularyTable) else each
-        is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
-        if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
-            with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
-                keys, values = (np.asarray(part) for part in table.export())
-                if keys.size:
-                    yield name, keys, values, is_mutable
+def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
+    """Yield owner, name, keys and values of each lookup table of a layer that has any, and whether it is mutable."""
+    for owner in [each for each in (layer, _inner_of(layer)) if each is not None]:
+        for name, each in sorted(vars(owner).items()):
+            table: Any = getattr(each, "_table", None) if isinstance(each, tf.lookup.StaticVocabularyTable) else each
+            is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
+            if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
+                with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
+                    keys, values = (np.asarray(part) for part in table.export())
+                    if keys.size:
+                        yield owner, name, keys, values, is_mutable
 
 
 def _inner_of(layer: Any) -> Any:
@@ -163,7 +158,7 @@ def _inner_of(layer: Any) -> Any:
 
 def _feed_tables(digest: Any, layer: Any) -> bool:
     found = False
-    for name, keys, values, _ in _tables(layer):
+    for _, name, keys, values, _ in _tables(layer):
         order = np.argsort(keys, axis=0, kind="stable")
         digest.update(name.encode())
         feed(digest.update, keys[order])
