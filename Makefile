@@ -9,7 +9,7 @@ DEMO_READY := $(VENV)/.demo-ready
 DOCS_READY := $(VENV)/.docs-ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
-PROCESSES := tests/demo tests/deploy tests/group tests/integration
+PROCESSES := tests/demo tests/deploy tests/workers tests/integration
 
 .PHONY: help demo test test-processes test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
 

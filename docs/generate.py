@@ -18,11 +18,11 @@ from log_calls import log_events
 
 import sidecar
 from sidecar import cli, errors, records
-from sidecar.config import FLAGS, PREFIX, Settings
-from sidecar.eligibility import Reason
-from sidecar.observers.events import EVENTS
-from sidecar.observers.prometheus import families
-from sidecar.observers.sentences import sentence
+from sidecar.observability.events import EVENTS
+from sidecar.observability.prometheus import families
+from sidecar.observability.sentences import sentence
+from sidecar.policy.eligibility import Reason
+from sidecar.settings import FLAGS, PREFIX, Settings
 
 FOLDER: Final = Path(__file__).with_name("reference")
 PACKAGE: Final = Path(sidecar.__file__).parent
@@ -78,7 +78,7 @@ def pages() -> dict[str, str]:
 def settings_page() -> str:
     """Return the page of all settings, in the groups of their source."""
     lines = [
-        *_head("Settings", "sidecar/config/settings.py"),
+        *_head("Settings", "sidecar/settings/model.py"),
         "Settings come from a TOML file, from the environment and from options of the command line. An option",
         "overrides a variable of the environment, and a variable overrides the file. The file is the one that",
         "`--config` or `SIDECAR_CONFIG` names, else `sidecar.toml` in the current directory, else the table",
@@ -232,7 +232,7 @@ def _told(name: str, parameter: Any) -> tuple[str, str, str]:
 def metrics_page() -> str:
     """Return the page of all Prometheus families."""
     lines = [
-        *_head("Metrics", "sidecar/observers/prometheus.py"),
+        *_head("Metrics", "sidecar/observability/prometheus.py"),
         "`/metrics` serves these families, and those of the Prometheus client about the daemon's own process",
         "(`process_*`). The `sidecar_eval_*` families come from one daemon of the run, the publisher. A family without",
         "samples is not shown.",
@@ -290,7 +290,7 @@ def exit_codes_page() -> str:
 def log_events_page() -> str:
     """Return the page of log events."""
     lines = [
-        *_head("Log events", "events.py and sentences.py in sidecar/observers, and from the calls that write them"),
+        *_head("Log events", "events.py and sentences.py in sidecar/observability, and from the calls that write them"),
         'With `log_format = "json"` each line is an object with `event`, `level`, `timestamp` (UTC) and the fields',
         "below; `run` and `node` say whose it is. On a terminal most events are the sentence below, in which a field",
         "stands in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",

@@ -3,8 +3,8 @@
 This face of the package is what a task needs, and imports no framework.
 """
 
+from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.task import EvalSet, Task
 from sidecar.version import __version__
-from sidecar.worker.shard import Shard
-from sidecar.worker.task import EvalSet, Task
 
 __all__ = ["EvalSet", "Shard", "Task", "__version__"]

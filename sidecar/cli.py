@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from sidecar.commands.options import examples, takes_settings
-from sidecar.config import FileHere, file_here, load
 from sidecar.errors import SettingsError, SidecarError, StorageError
+from sidecar.settings import FileHere, file_here, load
 from sidecar.version import __version__
 
 if TYPE_CHECKING:
     from sidecar.commands.status.collect import RunObserver
     from sidecar.commands.storage_timeout import StorageTimeout
-    from sidecar.config import Settings
+    from sidecar.settings import Settings
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
@@ -76,7 +76,7 @@ def run(
     ] = False,
 ) -> None:
     """Evaluate checkpoints as they appear, until stopped."""
-    from sidecar.observers.log import configure
+    from sidecar.observability.log import configure
 
     here = _file_here(flags)
     settings = load(flags)
@@ -133,11 +133,11 @@ def history(
     ] = False,
 ) -> None:
     """List all results of a run, oldest first."""
-    from sidecar.agreement.journal import read_history
-    from sidecar.agreement.run import find_run
     from sidecar.commands.hints import typed
     from sidecar.commands.terminal import print_history
-    from sidecar.observers.report import rows, table
+    from sidecar.coordination.journal import read_history
+    from sidecar.coordination.run import find_run
+    from sidecar.observability.report import rows, table
 
     settings, storage_timeout, observer = _observing(flags)
     found = storage_timeout.call(lambda: read_history(observer.storage))
@@ -258,7 +258,7 @@ def requeue(
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
     from sidecar.commands.terminal import printable
-    from sidecar.roles import node_name
+    from sidecar.policy.roles import node_name
 
     if all_evaluated and not again:
         raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
@@ -372,7 +372,7 @@ def _load(flags: dict[str, Any]) -> "Settings":
 def _ask(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout]":
     """Read the settings, and who asks storage for them: looking at the directories may hang, too."""
     from sidecar.commands.storage_timeout import StorageTimeout
-    from sidecar.config import Settings
+    from sidecar.settings import Settings
 
     seconds = Settings.model_fields["storage_timeout_seconds"].default
     settings = StorageTimeout(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).call(
@@ -391,11 +391,11 @@ def _configured_directory(flags: dict[str, Any]) -> Path | None:
 
 def _observing(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout, RunObserver]":
     """Who looks at a run from outside."""
-    from sidecar.agreement.storage import PosixStorage
     from sidecar.clock import SystemClock
     from sidecar.commands.bootstrap import make_catalog, make_rules
     from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
     from sidecar.commands.storage_timeout import ActivityStorage
+    from sidecar.coordination.storage import PosixStorage
 
     settings, storage_timeout = _ask(flags)
     storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))

@@ -1,7 +1,7 @@
 """The error tree. Each class knows its exit code and whether trying again can help; it imports nothing.
 
 Messages name the offending value and what to do. What fails inside a worker process is not raised here: it crosses the
-border as data (`sidecar.group.messages.Failed`) and ends as the outcome of a plan.
+border as data (`sidecar.workers.messages.Failed`) and ends as the outcome of a plan.
 """
 
 from collections.abc import Mapping

@@ -284,7 +284,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class WorkerProgress:
     """What a worker of the open plan was doing when its node beat.
 
     `batches` of `total` are done; null while nobody knows how many there are.
@@ -319,7 +319,7 @@ class Heartbeat:
     slots: tuple[Slot, ...]
     profile: str | None = None  # digest of the numeric profile, as it was when the task was tried
     joined_profile: str | None = None  # likewise, as a worker that had joined a group and built the model told it
-    doing: tuple[Doing, ...] | None = None
+    doing: tuple[WorkerProgress, ...] | None = None
     unreadable: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()
     sees_more: bool = False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from sidecar.agreement.journal import read_history
-from sidecar.agreement.storage import PosixStorage
-from sidecar.observers.report import rows
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.storage import PosixStorage
+from sidecar.observability.report import rows
 
 BRISK = {
     "SIDECAR_STANDBY": "true",

@@ -5,39 +5,39 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from sidecar.agreement.journal import read_history
-from sidecar.agreement.place import Place
-from sidecar.agreement.storage import PosixStorage
+from sidecar.artifacts.cleanup import ArtifactCleanup
+from sidecar.artifacts.retention import Retention
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
-from sidecar.checkpoints.pin import pin
-from sidecar.checkpoints.room import Room
-from sidecar.daemon.courier import Answer, Courier, Request
-from sidecar.daemon.crew import Crew
-from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.loop import Daemon, Heard, Terminate, Timing, Woke
-from sidecar.daemon.pinner import Pinner
-from sidecar.daemon.retention import Retention
-from sidecar.daemon.saves import Saves
-from sidecar.daemon.scribe import Scribe
-from sidecar.daemon.sightings import Sightings
-from sidecar.daemon.wants import Wanted
-from sidecar.daemon.world import Identity, World
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import PosixStorage
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.loop import Daemon, FilesChanged, JournalChanged, Terminate, Timing
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.storage_thread import Request, Response, StorageThread
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import StorageError
-from sidecar.group.member import Bounds, Launch, Workers
-from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
-from sidecar.group.process import Exited
-from sidecar.history import History
-from sidecar.policy import Rules
+from sidecar.observability.status import Status
+from sidecar.pins.background import BackgroundPinner
+from sidecar.pins.disk_budget import DiskBudget
+from sidecar.pins.pin import pin
+from sidecar.pins.policy import PinDecision
+from sidecar.pins.reconciler import PinReconciler
+from sidecar.policy.decide import Rules
+from sidecar.policy.roles import RoleDecision
 from sidecar.records import Checkpoint, Result, Value
-from sidecar.roles import RoleDecision
-from sidecar.status import Status
+from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.workers.process import Exited
 
 TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
-BOUNDS = Bounds(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0, halt=10)
+BOUNDS = PhaseTimeouts(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0, halt=10)
 SIGKILL = -9
 
 
@@ -154,10 +154,10 @@ class AllAlike:
         self.version = self.basis = wanted
         self.before = 0
 
-    def __call__(self, found) -> Wanted:
+    def __call__(self, found) -> PinDecision:
         """As `Wants`."""
         keys = frozenset(found) if self.version else frozenset()
-        return Wanted(keys, keys)
+        return PinDecision(keys, keys)
 
     def of_the_journal(self):
         """As `Wants`."""
@@ -203,7 +203,7 @@ class Node:
         self.hangs = False  # storage does not answer
         self.requests: list[Request] = []
         self.carried: list[Request] = []
-        self.answers: list[Answer] = []
+        self.answers: list[Response] = []
         self.next_turn = 0.0
         catalog = Catalog(
             self.checkpoint_dir,
@@ -214,17 +214,17 @@ class Node:
             clock=clock,
         )
         self.free: int | None = None  # bytes on the storage; None: nobody looks
-        saves = Saves(self.run_dir)
-        room = Room(pin_max_bytes, keep_free_bytes, lambda: self.free)
-        pinner = Pinner(self.run_dir / "pins", node, make=partial(pin, room=room))
+        saves = ArtifactCleanup(self.run_dir)
+        room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
+        pinner = BackgroundPinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
-        keeper = Keeper(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
-        place = Place(self.checkpoint_dir, self.run_dir, TIMING.lease, clock)
-        self.courier = Courier(self.storage, keeper, clock, self.answers.append, place=place)
+        keeper = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
+        place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease, clock)
+        self.courier = StorageThread(self.storage, keeper, clock, self.answers.append, place=place)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        sightings = Sightings(settings.selection, start_new, TIMING.visibility)
-        self.world = World(identity, TIMING.lease, sightings, settings.min_workers)
+        sightings = CheckpointTracker(settings.selection, start_new, TIMING.visibility)
+        self.world = DaemonState(identity, TIMING.lease, sightings, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.world,
@@ -238,12 +238,12 @@ class Node:
             clock,
             self.log,
             lambda status, _: self.statuses.append(status),
-            Scribe(self.world, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
+            RecordBuilder(self.world, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
         )
 
-    def _crew(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> Crew:
-        launch = Launch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
-        workers = Workers(
+    def _crew(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
+        launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
+        workers = WorkerPool(
             launch,
             BOUNDS,
             identity.workers,
@@ -254,7 +254,7 @@ class Node:
             keep_standby=keep_standby,
         )
         join = Join("", (), 0, "task.py:task", "tensorflow", str(root), 2)
-        return Crew(workers, join, 1.0, 300.0, None, "", self.log)
+        return WorkerSupervisor(workers, join, 1.0, 300.0, None, "", self.log)
 
     def _start(self, worker: str, **_) -> FakeProcess:
         self.processes[worker] = FakeProcess(worker, 100 + len(self.processes))
@@ -333,11 +333,11 @@ class Node:
 
     def wake(self) -> None:
         """A file event arrives."""
-        self.daemon.observe(Woke())
+        self.daemon.observe(FilesChanged())
 
     def hear(self) -> None:
         """A file event arrives from the journal."""
-        self.daemon.observe(Heard())
+        self.daemon.observe(JournalChanged())
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class Node:
         return self.statuses[-1]
 
     @property
-    def history(self) -> History:
+    def history(self) -> JournalState:
         """The journal as it stands in storage."""
         return read_history(self.storage.storage)
 
@@ -398,7 +398,7 @@ def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) ->
     return Done(plan, join.rank, result, 1, 1)
 
 
-def outcomes(history: History) -> list[tuple[str, str | None]]:
+def outcomes(history: JournalState) -> list[tuple[str, str | None]]:
     """Every entry of a journal as a word and a kind or reason."""
     found = []
     for entry in history.entries:

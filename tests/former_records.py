@@ -145,7 +145,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """As `sidecar.records.Doing`."""
+    """As `sidecar.records.WorkerProgress`."""
 
     worker: str
     phase: str
@@ -176,7 +176,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """As `sidecar.agreement.run.Run`."""
+    """As `sidecar.coordination.run.Run`."""
 
     run: str
     nonce: str

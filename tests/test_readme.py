@@ -78,7 +78,7 @@ def test_python_code_compiles(page):
 
 def test_every_setting_of_the_example_file_exists(tmp_path):
     """The TOML that is shown is read without a complaint, except for paths that are the reader's own."""
-    from sidecar.config import load
+    from sidecar.settings import load
 
     (example,) = re.findall(r"```toml\n(.*?)```", (HOW_TO / "settings-overview.md").read_text(), re.DOTALL)
     path = tmp_path / "sidecar.toml"
@@ -90,7 +90,7 @@ def test_every_setting_of_the_example_file_exists(tmp_path):
 
 def test_the_overview_names_settings_only():
     """The table by intent names no setting that does not exist."""
-    from sidecar.config import Settings
+    from sidecar.settings import Settings
 
     table = re.findall(r"^\|.*\| (`.*`) \|", (HOW_TO / "settings-overview.md").read_text(), re.MULTILINE)
     named = re.findall(r"`([^`]+)`", " ".join(table))
@@ -100,7 +100,7 @@ def test_the_overview_names_settings_only():
 
 def test_every_option_that_scripts_rely_on_is_offered():
     """`--help` of the daemon names each option of the contract."""
-    from sidecar.config import FLAGS
+    from sidecar.settings import FLAGS
 
     shown = subprocess.run(
         [str(SIDECAR), "run", "--help"], capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"}

@@ -11,7 +11,6 @@ from sidecar.records import (
     KINDS,
     SCHEMA,
     Checkpoint,
-    Doing,
     Heartbeat,
     Member,
     Outcome,
@@ -20,6 +19,7 @@ from sidecar.records import (
     Settlement,
     Slot,
     Value,
+    WorkerProgress,
     dumps,
     from_json,
     loads,
@@ -182,7 +182,9 @@ def test_the_place_of_an_error_is_named_within_a_mapping():
 
 def test_a_heartbeat_of_an_older_version_tells_no_doing():
     """The field came later; that it is missing is no reason to think that its node is gone."""
-    beat = Heartbeat("r", "n", "i", 1, "worker", "setting", "ready", "1", None, 0, 0, (), doing=(Doing("w", "join"),))
+    beat = Heartbeat(
+        "r", "n", "i", 1, "worker", "setting", "ready", "1", None, 0, 0, (), doing=(WorkerProgress("w", "join"),)
+    )
     assert loads(Heartbeat, dumps(beat)) == beat
     written = json.loads(dumps(beat))
     del written["doing"]

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.checkpoints.below import remedy_below
+from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory, Findings
 from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
-from sidecar.checkpoints.directory import Directory, Findings
-from sidecar.checkpoints.discovery import Discovery
+from sidecar.checkpoints.complete_marker import CompleteMarker
+from sidecar.checkpoints.completeness import CompletenessJudge
+from sidecar.checkpoints.discovery_order import DiscoveryOrder
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.found import Found, Look
-from sidecar.checkpoints.held import Held
-from sidecar.checkpoints.judging import Judge
-from sidecar.checkpoints.marker import Marker
+from sidecar.checkpoints.inspect import stem_of
 from sidecar.checkpoints.presence import Answer, Presence, ask
-from sidecar.checkpoints.single import stem_of
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.step_names import NamedSteps
+from sidecar.checkpoints.subfolder_hint import remedy_below
 from sidecar.checkpoints.subfolders import Subfolders
 from sidecar.clock import Clock
 from sidecar.errors import StorageError
+from sidecar.pins.index import PinIndex
 from sidecar.records import Key
 
 _PINS: Final = "/pins"  # among families, of which none is named with a slash at the beginning
@@ -76,21 +76,21 @@ class Catalog:
         self._pins = pins.absolute()
         state = self._pins.parent.parent  # of all runs: nothing in it is a checkpoint
         self._never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
-        judge = Judge(
+        judge = CompletenessJudge(
             self._root,
             settle_seconds,
             corrupt_after_seconds,
             step_key,
             None if step_pattern is None else re.compile(step_pattern),
-            None if complete_marker is None else Marker(complete_marker),
+            None if complete_marker is None else CompleteMarker(complete_marker),
             [format_ for name, format_ in FORMATS.items() if not formats or name in formats],
             clock,
             glob,
         )
         self._findings = Findings()
 
-        def directory(below: str) -> Directory:
-            return Directory(
+        def directory(below: str) -> CheckpointDirectory:
+            return CheckpointDirectory(
                 replace(judge, below=below),
                 self._findings,
                 full_sweep_seconds=full_sweep_seconds,
@@ -112,7 +112,7 @@ class Catalog:
         self._below_at = float("-inf")
         self._clock = clock
         self._calls = calls
-        self._held = Held(
+        self._held = PinIndex(
             pins,
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
@@ -120,12 +120,12 @@ class Catalog:
             calls=calls,
             looked=looked,
         )
-        self._found: dict[Key, Found] = {}
-        self._in_order: tuple[Found, ...] = ()
-        self._discovery = Discovery()
+        self._found: dict[Key, DiscoveredCheckpoint] = {}
+        self._in_order: tuple[DiscoveredCheckpoint, ...] = ()
+        self._discovery = DiscoveryOrder()
         self._names = NamedSteps()
 
-    def look(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> Look:
+    def look(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:
         """Look once; raises `StorageError` if a folder exists and cannot be read.
 
         `hints`: paths from the checkpoint directory that file events told of since the last look; None: there are no
@@ -152,7 +152,7 @@ class Catalog:
         findings.note_reasons(_MAKING, [(f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)])
         corrupt, findings.untold = tuple(findings.untold), []
         held = self._held
-        return Look(
+        return ScanResult(
             self._in_order,
             corrupt,
             findings.waiting,
@@ -170,7 +170,7 @@ class Catalog:
             below=None if missing or self._discovery.order or not sweep else self._remedy_below(now),
         )
 
-    def ask(self, found: Found) -> Answer:
+    def ask(self, found: DiscoveredCheckpoint) -> Answer:
         """Ask whether the files of a checkpoint are there, by their names."""
         try:
             return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask(found, self._root, self._pins))
@@ -200,7 +200,7 @@ class Catalog:
 
     def _merge(self, now: float) -> None:
         """Put what changed in its place in the order of discovery; what is pinned is found in its pin."""
-        found, changed = dict(self._found), dict[Key, Found]()
+        found, changed = dict(self._found), dict[Key, DiscoveredCheckpoint]()
         for key in self._findings.affected:
             item = self._held.found.get(key) or self._findings.lying.get(key)
             if item is None:
@@ -218,7 +218,7 @@ class Catalog:
         self._findings.affected.clear()
         self._found, self._in_order = found, tuple(found.values())
 
-    def _compare_names(self, changed: dict[Key, Found]) -> None:
+    def _compare_names(self, changed: dict[Key, DiscoveredCheckpoint]) -> None:
         """Take steps in names from a comparison with the others; what a pin or an earlier look says of one stays.
 
         So nodes that saw other names agree about what is pinned, and the step of a checkpoint does not change.
@@ -247,7 +247,7 @@ class Catalog:
             return self._held.making
         return self._held.making.difference(digest[:12] for _, digest in self._found)
 
-    def _as_discovered(self, item: Found) -> Found:
+    def _as_discovered(self, item: DiscoveredCheckpoint) -> DiscoveredCheckpoint:
         _, seen_at = self._discovery.order[item.checkpoint.key]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.checkpoints.files import File
-from sidecar.checkpoints.found import Found, parent_of
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, parent_of
 from sidecar.confined import open_folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-def ask(found: Found, root: Path, pins: Path) -> Answer:
+def ask(found: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
     """Ask for the files of a checkpoint, where training wrote them and in the pins.
 
     It is gone if both places say so, there if one of them has it, else unknown.
@@ -44,7 +44,7 @@ def ask(found: Found, root: Path, pins: Path) -> Answer:
     return answers[0]
 
 
-def _ask(entry: Entry, found: Found, place: Path) -> Answer:
+def _ask(entry: Entry, found: DiscoveredCheckpoint, place: Path) -> Answer:
     again = False
     while True:
         try:
@@ -60,12 +60,12 @@ def _ask(entry: Entry, found: Found, place: Path) -> Answer:
         return Answer(Presence.THERE if is_there else Presence.GONE)
 
 
-def _is_pinned(found: Found, pins: Path) -> bool:
+def _is_pinned(found: DiscoveredCheckpoint, pins: Path) -> bool:
     with open_folder(pins.parent) as state, state.folder(pins.name) as folder:
         return stat.S_ISDIR(folder.stat(found.checkpoint.folder).st_mode)
 
 
-def _lies_in(found: Found, root: Path) -> bool:
+def _lies_in(found: DiscoveredCheckpoint, root: Path) -> bool:
     """Return whether all files are as they were; the folder is opened first, since NFS then asks its server anew."""
     below = parent_of(found.checkpoint.name)
     with open_folder(root) as folder:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.directory import Directory, Findings
-from sidecar.checkpoints.discovery import natural
-from sidecar.checkpoints.found import in_folder, parent_of
+from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory, Findings
+from sidecar.checkpoints.discovery_order import natural
+from sidecar.checkpoints.scan import in_folder, parent_of
 
 MOST_FOLDERS: Final = 5000
 """Sub-folders that are looked at: each costs some memory, and a request to the storage now and then."""
@@ -39,8 +39,8 @@ class Subfolders:
 
     def __init__(
         self,
-        root: Directory,
-        new: Callable[[str], Directory],
+        root: CheckpointDirectory,
+        new: Callable[[str], CheckpointDirectory],
         findings: Findings,
         *,
         never: str | None = None,
@@ -51,7 +51,7 @@ class Subfolders:
         self._findings = findings
         self._never = never
         self._full_sweep_seconds = full_sweep_seconds
-        self._directories: dict[str, Directory] = {}  # by path; the one that changed last is the last
+        self._directories: dict[str, CheckpointDirectory] = {}  # by path; the one that changed last is the last
         self._inner: dict[str, set[str]] = {}  # the paths directly in each
         self._turn: list[str] = []  # that are still to be looked at in this round
         self._looked_at = float("-inf")
@@ -82,7 +82,7 @@ class Subfolders:
         """Return those in which something changed last."""
         return tuple(root / path for path in list(self._directories)[-_WATCHED:])
 
-    def _enter(self, above: str, directory: Directory) -> list[str]:
+    def _enter(self, above: str, directory: CheckpointDirectory) -> list[str]:
         """Note the sub-folders of a directory; returns those that are new."""
         there = {in_folder(above, name) for name in directory.folders} - {self._never}
         inner = self._inner.setdefault(above, set())

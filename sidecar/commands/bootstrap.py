@@ -6,43 +6,43 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from sidecar.agreement.dormant import DORMANT_SECONDS
-from sidecar.agreement.place import Place
-from sidecar.agreement.run import JOURNAL_FOLDERS
-from sidecar.agreement.storage import TEMPORARY, PosixStorage
+from sidecar.artifacts.best import BestBy
+from sidecar.artifacts.cleanup import ArtifactCleanup
+from sidecar.artifacts.retention import Retention
 from sidecar.bounded_calls import BoundedCalls, Calls, call_directly
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
-from sidecar.checkpoints.pin import pin
-from sidecar.checkpoints.room import Room, free_bytes
+from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
-from sidecar.config import Settings
-from sidecar.daemon.best import BestBy
-from sidecar.daemon.courier import Courier
-from sidecar.daemon.crew import Crew
-from sidecar.daemon.keeper import Keeper
-from sidecar.daemon.loop import Daemon, Heard, Message, Timing, Woke
-from sidecar.daemon.pinner import Pinner
-from sidecar.daemon.retention import Retention
-from sidecar.daemon.saves import Saves
-from sidecar.daemon.scribe import Scribe
-from sidecar.daemon.sightings import Sightings
-from sidecar.daemon.turns import Turns
-from sidecar.daemon.world import Identity, World
-from sidecar.group.devices import check_idle, describe, visible
-from sidecar.group.logs import usable_log_folder
-from sidecar.group.member import Bounds, Launch, Workers
-from sidecar.group.messages import Evaluate, Join
-from sidecar.group.ports import Ports
-from sidecar.group.process import Post
-from sidecar.mounts import why_no_events
-from sidecar.observers.publisher import DaemonLog, Publisher
-from sidecar.policy import Rules
+from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
+from sidecar.coordination.run import JOURNAL_FOLDERS
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import TEMPORARY, PosixStorage
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.loop import Daemon, FilesChanged, JournalChanged, Message, Timing
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.storage_thread import StorageThread
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.observability.publisher import DaemonLog, Publisher
+from sidecar.pins.background import BackgroundPinner
+from sidecar.pins.copy_arbiter import CopyArbiter
+from sidecar.pins.disk_budget import DiskBudget, free_bytes
+from sidecar.pins.pin import pin
+from sidecar.pins.reconciler import PinReconciler
+from sidecar.policy.decide import Rules
+from sidecar.policy.roles import RoleDecision, advertised_host
 from sidecar.records import Checkpoint
-from sidecar.roles import RoleDecision, advertised_host
+from sidecar.settings import Settings
 from sidecar.version import __version__
+from sidecar.workers.devices import check_idle, describe, visible
+from sidecar.workers.logs import usable_log_folder
+from sidecar.workers.messages import Evaluate, Join
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.workers.ports import Ports
+from sidecar.workers.process import Post
 
 
 def build_daemon(
@@ -58,37 +58,37 @@ def build_daemon(
     """Build a daemon and its storage thread. Neither runs yet."""
     identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
-    room = Room(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
+    room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
     make_pin = partial(pin, check=settings.verify == "full", room=room)
-    keeper = Keeper(
+    keeper = PinReconciler(
         settings.run_dir,
         make_catalog(settings, clock, calls=entries),
         _watch(settings, inbox) if evaluates else None,
-        Pinner(settings.run_dir / "pins", node, make=make_pin, calls=entries),
-        Saves(settings.run_dir, views),
+        BackgroundPinner(settings.run_dir / "pins", node, make=make_pin, calls=entries),
+        ArtifactCleanup(settings.run_dir, views),
         clock,
         room,
         _marker(settings),
         settings.sweep_seconds,
         settings.visibility_seconds,
-        Turns(settings.proposal_patience_seconds),
+        CopyArbiter(settings.proposal_patience_seconds),
     )
-    courier = Courier(
+    courier = StorageThread(
         PosixStorage(settings.run_dir),
         keeper,
         clock,
         inbox.put,
         dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
-        place=Place(settings.checkpoint_dir, settings.run_dir, settings.lease_seconds, clock),
+        place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.lease_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
         calls=BoundedCalls(now=clock.now),
         views=views,
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    sightings = Sightings(rules.selection, settings.start == "new", settings.visibility_seconds)
-    world = World(identity, settings.lease_seconds, sightings, settings.min_workers)
+    sightings = CheckpointTracker(rules.selection, settings.start == "new", settings.visibility_seconds)
+    world = DaemonState(identity, settings.lease_seconds, sightings, settings.min_workers)
     crew = _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
     log.best = lambda: world.history.totals.best
     if crew is not None:
@@ -105,7 +105,7 @@ def build_daemon(
         clock,
         log,
         publisher,
-        Scribe(world, clock, new_nonce=lambda: secrets.token_hex(16)),
+        RecordBuilder(world, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
 
 
@@ -119,13 +119,13 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
     """Watch the checkpoints, and the journal: a plan is seen at once where file events of other nodes arrive."""
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     journal = [
-        Watch(settings.run_dir / folder, lambda: inbox.put(Heard()), unless=TEMPORARY, why_not=why_not)
+        Watch(settings.run_dir / folder, lambda: inbox.put(JournalChanged()), unless=TEMPORARY, why_not=why_not)
         for folder in JOURNAL_FOLDERS
     ]
     depth = CheckpointGlob.of(settings.checkpoint_glob).depth
     return Watch(
         settings.checkpoint_dir,
-        lambda: inbox.put(Woke()),
+        lambda: inbox.put(FilesChanged()),
         beside=journal,
         folders=True,
         depth=depth,
@@ -161,15 +161,15 @@ def make_catalog(
 
 def make_workers(
     settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
-) -> Workers:
+) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none. `warn` is called if their logs go elsewhere."""
     logs, moved = usable_log_folder(settings.worker_logs)
     if moved is not None:
         warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)
     check_idle(devices, share=settings.share_gpu)
-    return Workers(
-        Launch(
+    return WorkerPool(
+        WorkerLaunch(
             interpreter=str(settings.worker_python),
             framework=settings.framework,
             environment=environ,
@@ -178,7 +178,7 @@ def make_workers(
             logs=logs,
             directory=str(Path.cwd()),
         ),
-        Bounds(
+        PhaseTimeouts(
             join=settings.join_timeout_seconds,
             restore=settings.restore_timeout_seconds,
             first_batch=settings.first_batch_timeout_seconds,
@@ -212,11 +212,13 @@ def make_join(settings: Settings) -> Join:
     )
 
 
-def _crew(settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: DaemonLog) -> Crew:
+def _crew(
+    settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: DaemonLog
+) -> WorkerSupervisor:
     workers = make_workers(
         settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
     )
-    return Crew(
+    return WorkerSupervisor(
         workers,
         make_join(settings),
         settings.backoff_first_seconds,

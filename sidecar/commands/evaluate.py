@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.formats import orbax, saved_model
-from sidecar.checkpoints.single import check, inspect_one
+from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.bootstrap import make_catalog, make_join, make_workers
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result, shown_progress
-from sidecar.config import Settings
 from sidecar.errors import EvaluationFailedError, SettingsError, TaskError, VanishedError
-from sidecar.roles import decide_role, node_name
+from sidecar.policy.roles import decide_role, node_name
+from sidecar.settings import Settings
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)

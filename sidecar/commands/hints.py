@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sidecar.config import Settings
+from sidecar.settings import Settings
 
 
 def typed(settings: Settings, command: str, *words: str, directory: Path | None = None) -> str:

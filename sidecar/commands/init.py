@@ -13,8 +13,8 @@ from typing import Final
 
 from sidecar.commands.bootstrap import make_catalog
 from sidecar.commands.hints import short
-from sidecar.config import Settings
 from sidecar.errors import SettingsError, StorageError
+from sidecar.settings import Settings
 
 SETTINGS_FILE: Final = "sidecar.toml"
 TASK_FILE: Final = "sidecar_task.py"

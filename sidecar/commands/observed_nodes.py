@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from sidecar.agreement.members import Reading, natural_order
+from sidecar.coordination.heartbeats import HeartbeatReadings, natural_order
 from sidecar.records import Heartbeat
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement asks for
@@ -75,7 +75,7 @@ class ObservedNodes:
     def __iter__(self) -> Iterator[ObservedNode]:
         return iter(self._of[node] for node in sorted(self._of, key=natural_order))
 
-    def update(self, reading: Reading, now: float) -> None:
+    def update(self, reading: HeartbeatReadings, now: float) -> None:
         """Note what was read at `now`. A file that cannot be read counts as unchanged."""
         for observed in self._of.values():
             observed.read_at = now

@@ -13,11 +13,11 @@ from typing import Final
 from sidecar.clock import Clock, SystemClock
 from sidecar.confined import open_folder
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
-from sidecar.group.member import Workers, group_id
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Ready, Report
-from sidecar.group.process import Event, Exited
+from sidecar.observability.status import WorkerStatus
 from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
-from sidecar.status import WorkerStatus
+from sidecar.workers.messages import Done, Evaluate, Failed, Join, Ready, Report
+from sidecar.workers.pool import WorkerPool, group_id
+from sidecar.workers.process import Event, Exited
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank lost its peer: the peer's own report, which names the cause, may follow
@@ -42,7 +42,7 @@ class OneShot:
 
 def evaluate_once(
     once: OneShot,
-    workers: Workers,
+    workers: WorkerPool,
     inbox: Inbox,
     *,
     clock: Clock | None = None,
@@ -102,7 +102,7 @@ def result_of(done: list[Done]) -> Result:
     return done[0].result
 
 
-def _end(workers: Workers, inbox: Inbox) -> None:
+def _end(workers: WorkerPool, inbox: Inbox) -> None:
     """Kill all workers, and wait until they have ended and their memory is free."""
     workers.kill_all()
     while any(workers.all()):
@@ -114,7 +114,7 @@ def _end(workers: Workers, inbox: Inbox) -> None:
 
 
 def _wait(
-    workers: Workers,
+    workers: WorkerPool,
     inbox: Inbox,
     clock: Clock,
     deadline: float,

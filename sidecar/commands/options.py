@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.config import CONFIG, FLAGS, PREFIX, Settings
 from sidecar.errors import SettingsError
+from sidecar.settings import CONFIG, FLAGS, PREFIX, Settings
 
 DOCUMENTATION: Final = "docs/reference/settings.md"
 WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")

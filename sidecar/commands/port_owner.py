@@ -4,8 +4,8 @@ import http.client
 import json
 from typing import Final
 
-from sidecar.config import Settings
-from sidecar.http import dialled
+from sidecar.observability.http import dialled
+from sidecar.settings import Settings
 
 _ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
 _ANSWER_BYTES: Final = 1024 * 1024

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.agreement.journal import Journal
-from sidecar.agreement.run import read_run
-from sidecar.agreement.storage import Storage
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.found import Look
+from sidecar.checkpoints.scan import ScanResult
 from sidecar.clock import Clock, timestamp
 from sidecar.commands.status.collect import RunStatus
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.journal_state import Entry, JournalState, Settled
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.history import Entry, History, Settled
-from sidecar.policy import Rules
+from sidecar.policy.decide import Rules
 from sidecar.records import Key, Plan, Settlement
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A requeue that is later waits for the next one.
@@ -92,7 +92,7 @@ class _Reader:
     """Reads the journal on, and keeps what it has read."""
 
     journal: Journal
-    history: History = field(default_factory=History)
+    history: JournalState = field(default_factory=JournalState)
 
     def read_on(self) -> Plan | None:
         """Read to the end, and return the open plan. Raises `StorageLostError` if an earlier record is missing."""
@@ -183,7 +183,9 @@ def what_next(status: RunStatus) -> str:
     return "no daemon beats: it will be evaluated when one runs"
 
 
-def _choose(history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]) -> list[_Ended]:
+def _choose(
+    history: JournalState, wanted: Wanted, look: ScanResult, tell: Tell, command: Callable[[str], str]
+) -> list[_Ended]:
     """Return the checkpoints to reopen, each once."""
     chosen = {}
     if wanted.all_failed:
@@ -203,7 +205,7 @@ def _choose(history: History, wanted: Wanted, look: Look, tell: Tell, command: C
     return list(chosen.values())
 
 
-def _evaluated(history: History, look: Look, tell: Tell) -> list[_Ended]:
+def _evaluated(history: JournalState, look: ScanResult, tell: Tell) -> list[_Ended]:
     """Return all evaluated checkpoints whose files are there, the oldest first, and report those that are gone."""
     evaluated = [each for each in reversed(list(_ended(history, again=True))) if each.key in history.succeeded]
     gone = [each.key[0] for each in evaluated if each.key not in look.by_key]
@@ -216,7 +218,7 @@ def _evaluated(history: History, look: Look, tell: Tell) -> list[_Ended]:
 
 
 def _newest(
-    name: str, history: History, wanted: Wanted, look: Look, tell: Tell, command: Callable[[str], str]
+    name: str, history: JournalState, wanted: Wanted, look: ScanResult, tell: Tell, command: Callable[[str], str]
 ) -> _Ended:
     """Return the newest content of this name whose files are there."""
     known = [each for each in _ended(history, again=wanted.again) if each.key[0] == name]
@@ -235,7 +237,7 @@ def _newest(
     return there[0]
 
 
-def _ended(history: History, *, again: bool = False) -> Iterator[_Ended]:
+def _ended(history: JournalState, *, again: bool = False) -> Iterator[_Ended]:
     """Yield what could be reopened, the newest first, each once: what was given up, with `again` what was evaluated."""
     told = set[Key]()
     for entry in reversed(history.entries):
@@ -259,7 +261,7 @@ def _end(entry: Entry) -> _Ended | None:
     return _Ended(checkpoint.key, None if checkpoint.step_source == "order" else checkpoint.step, "evaluated")
 
 
-def _nothing_to_requeue(name: str, history: History, look: Look, command: Callable[[str], str]) -> str:
+def _nothing_to_requeue(name: str, history: JournalState, look: ScanResult, command: Callable[[str], str]) -> str:
     given_up = ", ".join(sorted({each.key[0] for each in _ended(history)})) or "none"
     there = [each.checkpoint.key for each in look.found if each.checkpoint.name == name]
     if history.succeeded.intersection(there):
@@ -275,7 +277,7 @@ def _digits(ended: _Ended) -> str:
     return ended.key[1][:_DIGEST_CHARACTERS]
 
 
-def _gone(ended: _Ended, look: Look) -> str | None:
+def _gone(ended: _Ended, look: ScanResult) -> str | None:
     """Return why a checkpoint cannot be evaluated again; None if its files are in the directory or pinned."""
     alike = [each.checkpoint for each in look.found if each.checkpoint.name == ended.key[0]]
     if ended.key in {each.key for each in alike}:
@@ -300,7 +302,7 @@ def _below(names: Iterable[str]) -> str:
     return " (sub-folders are looked into where checkpoint_glob names them, here as for the daemons)"
 
 
-def _plan(history: History, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:
+def _plan(history: JournalState, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:
     return Plan(
         plan=history.through + 1,
         run=run,

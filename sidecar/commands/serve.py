@@ -18,16 +18,23 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.commands.bootstrap import build_daemon
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.task_file import check_before_import
-from sidecar.config import Settings
-from sidecar.daemon.courier import Courier
 from sidecar.daemon.loop import Daemon, Message, Terminate
+from sidecar.daemon.storage_thread import StorageThread
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
-from sidecar.http import Server
-from sidecar.observers.prometheus import Exporter
-from sidecar.observers.publisher import DaemonLog, Published, Publisher
-from sidecar.observers.report import status_json
-from sidecar.observers.systemd import Notifier
-from sidecar.roles import EVAL_PORTS_REMEDY, RoleDecision, advertised_host, decide_role, node_name, public_address
+from sidecar.observability.http import Server
+from sidecar.observability.prometheus import Exporter
+from sidecar.observability.publisher import DaemonLog, Published, Publisher
+from sidecar.observability.report import status_json
+from sidecar.observability.systemd import Notifier
+from sidecar.policy.roles import (
+    EVAL_PORTS_REMEDY,
+    RoleDecision,
+    advertised_host,
+    decide_role,
+    node_name,
+    public_address,
+)
+from sidecar.settings import Settings
 from sidecar.version import __version__
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
@@ -113,7 +120,7 @@ class _Life:
     def run(self) -> int:
         """Run the daemon and its storage thread. Raise the error that ended it, if one did."""
         courier = self.daemon.courier
-        assert isinstance(courier, Courier)
+        assert isinstance(courier, StorageThread)
         courier.start()
         try:
             return self.daemon.run(self.inbox)

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sidecar.agreement.storage import Storage
 from sidecar.clock import Clock, SystemClock
+from sidecar.coordination.storage import Storage
 from sidecar.errors import StorageError
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.config import Settings
 from sidecar.errors import StorageError, TaskError
+from sidecar.settings import Settings
 
 _MAKES_NAMES: Final = {"exec", "eval", "globals", "vars", "setattr", "__getattr__", "modules", "__dict__"}
 """Identifiers by which code can define names that its text does not show."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sidecar.observability.status import WorkerStatus
 from sidecar.records import Checkpoint, Result, Value
-from sidecar.status import WorkerStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sidecar.checkpoints.single import restore_path
+from sidecar.artifacts.retention import Retention
+from sidecar.checkpoints.inspect import restore_path
 from sidecar.clock import Clock
-from sidecar.daemon.courier import Answer, CreateOutcome, CreatePlan, Listen, Open, Request, Visit
-from sidecar.daemon.crew import Crew
-from sidecar.daemon.farewell import Farewell
-from sidecar.daemon.notices import Notices
-from sidecar.daemon.part import Ending, Part
-from sidecar.daemon.reach import Reach
-from sidecar.daemon.retention import Retention
-from sidecar.daemon.scribe import Scribe
-from sidecar.daemon.world import World
+from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.coordination.snapshot import Snapshot, take
+from sidecar.daemon.operator_warnings import OperatorWarnings
+from sidecar.daemon.plan_execution import Conclusion, PlanExecution
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.shutdown import Shutdown
+from sidecar.daemon.state import DaemonState
+from sidecar.daemon.storage_health import StorageHealth
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Response, Sync
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
-from sidecar.group.messages import Evaluate, Failed
-from sidecar.group.process import Event
-from sidecar.history import Closed, History
-from sidecar.policy import Fail, Propose, Rules, Stop, Wait, decide
+from sidecar.observability.status import Status
+from sidecar.policy.decide import Fail, Propose, Rules, Stop, Wait, decide
 from sidecar.records import Heartbeat, Outcome, Plan
-from sidecar.snapshot import Snapshot, take
-from sidecar.status import Status
+from sidecar.workers.messages import Evaluate, Failed
+from sidecar.workers.process import Event
 
 _EVENT_PAUSE_SECONDS: Final = 0.02  # a burst of file events is worth one look: a save makes dozens
 _IDLE_TICK_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
@@ -38,11 +38,11 @@ _NEWER: Final = "the journal needs a newer release of this daemon"
 _LISTEN_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
 
 
-class Woke:
+class FilesChanged:
     """Something changed in the checkpoint directory: look again."""
 
 
-class Heard:
+class JournalChanged:
     """Somebody wrote into the journal, perhaps: read on."""
 
 
@@ -53,10 +53,10 @@ class Terminate:
     signal: str
 
 
-Message = Answer | tuple[str, Event] | Woke | Heard | Terminate
+Message = Response | tuple[str, Event] | FilesChanged | JournalChanged | Terminate
 
 
-class Carrier(Protocol):
+class StorageRequests(Protocol):
     """Whoever carries requests to storage."""
 
     def submit(self, request: Request) -> None:
@@ -81,23 +81,23 @@ class Timing:
 class Daemon:
     """One node's daemon, seen from its loop. A chief has no crew: there is nothing that could start a process."""
 
-    world: World
+    world: DaemonState
     rules: Rules
     timing: Timing
     retention: Retention
-    courier: Carrier
-    crew: Crew | None
+    courier: StorageRequests
+    crew: WorkerSupervisor | None
     evaluate: Evaluate  # a template: plan, checkpoint and paths are filled in
     run_dir: Path
     clock: Clock
     log: Any
-    show: Callable[[Status, History], None]
-    scribe: Scribe
+    show: Callable[[Status, JournalState], None]
+    scribe: RecordBuilder
     fold_plans: int = 200  # between two snapshots: a start reads no more than so many plans, some 0.1 s
     exit: SidecarError | int | None = None
-    _part: Part | None = None
-    _reach: Reach = field(init=False)
-    _notices: Notices = field(init=False)
+    _part: PlanExecution | None = None
+    _reach: StorageHealth = field(init=False)
+    _notices: OperatorWarnings = field(init=False)
     _beat: int = 0
     _told: Heartbeat | None = None
     _visited_at: float | None = None
@@ -109,7 +109,7 @@ class Daemon:
     _scanning_since: float | None = None  # since when a look has not come to an end
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
-    _farewell: Farewell = field(init=False)
+    _farewell: Shutdown = field(init=False)
     _unread_since: float | None = None  # since when the journal cannot be read on
     _stands_by: bool = False  # a newer release wrote the journal: this one takes no part in it
     _heard: bool = False  # of a record that may be there
@@ -120,9 +120,9 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._ticked_at = self.clock.now()
-        self._notices = Notices(self.log)
-        self._reach = Reach(self._ticked_at, self.timing.storage, self.timing.beat)
-        self._farewell = Farewell(self.timing.drain, self.timing.beat, self.timing.storage)
+        self._notices = OperatorWarnings(self.log)
+        self._reach = StorageHealth(self._ticked_at, self.timing.storage, self.timing.beat)
+        self._farewell = Shutdown(self.timing.drain, self.timing.beat, self.timing.storage)
         if self.crew is None:
             self.world.state = "ready"
 
@@ -147,11 +147,11 @@ class Daemon:
     def observe(self, message: Message) -> None:
         """Take in one message; acting on it is `tick`'s."""
         now = self._awake()
-        if isinstance(message, Answer):
+        if isinstance(message, Response):
             self._answered(message, now)
-        elif isinstance(message, Woke):
+        elif isinstance(message, FilesChanged):
             self._woken = True
-        elif isinstance(message, Heard):
+        elif isinstance(message, JournalChanged):
             self._heard = True
         elif isinstance(message, Terminate):
             self._terminate(message, now)
@@ -191,13 +191,13 @@ class Daemon:
 
     # -- observe ---------------------------------------------------------------------------------------------------
 
-    def _answered(self, answer: Answer, now: float) -> None:
+    def _answered(self, answer: Response, now: float) -> None:
         asked_at, request = self._reach.answer(now), answer.request
-        if isinstance(request, Open) and answer.error is None:
+        if isinstance(request, JoinRun) and answer.error is None:
             self._opened(answer, now)
         for record in answer.entries:
             self._follow(record, now)
-        if isinstance(request, Visit) and answer.reading is not None:
+        if isinstance(request, Sync) and answer.reading is not None:
             # As of when it was asked for: with storage that takes long, what it tells may be as old as that.
             self.world.meet(request.heartbeat, answer.reading, asked_at)
             self._note_unread(asked_at, unread=answer.unread)
@@ -207,7 +207,7 @@ class Daemon:
         elif self._reach.succeed(looked=answer.look is not None):
             self.log.info("storage_recovered")
 
-    def _opened(self, answer: Answer, now: float) -> None:
+    def _opened(self, answer: Response, now: float) -> None:
         """The run is known; or its place is not there yet, and is looked for again."""
         self.world.run = answer.run
         self._note_missing(missing=answer.run is None)
@@ -223,7 +223,7 @@ class Daemon:
             self._notices.missing()
         self.world.sightings.missing = missing
 
-    def _note_scan(self, visit: Visit, now: float, *, scanning: bool) -> None:
+    def _note_scan(self, visit: Sync, now: float, *, scanning: bool) -> None:
         """Note whether a look has not come to an end; it is asked for again at once, and answers when it has."""
         if scanning:
             self._scanning_since = now if self._scanning_since is None else self._scanning_since
@@ -243,14 +243,16 @@ class Daemon:
         too_long = self._unread_since is not None and asked_at >= self._unread_since + self.timing.lease
         self.world.withdrawn = too_long or self._stands_by
 
-    def _failed(self, answer: Answer, error: SidecarError, now: float) -> None:
+    def _failed(self, answer: Response, error: SidecarError, now: float) -> None:
         """What can pass is tried again a beat later; what cannot, or fails at the very start, ends the daemon."""
         if isinstance(error, NewerSchemaError):
             self._stand_by()
         elif isinstance(error, RunReplacedError) and self._farewell.begun:
             self.exit = self._farewell.code or 0  # no run is left to take leave of
             return
-        elif not error.retryable or (isinstance(answer.request, Open) and not isinstance(error, StateUnavailableError)):
+        elif not error.retryable or (
+            isinstance(answer.request, JoinRun) and not isinstance(error, StateUnavailableError)
+        ):
             self.exit = error
             return
         in_look = answer.reading is not None and not answer.unread
@@ -267,7 +269,7 @@ class Daemon:
         if self.crew is not None:
             self.crew.workers.kill_all()
 
-    def _visited(self, answer: Answer, visit: Visit, now: float) -> None:
+    def _visited(self, answer: Response, visit: Sync, now: float) -> None:
         world = self.world
         if answer.tidied is not None:
             for folder in self.retention.done(visit.tidying, answer.tidied, now):
@@ -324,7 +326,7 @@ class Daemon:
         if self.crew is None:
             return
         assert plan.checkpoint is not None
-        part = Part(
+        part = PlanExecution(
             plan,
             self.world.identity.node,
             self.crew.workers,
@@ -372,7 +374,7 @@ class Daemon:
 
     # -- act -------------------------------------------------------------------------------------------------------
 
-    def _tend(self, crew: Crew, now: float) -> None:
+    def _tend(self, crew: WorkerSupervisor, now: float) -> None:
         for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
             if self._part is not None:
                 report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
@@ -403,7 +405,7 @@ class Daemon:
         if self._farewell.leave(code, now):
             self.world.state = "left"
 
-    def _take_part(self, part: Part, now: float) -> None:
+    def _take_part(self, part: PlanExecution, now: float) -> None:
         """Start the own workers once this node sees the checkpoint; give up if it is stopped meanwhile."""
         if part.ending is not None:
             return
@@ -437,7 +439,7 @@ class Daemon:
         Where a visit takes longer than a beat the next is due at once, and no record would ever be written.
         """
         if self.world.run is None:
-            return Open() if now >= self._next_visit else None
+            return JoinRun() if now >= self._next_visit else None
         if now < self._reach.blocked_until:
             return None
         slots = self.crew.workers.slots() if self.crew is not None else ()
@@ -451,7 +453,7 @@ class Daemon:
         self._visited_last = False
         if self._heard and self.world.caught_up:
             self._heard = False
-            return Listen()
+            return PollJournal()
         record = self._record(now) if self.world.caught_up and self.crew is not None else None
         return record or (self._visit(heartbeat, now, look=look) if due else None)
 
@@ -465,7 +467,7 @@ class Daemon:
             return float("inf")
         return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep)
 
-    def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Visit:
+    def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Sync:
         self._beat += 1
         self._visited_last, self._looked_last = True, look
         self._told = replace(heartbeat, beat=self._beat)
@@ -476,7 +478,7 @@ class Daemon:
             self._looked_at, self._woken = now, False
         last = heartbeat.state == "left" and self.crew is not None and self.world.looked
         written = replace(self.world.with_sightings(self._told, now), doing=doing)
-        return Visit(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
+        return Sync(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""
@@ -516,9 +518,9 @@ class Daemon:
         listens = now >= due
         self._listens = since, now + max(_LISTEN_SECONDS, (now - since) / 2) if listens else due
         self._wake_at = min(self._wake_at, self._listens[1])
-        return Listen() if listens else None
+        return PollJournal() if listens else None
 
-    def _end(self, part: Part, ending: Ending, now: float) -> Request | None:
+    def _end(self, part: PlanExecution, ending: Conclusion, now: float) -> Request | None:
         if ending.fail is not None:
             return CreateOutcome(self.scribe.failure(part.plan, ending.fail)) if now >= ending.at else None
         nobody_before = set(part.before) <= self.world.lost(now).keys()

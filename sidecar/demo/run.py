@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sidecar.agreement.journal import read_history
-from sidecar.agreement.storage import PosixStorage
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.storage import PosixStorage
 from sidecar.demo import job
 from sidecar.demo.children import ChildFailedError, Children, stop
 from sidecar.demo.folder import Folder, claimed
 from sidecar.demo.screen import Scene, activity, opened
 from sidecar.demo.table import evaluations
 from sidecar.errors import SettingsError, StorageError
-from sidecar.observers.report import rows
+from sidecar.observability.report import rows
 
 _SAVE_EVERY: Final = 120  # steps
 _LOOK_SECONDS: Final = 0.25

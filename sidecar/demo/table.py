@@ -1,7 +1,7 @@
 """What a person sees of evaluations: rows of the journal as a table, or as one line each. Pure.
 
-All numbers are the journal's (`sidecar.observers.report.rows`); only when a checkpoint's last file was written, from
-which the lag counts, is not in it.
+All numbers come from the journal (`sidecar.observability.report.rows`), except the time of a checkpoint's last write,
+from which the lag counts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ COLUMNS = ("", "measured", "over")
 LYING_THERE = 200
 STAND_IN = f"""#!{sys.executable}
 import os, sys
-from sidecar.group.messages import Check, Checked, Ready, decode, encode
+from sidecar.workers.messages import Check, Checked, Ready, decode, encode
 reports = int(sys.argv[sys.argv.index("--reports") + 1])
 os.write(reports, encode(Ready("tensorflow", "0")))
 for line in sys.stdin.buffer:

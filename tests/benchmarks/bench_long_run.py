@@ -6,13 +6,13 @@ import psutil
 from programs import Daemon, scratch, wait_until
 from table import Figure, Table
 
-from sidecar.agreement import snapshots
-from sidecar.agreement.journal import outcome_path, plan_path
-from sidecar.agreement.run import open_run
-from sidecar.agreement.storage import PosixStorage
-from sidecar.history import History
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.journal import outcome_path, plan_path
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.run import open_run
+from sidecar.coordination.snapshot import RECENT, take
+from sidecar.coordination.storage import PosixStorage
 from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, dumps, group_id
-from sidecar.snapshot import RECENT, take
 
 HOW = """A journal of plans that all succeeded, each with the result of an eval set with three metrics and a group of
 two, written as daemons write it. A daemon starts beside it (on a chief, so that no worker process is part of the
@@ -39,7 +39,7 @@ def _row(name, plans, with_snapshot, idle_seconds):
         checkpoints = folder / "ckpts"
         storage = PosixStorage(checkpoints / ".sidecar" / "ckpts")
         _write(storage, plans, with_snapshot)
-        found = storage.read(snapshots.PATH)
+        found = storage.read(snapshot_store.PATH)
         begin = time.monotonic()
         with Daemon(checkpoints, "dense.py", "--role", "chief") as daemon:
             seconds = wait_until(lambda: daemon.logged("journal_read") and time.monotonic() - begin, "the journal")
@@ -54,7 +54,7 @@ def _row(name, plans, with_snapshot, idle_seconds):
 
 def _write(storage, plans, with_snapshot):
     """Whole files, but not synced one by one: that would take minutes, and nobody reads them meanwhile."""
-    run, history = open_run(storage, 0.0), History(keep=RECENT)
+    run, history = open_run(storage, 0.0), JournalState(keep=RECENT)
     taken = None
     for number in range(1, plans + 1):
         for record in _records(number, run):
@@ -64,7 +64,7 @@ def _write(storage, plans, with_snapshot):
         if number == plans - 150:
             taken = take(history, run)
     if with_snapshot and taken is not None:
-        snapshots.write(storage, taken)
+        snapshot_store.write(storage, taken)
 
 
 def _records(number, run):

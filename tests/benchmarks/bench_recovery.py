@@ -14,10 +14,10 @@ from link import HOSTS, Link
 from programs import POLL_SECONDS, Child, Daemon, scratch, wait_until
 from table import Figure, Table
 
-from sidecar.agreement.journal import outcome_path, plan_path, read_history
-from sidecar.agreement.members import Members
-from sidecar.agreement.storage import PosixStorage
-from sidecar.history import Closed
+from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.journal import outcome_path, plan_path, read_history
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.storage import PosixStorage
 
 LEASE = 10.0  # the default, as everything here
 HANG_SECONDS = 30.0
@@ -280,7 +280,7 @@ class Run:
             raise RuntimeError(f"{name} was evaluated more than once")
 
     def _stands_by(self):
-        there = {each.node: each for each in Members(self._storage, self.history_run()).read_all().heartbeats}
+        there = {each.node: each for each in Heartbeats(self._storage, self.history_run()).read_all().heartbeats}
         for number, daemon in self._daemons.items():
             ready = {line["worker"] for line in daemon.logged("worker_ready")}
             found = there.get(f"worker-{number}")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from programs import PATIENCE_SECONDS, TASKS, environ
 
-from sidecar.group.member import Bounds, Launch, Workers, group_id
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Ready
-from sidecar.group.ports import Ports
-from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Member
+from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.workers.ports import Ports
+from sidecar.workers.process import Exited
 
-_PATIENT = Bounds(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
+_PATIENT = PhaseTimeouts(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Crew:
         self._plan = 0
         ports = Ports(24000, 24999)
         for number, place in enumerate(places):
-            launch = Launch(
+            launch = WorkerLaunch(
                 interpreter=place.interpreter,
                 framework="tensorflow",
                 environment=environ(**(env or {})),
@@ -48,7 +48,9 @@ class Crew:
                 directory=str(TASKS),
             )
             post = lambda worker, report: self._inbox.put((worker, report))  # noqa: E731
-            self._nodes.append(Workers(launch, _PATIENT, f"node-{number}", place.host, ports, post, keep_standby=False))
+            self._nodes.append(
+                WorkerPool(launch, _PATIENT, f"node-{number}", place.host, ports, post, keep_standby=False)
+            )
         self._started = [node.fill(time.monotonic())[0] for node in self._on_cores(places)]
         self._collect(Ready)
         self.members = tuple(

@@ -17,9 +17,9 @@ from pathlib import Path
 from watchdog.events import FileCreatedEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from sidecar.agreement.journal import read_history
-from sidecar.agreement.storage import PosixStorage
-from sidecar.observers.report import rows
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.storage import PosixStorage
+from sidecar.observability.report import rows
 
 HERE = Path(__file__).parent
 TASKS = HERE / "tasks"

@@ -9,9 +9,9 @@ from sidecar.checkpoints import files
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
-from sidecar.checkpoints.pin import pin, unpin
-from sidecar.checkpoints.single import restore_path, verify
+from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.errors import StorageError, VanishedError
+from sidecar.pins.pin import pin, unpin
 
 pytestmark = pytest.mark.tensorflow
 

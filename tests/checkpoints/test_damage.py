@@ -149,7 +149,7 @@ ODD_NAMES = [
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     """A name is bytes: found, with the step that the files or the name hold, pinned, found in the pin."""
-    from sidecar.checkpoints.pin import pin
+    from sidecar.pins.pin import pin
 
     checkpoint(kind)
     for entry in list(root.iterdir()):
@@ -173,9 +173,9 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 def test_pins(checkpoint, root, new_catalog, pins, kind):
     """Linked or copied as the writer's habits ask, unchanged by what the trainer does then."""
-    from sidecar.checkpoints.pin import pin, unpin
-    from sidecar.checkpoints.pins_usage import pins_bytes
-    from sidecar.checkpoints.single import restore_path, verify
+    from sidecar.checkpoints.inspect import restore_path, verify
+    from sidecar.pins.pin import pin, unpin
+    from sidecar.pins.usage import pins_bytes
 
     format_, name, files = checkpoint(kind)
     (found,) = new_catalog(settle_seconds=0).look().found

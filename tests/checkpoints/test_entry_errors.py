@@ -13,10 +13,10 @@ from fakes import FakeClock, save
 from faults import failing, hidden, path_of
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.pin import pin
-from sidecar.checkpoints.pin_names import PIN_RECORD
 from sidecar.checkpoints.presence import Presence
 from sidecar.errors import StorageError
+from sidecar.pins.names import PIN_RECORD
+from sidecar.pins.pin import pin
 
 CODES = [errno.EIO, errno.EACCES, errno.ESTALE]
 

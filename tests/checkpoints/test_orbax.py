@@ -9,8 +9,8 @@ from orbax_training import needs_orbax, train
 
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.formats.orbax import MANIFEST, MARKER, Orbax
-from sidecar.checkpoints.pin import pin
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
+from sidecar.pins.pin import pin
 
 pytestmark = [pytest.mark.tensorflow, needs_orbax]
 

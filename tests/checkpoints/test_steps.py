@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from sidecar.checkpoints.formats.keras_iterations import iterations
-from sidecar.checkpoints.pin import pin
-from sidecar.checkpoints.single import inspect_one
+from sidecar.checkpoints.inspect import inspect_one
 from sidecar.checkpoints.step_names import NamedSteps, step_in_name
-from sidecar.checkpoints.steps_found import StepsFound
+from sidecar.checkpoints.step_sources import StepSources
+from sidecar.pins.pin import pin
 from sidecar.records import Checkpoint
 
 NAMES = {
@@ -256,7 +256,7 @@ def test_without_steps_the_order_is_that_of_writing(put, root, new_catalog):
 def test_how_steps_were_found_in_one_sentence():
     """With an example of each that is about names; what is new is told again, and doubt is told as such."""
     one = Checkpoint("a.keras", "d", 8, "keras", step_source="optimizer")
-    found = StepsFound()
+    found = StepSources()
     assert found.add([one, one])
     assert not found.are_doubtful
     assert not found.add([one])

@@ -10,13 +10,13 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints import subfolders
-from sidecar.checkpoints.below import remedy_below
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-from sidecar.checkpoints.pin import pin
+from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
 from sidecar.checkpoints.presence import Presence
-from sidecar.checkpoints.single import inspect_one, restore_path, verify
+from sidecar.checkpoints.subfolder_hint import remedy_below
 from sidecar.checkpoints.watch import Watch
 from sidecar.errors import IncompleteError, VanishedError
+from sidecar.pins.pin import pin
 
 BOUND_SECONDS = 20
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from fakes import FakeClock
 
-from sidecar.agreement.journal import Journal
-from sidecar.agreement.members import Members
-from sidecar.agreement.run import open_run
-from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.status.collect import RunObserver
+from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Slot, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
@@ -59,7 +59,7 @@ class Writers:
         """A node writes its heartbeat."""
         slot = Slot(f"{node}.a.1", "g", "h:1", f"{node}.a.2", "h:2")
         known = Heartbeat(self.run, node, "a", beat, "worker", "role = worker", "ready", "1.0", "t1", 0, 0, (slot,))
-        Members(self.storage, self.run).write(replace(known, **given))
+        Heartbeats(self.storage, self.run).write(replace(known, **given))
 
     def propose(self, *settles, checkpoint=None, nodes=("node-0",)):
         """The next plan."""

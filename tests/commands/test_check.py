@@ -1,12 +1,11 @@
 import pytest
 from fakes import save
 
-from sidecar import mounts
-from sidecar.checkpoints import judging
+from sidecar.checkpoints import completeness
 from sidecar.commands.check.command import _checkpoints
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.config import Settings
 from sidecar.records import Checkpoint
+from sidecar.settings import Settings
 
 TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"
 
@@ -23,8 +22,8 @@ TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"
 )
 def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, filesystem, file_events, told):
     """The filesystem's type decides, unless the user does."""
-    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
-    mounts.MOUNTINFO.write_text(TABLE.format(type=filesystem))
+    monkeypatch.setattr(filesystem, "MOUNTINFO", tmp_path / "mountinfo")
+    filesystem.MOUNTINFO.write_text(TABLE.format(type=filesystem))
     settings = Settings(checkpoint_dir=place, sweep_seconds=7.0, file_events=file_events)
     findings = list(_checkpoints(settings, catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)
@@ -56,7 +55,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     def nameless(_format, name, inspection, _pattern):
         return Checkpoint(name, inspection.digest, None, "tf_object")
 
-    monkeypatch.setattr(judging, "as_checkpoint", nameless)
+    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
     save(place, 3, keep=[1, 2])
     (text,) = told()
     assert "a number in order of writing for 1 (ckpt-3), of 3: set step_pattern" in text

@@ -5,8 +5,8 @@ from fakes import save
 
 from sidecar.commands.init import propose, write
 from sidecar.commands.task_file import check_task
-from sidecar.config import load
 from sidecar.errors import SettingsError
+from sidecar.settings import load
 
 MODEL = "import keras\n\n\ndef build_model():\n    return keras.Sequential([])\n"
 

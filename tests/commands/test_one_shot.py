@@ -7,10 +7,10 @@ import pytest
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
-from sidecar.group.member import Bounds, Launch, Workers
-from sidecar.group.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
-from sidecar.group.process import Exited
 from sidecar.records import Checkpoint, Result, Value
+from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.workers.process import Exited
 
 
 class FakePort:
@@ -75,9 +75,9 @@ def evaluate(monkeypatch):
 
     def run(answer, save_to=Path("/saves")):
         inbox = queue.SimpleQueue()
-        launch = Launch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
-        workers = Workers(
-            *(launch, Bounds(120, 120, 120, 120, 5, 10), "n", "h", FakePorts(), print),
+        launch = WorkerLaunch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
+        workers = WorkerPool(
+            *(launch, PhaseTimeouts(120, 120, 120, 120, 5, 10), "n", "h", FakePorts(), print),
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         join = Join("", (), 0, "t", "x", "/", 1)

@@ -9,12 +9,12 @@ import pytest
 from fakes import Node, outcomes, pass_time, restarted, save
 
 from sidecar import cli
-from sidecar.agreement.journal import Journal, read_history
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.requeue import Wanted, folder_and_names, requeue, what_next
 from sidecar.commands.status.collect import RunStatus
+from sidecar.coordination.journal import Journal, read_history
+from sidecar.coordination.journal_state import Closed, Settled
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.history import Closed, Settled
 from sidecar.records import Settlement
 
 

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.commands.serve import serve
-from sidecar.config import Settings
 from sidecar.daemon.loop import Daemon
+from sidecar.settings import Settings
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 from fakes import Node as FakeNode
 from fakes import pass_time, save
 
-from sidecar.agreement.storage import PosixStorage
 from sidecar.commands.bootstrap import make_catalog
 from sidecar.commands.status.collect import RunObserver, check_place, observe_for, runs_in
 from sidecar.commands.status.render import as_json, lines
-from sidecar.config import Settings
+from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
-from sidecar.records import Doing, Settlement, Value
+from sidecar.records import Settlement, Value, WorkerProgress
+from sidecar.settings import Settings
 
 
 def shown(found, width=100):
@@ -175,9 +175,9 @@ def test_a_beat_of_the_past_is_no_sign_of_life(observer, writers, clock):
 def test_the_open_plan_tells_its_phase_by_its_slowest_worker(observer, writers, clock, checkpoint):
     """Heartbeats tell what their workers do; those of nodes that have not read the plan say nothing of it."""
     writers.propose(checkpoint=checkpoint(600), nodes=("node-0", "node-1"))
-    writers.beat("node-0", 2, plan=1, doing=(Doing("node-0.a.1", "evaluate", 12, 103),))
-    writers.beat("node-1", 2, plan=1, doing=(Doing("node-1.a.1", "restore"),))
-    writers.beat("node-2", 2, plan=0, doing=(Doing("node-2.a.1", "join"),))
+    writers.beat("node-0", 2, plan=1, doing=(WorkerProgress("node-0.a.1", "evaluate", 12, 103),))
+    writers.beat("node-1", 2, plan=1, doing=(WorkerProgress("node-1.a.1", "restore"),))
+    writers.beat("node-2", 2, plan=0, doing=(WorkerProgress("node-2.a.1", "join"),))
     found = observer.collect()
     plan = strict(found)["plan"]
     assert plan["phase"] == "restore"
@@ -253,14 +253,14 @@ def test_workers_of_a_node_in_one_phase_are_added_up(observer, writers, checkpoi
     """Eight GPUs are one line; who does not know its batches yet hides the sum."""
     writers.propose(checkpoint=checkpoint(600))
     doing = [
-        Doing("a", "evaluate", 12, 100),
-        Doing("b", "evaluate", 10, 100),
-        Doing("c", "restore"),
-        Doing("d", "idle"),
+        WorkerProgress("a", "evaluate", 12, 100),
+        WorkerProgress("b", "evaluate", 10, 100),
+        WorkerProgress("c", "restore"),
+        WorkerProgress("d", "idle"),
     ]
     writers.beat("node-0", 1, plan=1, doing=tuple(doing))
     assert "evaluate 22/200, restore " in shown(observer.collect())
-    writers.beat("node-0", 2, plan=1, doing=(Doing("a", "read", 12, 100), Doing("b", "read", 9)))
+    writers.beat("node-0", 2, plan=1, doing=(WorkerProgress("a", "read", 12, 100), WorkerProgress("b", "read", 9)))
     text = shown(observer.collect())
     assert " read " in text
     assert "/100" not in text

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from fakes import failed, outcomes, pass_time, save
 
-from sidecar.agreement.members import member_path
-from sidecar.checkpoints.found import BrokenPin
 from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.group.messages import Check, Checked, Evaluate, Failed, Join
+from sidecar.checkpoints.scan import BrokenPin
+from sidecar.coordination.heartbeats import heartbeat_path
+from sidecar.coordination.snapshot import restore, take
 from sidecar.records import Heartbeat, loads
-from sidecar.snapshot import restore, take
+from sidecar.workers.messages import Check, Checked, Evaluate, Failed, Join
 
 
 def ends(node):
@@ -21,7 +21,7 @@ def ends(node):
 
 def told(node):
     """What the node's heartbeat says."""
-    return loads(Heartbeat, node.storage.storage.read(member_path(node.node)))
+    return loads(Heartbeat, node.storage.storage.read(heartbeat_path(node.node)))
 
 
 def blind(node, *names, known=True):

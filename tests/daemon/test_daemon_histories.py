@@ -6,14 +6,14 @@ from itertools import pairwise
 
 from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import outcome_path
-from sidecar.checkpoints.pin import pin
-from sidecar.daemon.courier import CreatePlan, Open, Visit
-from sidecar.daemon.keeper import Keeper
+from sidecar.coordination.journal import outcome_path
+from sidecar.coordination.journal_state import Closed
+from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
 from sidecar.errors import StorageError, TaskError
-from sidecar.group.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
-from sidecar.history import Closed
+from sidecar.pins.pin import pin
+from sidecar.pins.reconciler import PinReconciler
 from sidecar.records import Outcome, Plan, dumps
+from sidecar.workers.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 
 
 def names(node, event):
@@ -27,8 +27,8 @@ def test_the_first_checkpoint_goes_all_the_way(node):
     """Open, visit, task tried, a standby ready, settled, plan, join and evaluate, done, outcome, shown."""
     save(node.checkpoint_dir, 5)
     node.settle()
-    assert isinstance(node.carried[0], Open)
-    assert isinstance(node.carried[1], Visit)
+    assert isinstance(node.carried[0], JoinRun)
+    assert isinstance(node.carried[1], Sync)
     probe, standby = node.processes["worker-1.i1.1"], node.processes["worker-1.i1.2"]
     assert probe.commands == [Check("task.py:task", "tensorflow", str(node.checkpoint_dir.parent), 2)]
     assert probe.killed
@@ -280,7 +280,7 @@ def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
     def fail(*_):
         raise StorageError("cannot list: Input/output error")
 
-    monkeypatch.setattr(Keeper, "_measure_pins", fail)
+    monkeypatch.setattr(PinReconciler, "_measure_pins", fail)
     pass_time(70, node)
     assert outcomes(node.history) == []
     monkeypatch.undo()

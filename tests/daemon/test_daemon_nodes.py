@@ -7,16 +7,16 @@ import pytest
 from fakes import TIMING, Node, done, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.agreement.members import member_path
-from sidecar.daemon.courier import CreatePlan, Listen, Visit
+from sidecar.coordination.heartbeats import heartbeat_path
+from sidecar.daemon.storage_thread import CreatePlan, PollJournal, Sync
 from sidecar.errors import MustCopyError, StorageError
-from sidecar.group.messages import Evaluate, Join, Phase
-from sidecar.observers.prometheus import Exporter
+from sidecar.observability.prometheus import Exporter
 from sidecar.records import Heartbeat, dumps, loads
+from sidecar.workers.messages import Evaluate, Join, Phase
 
 
 def heartbeat(node):
-    return loads(Heartbeat, node.storage.storage.read(member_path(node.node)))
+    return loads(Heartbeat, node.storage.storage.read(heartbeat_path(node.node)))
 
 
 def two_evaluating(new_node):
@@ -120,10 +120,10 @@ def test_who_listens_in_vain_does_so_ever_less_often(new_node):
     for _ in range(103):  # the first is there, but writes nothing but its beat
         pass_time(0.1, second, step=0.01)
         beat = heartbeat(first)
-        first.storage.storage.replace(member_path("worker-1"), dumps(replace(beat, beat=beat.beat + 1)))
+        first.storage.storage.replace(heartbeat_path("worker-1"), dumps(replace(beat, beat=beat.beat + 1)))
     heard = [type(request) for request in second.carried[before:]]
     assert heard.count(CreatePlan) == 1, "after its patience it proposes"
-    assert 5 <= heard.count(Listen) <= 20
+    assert 5 <= heard.count(PollJournal) <= 20
 
 
 def test_a_node_that_comes_later_is_taken_into_the_next_group(new_node):
@@ -225,9 +225,9 @@ def test_ranks_that_wait_for_one_that_works_wait_as_long_as_it_takes(new_node):
 def test_a_node_without_a_heartbeat_is_lost_to_one_that_never_saw_it(new_node):
     """Its file is gone and the survivor was restarted: nobody's silence can be measured, and yet this ends."""
     first, second = two_evaluating(new_node)
-    (first.run_dir / member_path("worker-1")).unlink()
+    (first.run_dir / heartbeat_path("worker-1")).unlink()
     again = restarted(second, "i2")
-    (first.run_dir / member_path("worker-2")).unlink()
+    (first.run_dir / heartbeat_path("worker-2")).unlink()
     pass_time(30, again)
     assert outcomes(first.history)[0] in [("failed", "restarted"), ("failed", "member_lost")]
     assert outcomes(first.history)[-1] == ("succeeded", "ckpt-5")
@@ -249,7 +249,7 @@ def test_the_result_is_written_by_the_next_rank_if_rank_0s_node_left(new_node):
     pass_time(3, second)
     assert second.history.entries == []
     gone = heartbeat(first)
-    first.storage.storage.replace(member_path("worker-1"), dumps(replace(gone, state="left", beat=gone.beat + 1)))
+    first.storage.storage.replace(heartbeat_path("worker-1"), dumps(replace(gone, state="left", beat=gone.beat + 1)))
     pass_time(3, second)
     assert outcomes(second.history) == [("succeeded", "ckpt-5")]
     assert second.history.newest.outcome.closed_by == "worker-2"
@@ -383,7 +383,7 @@ def test_a_member_that_is_chief_is_never_used(new_node):
     """The plan that lists it is closed by whoever sees that."""
     first, second = two_evaluating(new_node)
     as_chief = replace(heartbeat(second), role="chief", beat=10**6)
-    first.storage.storage.replace(member_path("worker-2"), dumps(as_chief))
+    first.storage.storage.replace(heartbeat_path("worker-2"), dumps(as_chief))
     pass_time(3, first)
     assert outcomes(first.history) == [("failed", "chief_listed")]
 
@@ -397,8 +397,8 @@ def test_the_chief_only_says_that_it_is_there(new_node):
     save(chief.checkpoint_dir, 5)
     pass_time(30, chief, worker)
     assert chief.processes == {}
-    assert {type(request).__name__ for request in chief.carried} == {"Open", "Visit"}
-    assert not any(request.look for request in chief.of(Visit))
+    assert {type(request).__name__ for request in chief.carried} == {"JoinRun", "Sync"}
+    assert not any(request.look for request in chief.of(Sync))
     assert (heartbeat(chief).role, heartbeat(chief).state, heartbeat(chief).slots) == ("chief", "ready", ())
     assert chief.status.unready is None
     assert not chief.status.publisher

@@ -8,12 +8,13 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import gather, judging, pin_reading
+from sidecar.checkpoints import completeness
 from sidecar.errors import IncompleteError
-from sidecar.group.messages import Evaluate
-from sidecar.observers.prometheus import Exporter
-from sidecar.observers.report import rows
+from sidecar.observability.prometheus import Exporter
+from sidecar.observability.report import rows
+from sidecar.pins import link_or_copy, reader
 from sidecar.records import Checkpoint
+from sidecar.workers.messages import Evaluate
 
 
 def pinned(node):
@@ -103,8 +104,8 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(judging, "as_checkpoint", nameless)
-    monkeypatch.setattr(pin_reading, "as_checkpoint", nameless)
+    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
+    monkeypatch.setattr(reader, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2, 3]}
@@ -162,14 +163,14 @@ def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
 
 def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     """A bad block: those after it are held and evaluated. It is no verdict, however long it lasts, and it may heal."""
-    node, open_file = new_node(), gather.open_file
+    node, open_file = new_node(), link_or_copy.open_file
 
     def refused(folder, name):
         if name == "ckpt-5.index":
             raise OSError(errno.EIO, "Input/output error")
         return open_file(folder, name)
 
-    monkeypatch.setattr(gather, "open_file", refused)
+    monkeypatch.setattr(link_or_copy, "open_file", refused)
     save(node.checkpoint_dir, 5)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(10, node)
@@ -178,7 +179,7 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     assert ends(node) == {"succeeded": [6]}
     ((name, why),) = node.world.sightings._look.unknown.items()
     assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
-    monkeypatch.setattr(gather, "open_file", open_file)
+    monkeypatch.setattr(link_or_copy, "open_file", open_file)
     pass_time(40, node)
     assert ends(node) == {"succeeded": [6, 5]}
 
@@ -324,14 +325,14 @@ def test_what_is_never_as_it_was_found_is_given_up(new_node, monkeypatch):
     """Its files look the same, but hold something else each time they are read: no evaluation could be trusted."""
     node = new_node()
     digests = iter(range(1000))
-    monkeypatch.setattr("sidecar.checkpoints.pin.verify", lambda *_: f"other {next(digests)}")
+    monkeypatch.setattr("sidecar.pins.pin.verify", lambda *_: f"other {next(digests)}")
     save(node.checkpoint_dir, 1)
     pass_time(50, node)
     assert ends(node) == {}
     monkeypatch.undo()
     pass_time(30, node)
     assert ends(node) == {"succeeded": [1]}
-    monkeypatch.setattr("sidecar.checkpoints.pin.verify", lambda *_: f"other {next(digests)}")
+    monkeypatch.setattr("sidecar.pins.pin.verify", lambda *_: f"other {next(digests)}")
     save(node.checkpoint_dir, 2)
     pass_time(80, node)
     assert ends(node) == {"succeeded": [1], "corrupt": [2]}

@@ -8,11 +8,11 @@ import subprocess
 import pytest
 from fakes import TIMING, Node, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import outcome_path, plan_path
-from sidecar.agreement.place import Place
-from sidecar.agreement.run import RUN_PATH
+from sidecar.coordination.journal import outcome_path, plan_path
+from sidecar.coordination.run import RUN_PATH
+from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StorageLostError
-from sidecar.group.messages import Join
+from sidecar.workers.messages import Join
 
 NEWER = b'{"schema":2}'
 
@@ -375,7 +375,7 @@ def test_checkpoints_that_belong_to_another_run_are_refused(tmp_path, clock):
     pass_time(5, second)
     assert isinstance(second.exited, SettingsError)
     assert "delete that file" in str(second.exited)
-    Place(first.checkpoint_dir, first.run_dir).marker.unlink()
+    StateDirectory(first.checkpoint_dir, first.run_dir).marker.unlink()
     third = job(tmp_path, clock, "a", "worker-3")
     pass_time(5, third)
     assert third.world.run == "another"
@@ -389,5 +389,5 @@ def test_a_checkpoint_directory_that_comes_later_is_marked_then(tmp_path, clock)
     assert node.world.run is not None
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
-    assert Place(node.checkpoint_dir, node.run_dir).marker.exists()
+    assert StateDirectory(node.checkpoint_dir, node.run_dir).marker.exists()
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]

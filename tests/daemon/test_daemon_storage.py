@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.agreement.journal import outcome_path, plan_path
-from sidecar.agreement.run import RUN_PATH
-from sidecar.daemon.best import BestBy
-from sidecar.daemon.courier import Courier, CreateOutcome, CreatePlan, Visit
+from sidecar.artifacts.best import BestBy
+from sidecar.coordination.journal import outcome_path, plan_path
+from sidecar.coordination.run import RUN_PATH
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, StorageThread, Sync
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageError, StorageLostError
-from sidecar.group.messages import Evaluate, Join, Phase, Progress
+from sidecar.workers.messages import Evaluate, Join, Phase, Progress
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_after_an_absence_the_journal_is_read_before_anything_is_done(node):
     seen = len(node.carried)
     pass_time(2, node)
     kinds = [type(request) for request in node.carried[seen - 1 :]]
-    assert kinds[:2] == [Visit, Visit]
+    assert kinds[:2] == [Sync, Sync]
     assert CreatePlan in kinds[2:]
 
 
@@ -117,7 +117,7 @@ def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node,
     answer = node.courier.answer
 
     def slowly(request):
-        node.clock.seconds += 12.0 if isinstance(request, Visit) and (request.look or all_visits) else 0.0
+        node.clock.seconds += 12.0 if isinstance(request, Sync) and (request.look or all_visits) else 0.0
         return answer(request)
 
     node.courier = SimpleNamespace(answer=slowly)
@@ -155,7 +155,7 @@ def test_a_storage_error_passes(node):
     node.storage.fails = {"all"}
     pass_time(20, node)
     assert "Input/output error" in node.status.unready
-    assert 8 <= sum(1 for answer in node.carried[-12:] if isinstance(answer, Visit)) <= 12
+    assert 8 <= sum(1 for answer in node.carried[-12:] if isinstance(answer, Sync)) <= 12
     assert node.log.names().count("storage_failed") == 1
     node.storage.fails = set()
     pass_time(5, node)
@@ -348,7 +348,7 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     assert again.world.history.succeeded == node.history.succeeded
     assert again.world.history.newest == node.history.newest
     assert again.status.pending == 0
-    measured = [visit.tidying.measure for visit in again.of(Visit) if visit.tidying.measure]
+    measured = [visit.tidying.measure for visit in again.of(Sync) if visit.tidying.measure]
     assert [folder.split("/")[-1] for folder in measured[-1]] == ["plan-4", "plan-5"]  # what is kept
     save(node.checkpoint_dir, 6, keep=range(1, 6))
     pass_time(30, again)
@@ -385,14 +385,14 @@ def test_file_events_cause_one_look_for_a_burst(node):
     """A save makes dozens: they are worth one look, soon, and not one each."""
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
-    looks = len([request for request in node.of(Visit) if request.look])
+    looks = len([request for request in node.of(Sync) if request.look])
     for _ in range(40):
         node.clock.seconds += 0.001
         node.wake()
         node.settle()
     node.clock.seconds = node.next_turn
     node.settle()
-    assert len([request for request in node.of(Visit) if request.look]) - looks <= 2
+    assert len([request for request in node.of(Sync) if request.look]) - looks <= 2
 
 
 def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records_from_being_written(node):
@@ -410,7 +410,7 @@ def test_the_couriers_thread_carries_and_ends(node):
     """What is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
-    courier = Courier(node.courier.storage, node.courier.keeper, node.clock, answers.put)
+    courier = StorageThread(node.courier.storage, node.courier.keeper, node.clock, answers.put)
     courier.start()
     node.settle()
     courier.submit(node.carried[0])

@@ -7,10 +7,10 @@ import shutil
 import pytest
 from fakes import FakeClock, Node, failed, pass_time, save
 
-from sidecar.daemon.courier import CreatePlan
-from sidecar.daemon.keeper import Keeper
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon.storage_thread import CreatePlan
 from sidecar.errors import IncompleteError, VanishedError
-from sidecar.history import History
+from sidecar.pins.reconciler import PinReconciler
 from sidecar.records import Plan, Settlement
 
 MANY = 300
@@ -25,14 +25,14 @@ def clock(monkeypatch):
 @pytest.fixture
 def looked_through(monkeypatch):
     """How many checkpoints the journal was asked about, each time."""
-    counts, original = [], History.unsettled
+    counts, original = [], JournalState.unsettled
 
     def counting(history, keys, task):
         keys = list(keys)
         counts.append(len(keys))
         return original(history, keys, task)
 
-    monkeypatch.setattr(History, "unsettled", counting)
+    monkeypatch.setattr(JournalState, "unsettled", counting)
     return counts
 
 
@@ -57,7 +57,7 @@ def test_one_more_beside_many_is_looked_at_alone(tmp_path, clock, looked_through
 @pytest.fixture
 def compared(monkeypatch):
     """Whoever is asked about news is asked about everything, too, and must say the same; returns how often."""
-    original, times = Keeper._choose, []
+    original, times = PinReconciler._choose, []
 
     def comparing(keeper, look, choose):
         chosen, wanted = original(keeper, look, choose), choose(look.by_key)
@@ -68,7 +68,7 @@ def compared(monkeypatch):
         times.append(len(look.by_key))
         return chosen
 
-    monkeypatch.setattr(Keeper, "_choose", comparing)
+    monkeypatch.setattr(PinReconciler, "_choose", comparing)
     return times
 
 

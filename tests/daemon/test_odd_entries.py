@@ -5,7 +5,7 @@ import os
 import pytest
 from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 
-from sidecar.agreement import snapshots
+from sidecar.coordination import snapshot_store
 
 ODD = {
     "a folder": lambda path: path.mkdir(),
@@ -58,8 +58,8 @@ def test_one_odd_file_among_the_members_stops_no_node(node, odd):
 def test_a_snapshot_that_cannot_be_read_or_written_is_none(node, odd):
     """The journal has it all; that it cannot be written is said once."""
     node.daemon.fold_plans = 1
-    (node.run_dir / snapshots.PATH).unlink(missing_ok=True)
-    ODD[odd](node.run_dir / snapshots.PATH)
+    (node.run_dir / snapshot_store.PATH).unlink(missing_ok=True)
+    ODD[odd](node.run_dir / snapshot_store.PATH)
     fresh = restarted(node, "i2")
     pass_time(15, fresh)
     assert outcomes(fresh.history) == [("succeeded", "ckpt-1")]

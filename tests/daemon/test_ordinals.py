@@ -4,11 +4,12 @@ import pytest
 from fakes import Node, failed, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import judging, pin_reading
-from sidecar.group.messages import Evaluate
-from sidecar.observers.prometheus import Exporter
-from sidecar.observers.report import rows
+from sidecar.checkpoints import completeness
+from sidecar.observability.prometheus import Exporter
+from sidecar.observability.report import rows
+from sidecar.pins import reader
 from sidecar.records import Checkpoint
+from sidecar.workers.messages import Evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +19,8 @@ def _nameless(monkeypatch):
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(judging, "as_checkpoint", nameless)
-    monkeypatch.setattr(pin_reading, "as_checkpoint", nameless)
+    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
+    monkeypatch.setattr(reader, "as_checkpoint", nameless)
 
 
 def numbers(node):

@@ -10,11 +10,11 @@ from disk import Disk
 from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
 
-from sidecar.checkpoints.pin import pin
-from sidecar.daemon.courier import Open, Visit
-from sidecar.daemon.retention import Tidying
-from sidecar.daemon.wants import Wanted
+from sidecar.artifacts.retention import CleanupRequest
+from sidecar.daemon.storage_thread import JoinRun, Sync
 from sidecar.errors import StorageError
+from sidecar.pins.pin import pin
+from sidecar.pins.policy import PinDecision
 from sidecar.records import Checkpoint, Heartbeat, dumps
 
 
@@ -26,10 +26,10 @@ class Names:
         self.before = 0
         self._settled = settled
 
-    def __call__(self, found) -> Wanted:
+    def __call__(self, found) -> PinDecision:
         """As `Wants`."""
         keys = frozenset(key for key in found if key[0] in self.version)
-        return Wanted(keys, keys)
+        return PinDecision(keys, keys)
 
     def of_the_journal(self):
         """As `Wants`."""
@@ -47,13 +47,13 @@ class Looks:
         self.node = Node(folder, FakeClock(), **settings)
         self.node.checkpoint_dir.mkdir(parents=True)
         self.courier, self.pinner = self.node.courier, self.node.courier.keeper.pinner
-        assert self.courier.answer(Open()).run is not None
+        assert self.courier.answer(JoinRun()).run is not None
 
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
         beat = Heartbeat(self.courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
-        return self.courier.answer(Visit(beat, True, Names(*wanted, settled=settled), Tidying()))
+        return self.courier.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
 
     @property
     def root(self) -> Path:

@@ -7,8 +7,8 @@ import pytest
 from fakes import FakeClock, Node, failed, outcomes, pass_time, save
 
 from sidecar.commands.requeue import Wanted, requeue
-from sidecar.group.messages import Evaluate
-from sidecar.observers.report import rows
+from sidecar.observability.report import rows
+from sidecar.workers.messages import Evaluate
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from sidecar.config import Settings
+from sidecar.settings import Settings
 from sidecar.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -218,8 +218,8 @@ def test_what_is_compared_is_held(tmp_path, monkeypatch):
     """Checkpoints and what workers saved about them are copied, before training and daemons delete them."""
     from fakes import done
 
-    from sidecar.group.messages import Join
     from sidecar.records import Checkpoint, Member, Outcome, Plan, dumps
+    from sidecar.workers.messages import Join
 
     monkeypatch.delitem(sys.modules, "e2e", raising=False)
     from e2e import Copies
@@ -332,8 +332,8 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     _, run_files = scripts
     from fakes import done
 
-    from sidecar.group.messages import Join
     from sidecar.records import Checkpoint, Member, Outcome, Plan, dumps
+    from sidecar.workers.messages import Join
 
     (tmp_path / "plans").mkdir()
     (tmp_path / "outcomes").mkdir()

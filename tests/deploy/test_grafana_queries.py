@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from sidecar.observers.prometheus import Exporter
+from sidecar.observability.prometheus import Exporter
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 FILES = ("training-run.json", "eval-fleet.json")

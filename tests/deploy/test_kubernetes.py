@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from sidecar.config import load
 from sidecar.errors import SettingsError
-from sidecar.roles import advertised_host, decide_role, node_name
+from sidecar.policy.roles import advertised_host, decide_role, node_name
+from sidecar.settings import load
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"

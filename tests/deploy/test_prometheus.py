@@ -14,10 +14,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from sidecar.history import History
-from sidecar.observers.prometheus import Exporter
+from sidecar.coordination.journal_state import JournalState
+from sidecar.observability.prometheus import Exporter
+from sidecar.observability.status import Newest, Status, WorkerStatus
 from sidecar.records import KINDS, PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
-from sidecar.status import Newest, Status, WorkerStatus
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 TESTS = sorted(path.name for path in (FOLDER / "tests").glob("*.yml"))
@@ -51,7 +51,7 @@ def names_in(expression):
 @pytest.fixture(scope="module")
 def registry():
     """The metrics of a publisher after a long life: each kind of end, failure and number at least once."""
-    history, numbers = History(), count(1)
+    history, numbers = JournalState(), count(1)
 
     def plan(name, settles=()):
         number = next(numbers)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config import Settings, load
 from sidecar.errors import SidecarError
-from sidecar.roles import decide_role
+from sidecar.policy.roles import decide_role
+from sidecar.settings import Settings, load
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNIT = FOLDER / "sidecar@.service"

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from sidecar import cli, errors, records
-from sidecar.agreement.place import Marker
-from sidecar.agreement.run import Run
-from sidecar.config import FLAGS, Settings
+from sidecar.coordination.run import Run
+from sidecar.coordination.state_directory import RunMarker
+from sidecar.settings import FLAGS, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
 GENERATED = ("settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events.md")
 RECORDS = (
-    *(Run, Marker, records.Plan, records.Checkpoint, records.Member, records.Settlement, records.Outcome),
+    *(Run, RunMarker, records.Plan, records.Checkpoint, records.Member, records.Settlement, records.Outcome),
     *(records.Result, records.Value, records.EvalData, records.Nonfinite),
-    *(records.Heartbeat, records.Slot, records.Doing),
+    *(records.Heartbeat, records.Slot, records.WorkerProgress),
 )
 
 
@@ -143,7 +143,7 @@ def test_the_http_page_has_every_path_and_limit():
     """It has the paths that the views know and the limits of the server."""
     from prometheus_client import CollectorRegistry
 
-    from sidecar.http import hosts, server, views
+    from sidecar.observability.http import hosts, server, views
 
     page = (REFERENCE / "http.md").read_text()
     known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict)._views

@@ -18,9 +18,9 @@ from cluster import Cluster
 from faulty import USABLE, Faulty
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.agreement.journal import read_history
-from sidecar.agreement.storage import PosixStorage
-from sidecar.observers.report import rows
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.storage import PosixStorage
+from sidecar.observability.report import rows
 
 TASKS = Path(__file__).parent / "tasks"
 SIDECAR = Path(sys.executable).with_name("sidecar")

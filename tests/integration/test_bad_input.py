@@ -149,7 +149,7 @@ def test_a_broken_task_ends_the_daemon_at_its_start(broken, name, tasks):
     assert done.said.startswith("sidecar: task '")
     if name == "raises at import":
         assert f'File "{tasks}/raises.py", line 4, in <module>\n    HEAVY = WEIGHTS["heavy"]' in done.said
-        assert "sidecar/worker" not in done.said
+        assert "sidecar/evaluation" not in done.said
     else:
         assert "\n" not in done.said
         assert "Traceback" not in done.said

@@ -87,7 +87,7 @@ def test_an_unusable_task(once, task, told):
     done = once(task).wait()
     assert done.code == TASK
     assert told in done.said
-    assert "sidecar/worker" not in done.said
+    assert "sidecar/evaluation" not in done.said
 
 
 def test_an_incomplete_checkpoint(sidecar, saved, folder, tasks, tmp_path):

@@ -16,7 +16,7 @@ import importlib, json, pkgutil, sys
 import sidecar, sidecar.cli, sidecar.commands.serve
 def walk(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if each.name not in ("sidecar.worker", "sidecar.demo", "sidecar.metrics", "sidecar.saves"):
+        if each.name not in ("sidecar.evaluation", "sidecar.demo", "sidecar.metrics", "sidecar.results"):
             module = importlib.import_module(each.name)
             if each.ispkg:
                 walk(module)

@@ -92,7 +92,7 @@ def test_moods_fail_one_checkpoint(moody, sidecar, moods):
         for part in MOODS[mood][1]:
             assert part in message
         assert "Trace" in MOODS[mood][1][-1] or "\n" not in message
-        assert "sidecar/worker" not in message
+        assert "sidecar/evaluation" not in message
     last = rows[-1]
     assert f"\n{saved['name']}, attempt {ATTEMPTS}: failed: {last['kind']}\n{last['message']}\n" in table
     assert not daemon.log("worker_exited")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agreement.journal import Journal
-from sidecar.agreement.run import read_run
-from sidecar.agreement.storage import PosixStorage
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import PosixStorage
 from sidecar.records import Plan, Settlement
 
 SIDECAR = Path(sys.executable).with_name("sidecar")

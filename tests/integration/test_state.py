@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agreement.journal import outcome_path, plan_path
+from sidecar.coordination.journal import outcome_path, plan_path
 
 
 def run_id(daemon):

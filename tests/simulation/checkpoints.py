@@ -1,18 +1,18 @@
 """What one daemon sees and holds of checkpoints, pins and saves: stands for the catalog, the pinner and the saves.
 
 Modelled, not real: reading real files in each look would take a hundred times as long. So what the product concludes
-from an error about one entry is repeated here, in `NodeCatalog._look`, as `sidecar.checkpoints.found.Look` states it:
+from an error about one entry is repeated here, in `NodeCatalog._look`, as `checkpoints.scan.ScanResult` states it:
 what was known stays known, and is in `unknown`. That the product's own folders do so is shown by their tests.
 """
 
 import errno
 from dataclasses import dataclass, field
 
-from sidecar.checkpoints.discovery import Discovery
+from sidecar.artifacts.retention import CleanupResult
+from sidecar.checkpoints.discovery_order import DiscoveryOrder
 from sidecar.checkpoints.files import File
-from sidecar.checkpoints.found import BrokenPin, Found, Look
 from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.daemon.retention import Tidied
+from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
 from simulation.disk import Content, Disk, is_bad
@@ -26,7 +26,7 @@ _BYTES = 1
 class _Seen:
     """What one look has seen so far."""
 
-    found: dict[Key, Found] = field(default_factory=dict)
+    found: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)
     corrupt: list[Settlement] = field(default_factory=list)
     waiting: list[tuple[str, str]] = field(default_factory=list)
     broken: list[BrokenPin] = field(default_factory=list)
@@ -39,22 +39,22 @@ class NodeCatalog:
     def __init__(self, simulation, life, corrupt_after: float) -> None:
         self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
         self._disk: Disk = simulation.disk
-        self._discovery = Discovery()
+        self._discovery = DiscoveryOrder()
         self._before: dict = {}
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
         self._accepted: set = set()  # files that do not change are not read again
         self.seen_at: dict[Key, float] = {}  # when it was there last, as a look found or an answer said
 
-    def look(self) -> Look:
+    def look(self) -> ScanResult:
         """As `Catalog.look`."""
         return self._life.storage.call(self._look)
 
-    def _look(self) -> Look:
+    def _look(self) -> ScanResult:
         if self._life.host.is_wrong("reads_fail"):
             raise refused("read", "the checkpoint directory", errno.EIO)
         if not self._disk.exists:
-            return Look((), (), (), missing=True)
+            return ScanResult((), (), (), missing=True)
         now, away, seen = self._simulation.scheduler.now, self._is_away(), _Seen()
         self._look_at_directory(seen, now)
         lying = set(seen.found)
@@ -69,7 +69,7 @@ class NodeCatalog:
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
         known = {each.checkpoint.folder for each in found.values()}
         by_key = {each.checkpoint.key: each for each in ordered}
-        return Look(
+        return ScanResult(
             tuple(ordered),
             tuple(seen.corrupt),
             tuple(waiting),
@@ -140,7 +140,7 @@ class NodeCatalog:
         """Return since when looks find that pin bad; infinity if they do not."""
         return self._bad_since.get((folder, ""), float("inf"))
 
-    def ask(self, found: Found) -> Answer:
+    def ask(self, found: DiscoveredCheckpoint) -> Answer:
         """As `Catalog.ask`: by name, not by a listing."""
         checkpoint, host = found.checkpoint, self._life.host
 
@@ -170,7 +170,7 @@ class NodeCatalog:
         (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
-    def _found(self, content: Content, folder: str | None) -> Found:
+    def _found(self, content: Content, folder: str | None) -> DiscoveredCheckpoint:
         key = content.key, folder
         known = self._simulation.found.get(key)
         if known is None:
@@ -178,7 +178,9 @@ class NodeCatalog:
             checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
             place = self._simulation.run_dir / (pin or "..")
             files = (File(content.name, _BYTES, 0, 0, 0),)
-            known = self._simulation.found[key] = Found(checkpoint, place, content.written_at, 0.0, files)
+            known = self._simulation.found[key] = DiscoveredCheckpoint(
+                checkpoint, place, content.written_at, 0.0, files
+            )
         return known
 
 
@@ -189,7 +191,7 @@ class NodePins:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
 
-    def pin(self, found: Found, *, copies: bool) -> Found | None:
+    def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
         """As `Pinner.pin`."""
         checkpoint = found.checkpoint
         folder, copy = checkpoint.folder, self._copy(checkpoint.key)
@@ -311,7 +313,7 @@ class NodeSaves:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
-    def tidy(self, tidying) -> Tidied:
+    def tidy(self, tidying) -> CleanupResult:
         """As `Saves.tidy`."""
         sizes, storage = dict.fromkeys(tidying.measure, 1), self._life.storage
         try:
@@ -320,8 +322,8 @@ class NodeSaves:
             if tidying.drop:
                 storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
         except StorageError as error:
-            return Tidied(sizes, dict.fromkeys(tidying.drop, str(error)))
-        return Tidied(sizes)
+            return CleanupResult(sizes, dict.fromkeys(tidying.drop, str(error)))
+        return CleanupResult(sizes)
 
     def _refuse(self) -> None:
         raise refused("measure", "evaluations", errno.EIO)

@@ -4,9 +4,9 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 
-from sidecar.agreement import journal
-from sidecar.agreement.journal import plan_path
-from sidecar.daemon.loop import Woke
+from sidecar.coordination import journal
+from sidecar.coordination.journal import plan_path
+from sidecar.daemon.loop import FilesChanged
 from sidecar.records import Plan, Settlement
 from simulation.scenario import FAILURES, LINGERS
 
@@ -446,7 +446,7 @@ def _moved_away(simulation, _, fault) -> None:
             disk.checkpoints = dict(sorted(disk.checkpoints.items(), key=lambda item: item[1].written_at))
             simulation.note(lambda: f"{name} is moved back")
             simulation.referee.promises.changed()
-            simulation._tell(Woke)
+            simulation._tell(FilesChanged)
 
     _later(simulation, fault, back)
 

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
-from sidecar.group.member import group_id
 from sidecar.records import KINDS, Outcome, Plan, loads
+from sidecar.workers.pool import group_id
 from simulation.disk import digest_of
 from simulation.promises import PROMISES, Promises
 from simulation.storage import plain

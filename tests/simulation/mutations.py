@@ -6,14 +6,13 @@ takes, and names the invariants that have to notice. Those about what users were
 
 from dataclasses import replace
 
-from sidecar import policy
-from sidecar.agreement import journal, members
-from sidecar.daemon import courier, world
-from sidecar.daemon.courier import Answer, Courier, CreatePlan
-from sidecar.daemon.wants import Wanted
-from sidecar.group import member
-from sidecar.history import History
-from sidecar.policy import Wait
+from sidecar.coordination import heartbeats, journal
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon import state, storage_thread
+from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
+from sidecar.pins.policy import PinDecision
+from sidecar.policy.decide import Wait, decide
+from sidecar.workers import pool
 from simulation import by_hand, workers
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
@@ -31,7 +30,7 @@ def _number_by_listing(self, request):
     plan = replace(request.plan, plan=len(self.storage.names("plans")) + 1)
     self._journal._create(plan, journal.plan_path(plan.plan))
     self._read_on()
-    return Answer(request)
+    return Response(request)
 
 
 def _trust_the_call(self, request):
@@ -44,7 +43,7 @@ def _trust_the_call(self, request):
         newest = path, request.plan.nonce
         self._journal._at = journal._Place(request.plan.plan, request.plan if is_open else None, newest)
         self._read.append(request.plan)
-    return Answer(request)
+    return Response(request)
 
 
 class _UnlessFailed:
@@ -54,7 +53,7 @@ class _UnlessFailed:
 
     def __call__(self, found):
         wanted = self._choose(found)
-        return Wanted(wanted.hold - self._failed, wanted.keep - self._failed)
+        return PinDecision(wanted.hold - self._failed, wanted.keep - self._failed)
 
 
 def _pins_of_plans(self, now):
@@ -107,7 +106,7 @@ def _hear_nothing(self, command, said, _):
 
 def _list_whoever_is_there(nodes, history):
     """Active workers are listed in new groups as if they had never joined."""
-    return policy._enumerate(
+    return decide._enumerate(
         (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
         for each in nodes
         for slot in each.slots
@@ -115,8 +114,8 @@ def _list_whoever_is_there(nodes, history):
     )
 
 
-_create, _wanted, _judge, _blamed = Courier._create, world.World.wanted, policy._judge, policy.blamed
-_close, _is_settled = journal.Journal.close, History.is_settled
+_create, _wanted, _judge, _blamed = StorageThread._create, state.DaemonState.wanted, decide._judge, decide.blamed
+_close, _is_settled = journal.Journal.close, JournalState.is_settled
 
 
 def _nothing(*_, **__):
@@ -131,16 +130,18 @@ MUTATIONS = (
     Mutation("create overwrites", ((journal, "settle", _overwrite),), ("journal never changes",)),
     Mutation(
         "propose without reading every outcome",
-        ((Courier, "_create", _number_by_listing),),
+        ((StorageThread, "_create", _number_by_listing),),
         ("journal is linear", "settled is not planned again", "attempts are counted"),
     ),
-    Mutation("no nonce check after create", ((Courier, "_create", _trust_the_call),), ("shown is in the journal",)),
-    Mutation("pins belong to plans", ((world.World, "wanted", _pins_of_plans),), ("pins stay",)),
+    Mutation(
+        "no nonce check after create", ((StorageThread, "_create", _trust_the_call),), ("shown is in the journal",)
+    ),
+    Mutation("pins belong to plans", ((state.DaemonState, "wanted", _pins_of_plans),), ("pins stay",)),
     Mutation(
         "stale incarnation accepted",
         (
-            (policy, "_judge", _any_incarnation),
-            (members.Freshness, "lost", lambda self, node, _=None: _lost(self, node)),
+            (decide, "_judge", _any_incarnation),
+            (heartbeats.Liveness, "lost", lambda self, node, _=None: _lost(self, node)),
         ),
         ("the dead are noticed",),
         needs=lambda scenario: any(
@@ -148,19 +149,21 @@ MUTATIONS = (
             for fault in scenario.faults
         ),
     ),
-    Mutation("a namesake goes unnoticed", ((members.Members, "_check_name", _nothing),), ("one daemon per name",)),
-    Mutation("chief listed", ((world, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
+    Mutation(
+        "a namesake goes unnoticed", ((heartbeats.Heartbeats, "_check_name", _nothing),), ("one daemon per name",)
+    ),
+    Mutation("chief listed", ((state, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
     Mutation(
         "success before saves are durable",
         ((workers.FakeProcess, "_save", _enter_before_durable),),
         ("saves are durable",),
     ),
     Mutation(
-        "only listed members may close a plan", ((policy, "_judge", _only_members_judge),), ("the dead are noticed",)
+        "only listed members may close a plan", ((decide, "_judge", _only_members_judge),), ("the dead are noticed",)
     ),
     Mutation(
         "a lost group is an attempt",
-        ((policy, "blamed", _every_failure_counts),),
+        ((decide, "blamed", _every_failure_counts),),
         ("verdicts are earned", "failed is earned"),
     ),
     Mutation(
@@ -170,32 +173,32 @@ MUTATIONS = (
     ),
     Mutation(
         "spent workers are listed again",
-        ((History, "_spend", _nothing),),
+        ((JournalState, "_spend", _nothing),),
         ("spent workers are not listed",),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_that_lost(), 20)),
     ),
     Mutation(
         "fresh by existence",
         (
-            (members.Freshness, "fresh", _there_is_a_file),
-            (members.Freshness, "gone_since", _nothing),
+            (heartbeats.Liveness, "fresh", _there_is_a_file),
+            (heartbeats.Liveness, "gone_since", _nothing),
         ),
         ("the dead are noticed", "all is settled"),
     ),
     Mutation(
         "a success is planned again",
-        ((History, "is_settled", _success_is_not_the_end),),
+        ((JournalState, "is_settled", _success_is_not_the_end),),
         ("settled is not planned again",),
     ),
     Mutation(
-        "a worker joins a second group", ((policy, "_standing_by", _list_whoever_is_there),), ("one group in a life",)
+        "a worker joins a second group", ((decide, "_standing_by", _list_whoever_is_there),), ("one group in a life",)
     ),
     Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
     Mutation(
         "the run is not checked",
         (
             (journal, "check_run", _nothing),
-            (courier.Courier, "_check_place", _nothing),
+            (storage_thread.StorageThread, "_check_place", _nothing),
             (journal.Journal, "_check", _nothing),
         ),
         ("runs do not mix", "all is settled"),
@@ -203,11 +206,11 @@ MUTATIONS = (
     ),
     Mutation(
         "bounds are not enforced",
-        ((member.Workers, "overruns", lambda *_: []),),
+        ((pool.WorkerPool, "overruns", lambda *_: []),),
         ("waits are bounded",),
         needs=with_fault("worker_hangs"),
     ),
     *OF_PROMISES,
 )
 
-_lost = members.Freshness.lost
+_lost = heartbeats.Liveness.lost

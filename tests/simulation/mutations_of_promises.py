@@ -6,14 +6,14 @@ Where a rule has had two names, both are patched, if they are there.
 import importlib
 from dataclasses import fields, replace
 
-from sidecar import policy
-from sidecar.agreement import journal, members
 from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.daemon import loop, sightings, world
-from sidecar.daemon.wants import Wanted, Wants
-from sidecar.history import History
+from sidecar.coordination import heartbeats, journal
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon import checkpoint_tracker, loop, state
+from sidecar.pins.policy import PinDecision, PinPolicy
+from sidecar.policy.decide import decide
+from sidecar.policy.selection import Selection
 from sidecar.records import KINDS
-from sidecar.selection import Selection
 from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
 
@@ -25,11 +25,16 @@ def _module(name: str):
         return None
 
 
-eligibility = _module("sidecar.eligibility")
+eligibility = _module("sidecar.policy.eligibility")
 
-_choose, _see, _miss, _wants = Selection.choose, sightings.Sightings.see, sightings.Sightings._miss, Wants.__call__
-_settle, _evaluate, _judge, _end = History._settle, policy._evaluate, policy._judge, loop.Daemon._end
-_observe = members.Freshness._observe
+_choose, _see, _miss, _wants = (
+    Selection.choose,
+    checkpoint_tracker.CheckpointTracker.see,
+    checkpoint_tracker.CheckpointTracker._miss,
+    PinPolicy.__call__,
+)
+_settle, _evaluate, _judge, _end = JournalState._settle, decide._evaluate, decide._judge, loop.Daemon._end
+_observe = heartbeats.Liveness._observe
 
 
 # -- which checkpoints are evaluated ----------------------------------------------------------------------------------
@@ -117,7 +122,7 @@ def _only_rank_0(self, part_, ending, now):
 
 def _by_own_settings(self, found):
     wanted = _wants(self, found)
-    return Wanted(wanted.hold, wanted.hold, wanted.undecided)
+    return PinDecision(wanted.hold, wanted.hold, wanted.undecided)
 
 
 def _any_change(self, node, found, now):
@@ -183,8 +188,8 @@ def _in_turn(alike, *_):
     return list(alike)
 
 
-_spend, _exhausted = History._spend, policy._exhausted
-_failure = importlib.import_module("sidecar.daemon.scribe").Scribe.failure
+_spend, _exhausted = JournalState._spend, decide._exhausted
+_failure = importlib.import_module("sidecar.daemon.record_builder").Scribe.failure
 
 
 def _shape(*shapes: str):
@@ -207,13 +212,13 @@ MUTATIONS = (
     ),
     Mutation(
         "with start=new what comes later is skipped, too",
-        ((sightings.Sightings, "see", _skip_what_comes_later),),
+        ((checkpoint_tracker.CheckpointTracker, "see", _skip_what_comes_later),),
         ("skipped is passed over",),
         with_setting(start_new=True),
     ),
     Mutation(
         "with start=new what training saved before a daemon saw the directory is skipped, though it began before that",
-        ((sightings.Sightings, "see", _forget_that_nothing_was_there),),
+        ((checkpoint_tracker.CheckpointTracker, "see", _forget_that_nothing_was_there),),
         ("skipped is passed over",),
         with_setting(start_new=True),
     ),
@@ -229,55 +234,55 @@ MUTATIONS = (
     ),
     Mutation(
         "gone from one look has vanished",
-        ((sightings.Sightings, "_miss", _give_up_at_once),),
+        ((checkpoint_tracker.CheckpointTracker, "_miss", _give_up_at_once),),
         ("vanished is gone",),
     ),
     Mutation(
         "losers stay",
-        ((policy, "_without_losers", _all_alike), (policy, "members_for", _members_anyway)),
+        ((decide, "_without_losers", _all_alike), (decide, "members_for", _members_anyway)),
         ("losses are bounded", "failed is earned", "attempts are bounded"),
         _shape("lonely"),
     ),
-    Mutation("no backoff", ((policy, "_ready_at", _ready_at_once),), ("attempts keep their pace",)),
+    Mutation("no backoff", ((decide, "_ready_at", _ready_at_once),), ("attempts keep their pace",)),
     Mutation(
         "all publish",
-        ((world.World, "_first_of", _everybody), (world.World, "publishes", _everybody)),
+        ((state.DaemonState, "_first_of", _everybody), (state.DaemonState, "publishes", _everybody)),
         ("one publisher",),
         lambda scenario: len(scenario.nodes) > 1,
     ),
     Mutation(
         "nobody publishes",
-        ((world.World, "_first_of", _nobody), (world.World, "publishes", _nobody)),
+        ((state.DaemonState, "_first_of", _nobody), (state.DaemonState, "publishes", _nobody)),
         ("one publisher",),
     ),
     Mutation(
         "evaluations are not counted",
-        ((History, "successes_of", lambda *_: 0),),
+        ((JournalState, "successes_of", lambda *_: 0),),
         ("evaluations are counted",),
     ),
     Mutation(
         "the newest first",
-        ((policy, "_evaluate", _newest_first),),
+        ((decide, "_evaluate", _newest_first),),
         ("evaluation follows discovery",),
         _shape("backlog", "calm"),
     ),
     Mutation(
         "every attempt reaches its step",
-        ((History, "_reach", _always_reach),),
+        ((JournalState, "_reach", _always_reach),),
         ("passed over is not evaluated",),
         _EVERY_STEPS,
         tuple(by_hand.varied(by_hand.older_attempt_comes_later(), 20)),
     ),
     Mutation(
         "nobody gives way",
-        ((policy, "_crowded_out", _empty),),
+        ((decide, "_crowded_out", _empty),),
         ("the oldest gives way",),
         _BUDGET,
         tuple(by_hand.varied(by_hand.budget_is_used_up(), 20)),
     ),
     Mutation(
         "pins go by the settings of who lets them go",
-        ((Wants, "__call__", _by_own_settings),),
+        ((PinPolicy, "__call__", _by_own_settings),),
         ("pins stay",),
         lambda scenario: any(
             node.settings.queue == "latest" or node.settings.every_steps is not None for node in scenario.nodes
@@ -291,7 +296,7 @@ MUTATIONS = (
     ),
     Mutation(
         "beats may go back",
-        ((members.Freshness, "_observe", _any_change),),
+        ((heartbeats.Liveness, "_observe", _any_change),),
         ("the dead are noticed", "all is settled"),
         with_fault("reads_go_back"),
         tuple(by_hand.varied(by_hand.dead_machine_shows_old_beats(), 40)),
@@ -305,40 +310,40 @@ MUTATIONS = (
     ),
     Mutation(
         "a requeue keeps the failures of before",
-        ((History, "_settle", _keep_the_past),),
+        ((JournalState, "_settle", _keep_the_past),),
         ("attempts are counted", "verdicts are earned", "failed is earned"),
         with_fault("requeue"),
         tuple(by_hand.varied(by_hand.requeued_before_the_former_task_is_back(), 40)),
     ),
     Mutation(
         "a requeue of what was evaluated changes nothing",
-        ((History, "_settle", _stay_succeeded),),
+        ((JournalState, "_settle", _stay_succeeded),),
         ("all is settled",),
         with_fault("requeue"),
         tuple(by_hand.varied(by_hand.requeued_after_its_success(), 5)),
     ),
     Mutation(
         "a group that was replaced is not spent",
-        ((History, "_spend", leave_the_replaced),),
+        ((JournalState, "_spend", leave_the_replaced),),
         ("one group in a life", "nothing is mixed", "all is settled"),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_of_a_replaced_group(), 40)),
     ),
     Mutation(
         "stuck groups wait",
-        ((policy, "_judge", _never_stuck),),
+        ((decide, "_judge", _never_stuck),),
         ("stuck groups are noticed",),
         _shape("lonely"),
     ),
     Mutation(
         "a failure counts for all tasks",
-        ((History, "is_settled", _failed_for_all),),
+        ((JournalState, "is_settled", _failed_for_all),),
         ("all is settled", "pins stay", "whole checkpoints succeed"),
         _differ("task"),
         tuple(by_hand.varied(by_hand.failed_under_one_task(), 20)),
     ),
     Mutation(
         "one witness is enough",
-        ((policy, "_exhausted", _one_is_enough),),
+        ((decide, "_exhausted", _one_is_enough),),
         ("vanished is gone", "corrupt is not readable", "verdicts are earned"),
         with_fault("corrupt_on_one", "pins_late", "stale_reads"),
     ),
@@ -347,12 +352,20 @@ MUTATIONS = (
 AFTER = (
     Mutation(
         "vanished without visibility",
-        ((sightings.Sightings if hasattr(sightings.Sightings, "visibility") else None, "_miss", _without_visibility),),
+        (
+            (
+                checkpoint_tracker.CheckpointTracker
+                if hasattr(checkpoint_tracker.CheckpointTracker, "visibility")
+                else None,
+                "_miss",
+                _without_visibility,
+            ),
+        ),
         ("vanished is gone",),
     ),
     Mutation(
         "what another node sees is ignored",
-        ((policy, "disputed", _nobody), (world, "disputed", _nobody), (world, "seen_elsewhere", _nobody)),
+        ((decide, "disputed", _nobody), (state, "disputed", _nobody), (state, "seen_elsewhere", _nobody)),
         ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
         with_fault("corrupt_on_one"),
         tuple(by_hand.varied(by_hand.first_node_reads_it_damaged(), 40)),
@@ -366,14 +379,16 @@ AFTER = (
     ),
     Mutation(
         "odd nodes are not named",
-        ((importlib.import_module("sidecar.daemon.scribe").Scribe, "failure", _not_odd),),
+        ((importlib.import_module("sidecar.daemon.record_builder").Scribe, "failure", _not_odd),),
         ("failed is earned",),
         with_fault("restored_wrong_on_one"),
     ),
-    Mutation("losses are forgotten", ((History, "is_left_out", _nobody),), ("losses are bounded",), _shape("lonely")),
+    Mutation(
+        "losses are forgotten", ((JournalState, "is_left_out", _nobody),), ("losses are bounded",), _shape("lonely")
+    ),
     Mutation(
         "what vanished stays so when it is back",
-        ((sightings.Sightings, "returned", _empty),),
+        ((checkpoint_tracker.CheckpointTracker, "returned", _empty),),
         ("whole checkpoints succeed",),
         with_fault("moved_away"),
         tuple(by_hand.varied(by_hand.vanished_is_back(), 20)),
@@ -383,7 +398,7 @@ AFTER = (
         (
             (journal.Journal, "_behind_end", _nothing),
             (journal.Journal, "_reject_orphan", _nothing),
-            (_module("sidecar.agreement.run"), "_reject_orphans", _nothing),
+            (_module("sidecar.coordination.run"), "_reject_orphans", _nothing),
         ),
         ("journal is linear", "holes are not filled"),
         with_fault("names_lost"),

@@ -2,21 +2,21 @@
 
 from types import SimpleNamespace
 
-from sidecar.checkpoints.room import Room
-from sidecar.daemon.courier import Answer, Courier, CreatePlan, Open, Request, Visit
-from sidecar.daemon.crew import Crew
-from sidecar.daemon.keeper import Keeper
+from sidecar.artifacts.retention import Retention
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.loop import Daemon, Terminate, Timing
-from sidecar.daemon.retention import Retention
-from sidecar.daemon.scribe import Scribe
-from sidecar.daemon.sightings import Sightings
-from sidecar.daemon.turns import Turns
-from sidecar.daemon.world import Identity, World
-from sidecar.group.member import Bounds, Launch, Workers
-from sidecar.group.messages import Evaluate, Join
-from sidecar.policy import Rules
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.pins.copy_arbiter import CopyArbiter
+from sidecar.pins.disk_budget import DiskBudget
+from sidecar.pins.reconciler import PinReconciler
+from sidecar.policy.decide import Rules
+from sidecar.policy.roles import RoleDecision
 from sidecar.records import Checkpoint
-from sidecar.roles import RoleDecision
+from sidecar.workers.messages import Evaluate, Join
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
@@ -161,11 +161,11 @@ class Life:
         self.catalog = NodeCatalog(simulation, self, spec.settings.visibility)
         place = SimpleNamespace(is_dir=lambda: simulation.disk.exists)
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
-        room = Room(spec.settings.pin_max)
+        room = DiskBudget(spec.settings.pin_max)
         done = self.storage.is_done
-        patience, turns = spec.settings.visibility, Turns(spec.settings.patience)
-        keeper = Keeper(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
-        self.courier = Courier(
+        patience, turns = spec.settings.visibility, CopyArbiter(spec.settings.patience)
+        keeper = PinReconciler(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
+        self.courier = StorageThread(
             self.storage,
             keeper,
             host,
@@ -181,8 +181,8 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        sightings = Sightings(rules.selection, settings.start_new, settings.visibility)
-        world = World(identity, settings.lease, sightings, rules.min_workers)
+        sightings = CheckpointTracker(rules.selection, settings.start_new, settings.visibility)
+        world = DaemonState(identity, settings.lease, sightings, rules.min_workers)
         return Daemon(
             world,
             rules,
@@ -197,13 +197,13 @@ class Life:
             self.host,
             _Log(self),
             self._show,
-            Scribe(world, self.host, new_nonce=self._nonce),
+            RecordBuilder(world, self.host, new_nonce=self._nonce),
             fold_plans=2,  # so that most who start again begin with a snapshot
         )
 
-    def _crew(self, identity: Identity) -> Crew:
+    def _crew(self, identity: Identity) -> WorkerSupervisor:
         settings, spec = self.host.spec.settings, self.host.spec
-        bounds = Bounds(
+        bounds = PhaseTimeouts(
             settings.join,
             settings.restore,
             settings.first_batch,
@@ -212,12 +212,12 @@ class Life:
             halt=settings.lease,
         )
         run_dir = self.simulation.run_dir
-        launch = Launch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")
-        workers = Workers(
+        launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")
+        workers = WorkerPool(
             launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
         )
         join = Join("", (), 0, "task.py:task", "tensorflow", "", 2)
-        return Crew(workers, join, settings.backoff_first, settings.backoff_last, None, "", _Log(self))
+        return WorkerSupervisor(workers, join, settings.backoff_first, settings.backoff_last, None, "", _Log(self))
 
     def _start(self, worker: str, **_) -> FakeProcess:
         process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)
@@ -289,18 +289,18 @@ class Life:
     # -- the carrier of requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """As `Courier.submit`: the courier carries it out while others go on."""
+        """As `StorageThread.submit`: the courier carries it out while others go on."""
         if isinstance(request, CreatePlan):
             self.simulation.proposes(self, request.plan)
-        elif isinstance(request, Visit):
+        elif isinstance(request, Sync):
             self.simulation.counts["visits"] += 1
             self.looked_at = self.simulation.scheduler.now if request.look else self.looked_at
 
         self.asked_at = self.simulation.scheduler.now
 
         def carry() -> None:
-            answer: Answer = self.courier.answer(request)
-            self.began_first |= isinstance(request, Open) and answer.error is None and answer.run is None
+            answer: Response = self.courier.answer(request)
+            self.began_first |= isinstance(request, JoinRun) and answer.error is None and answer.run is None
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found
                 if answer.look is not None:

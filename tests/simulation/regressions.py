@@ -8,13 +8,13 @@ undone: some of these delays must then find the bug again.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sidecar import eligibility, policy
-from sidecar.agreement import journal
-from sidecar.agreement.members import Freshness
-from sidecar.checkpoints import discovery
-from sidecar.checkpoints.found import Look
-from sidecar.daemon import loop, sightings
-from sidecar.history import History
+from sidecar.checkpoints import discovery_order
+from sidecar.checkpoints.scan import ScanResult
+from sidecar.coordination import journal
+from sidecar.coordination.heartbeats import Liveness
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon import checkpoint_tracker, loop
+from sidecar.policy import decide, eligibility
 from simulation.by_hand import (
     copied_for_long_after_it_was_deleted,
     old_heartbeat_shows_a_worker_of_a_replaced_group,
@@ -25,7 +25,7 @@ from simulation.mutation import Mutation
 from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
-_see = sightings.Sightings.see
+_see = checkpoint_tracker.CheckpointTracker.see
 _open_part = loop.Daemon._open_part
 _take_part = loop.Daemon._take_part
 
@@ -56,7 +56,7 @@ def _fill(self, number: int) -> None:
     """An outcome is created wherever none stands."""
 
 
-def _see_no_growth(self, look: Look, *arguments):
+def _see_no_growth(self, look: ScanResult, *arguments):
     """That a copy grows says nothing: it is waited for no longer than what is broken."""
     known = self._incomplete_since
     new = _see(self, look, *arguments)
@@ -94,23 +94,25 @@ def _take_part_without_what_was_found(self, part, now: float) -> None:
 
 _ENDS_TOO_SOON = ("daemons end for a reason", "all is settled", "all end", "whole checkpoints succeed")
 _NO_GROWTH = Mutation(
-    "copies are not waited for as long as they grow", ((sightings.Sightings, "see", _see_no_growth),), _ENDS_TOO_SOON
+    "copies are not waited for as long as they grow",
+    ((checkpoint_tracker.CheckpointTracker, "see", _see_no_growth),),
+    _ENDS_TOO_SOON,
 )
 
 _OVERTAKES = Mutation(
     "with every_steps what is held overtakes what is being pinned",
-    ((policy, "_may_be_held_soon", lambda *_: False),),
+    ((decide, "_may_be_held_soon", lambda *_: False),),
     ("passed over is not evaluated",),
 )
 
 
 _ALL_OR_NONE = Mutation(
     "nodes that lost a checkpoint are all left out, or none",
-    ((policy, "members_for", _once_lost_is_lost),),
+    ((decide, "members_for", _once_lost_is_lost),),
     ("who fails it is left out",),
 )
 
-_later = discovery._later
+_later = discovery_order._later
 
 
 def _later_than_a_pin(this, found, *, is_lying: bool):
@@ -119,7 +121,7 @@ def _later_than_a_pin(this, found, *, is_lying: bool):
 
 _ROLLBACK = Mutation(
     "whatever lies there and is found later is taken for newer",
-    ((discovery, "_later", _later_than_a_pin),),
+    ((discovery_order, "_later", _later_than_a_pin),),
     ("skipped is passed over",),
 )
 
@@ -136,7 +138,7 @@ REGRESSIONS = (
         "of a group that another one replaced, a worker was listed again, as an old heartbeat still showed it",
         Mutation(
             "a group that was replaced is not spent",
-            ((History, "_spend", leave_the_replaced),),
+            ((JournalState, "_spend", leave_the_replaced),),
             ("one group in a life",),
         ),
         by_hand=old_heartbeat_shows_a_worker_of_a_replaced_group(),
@@ -264,7 +266,7 @@ REGRESSIONS = (
         "a node gave up alone what another found whole: that one's heartbeat could not be read for a while",
         Mutation(
             "who cannot be heard is not there",
-            ((Freshness, "unheard", lambda *_: []),),
+            ((Liveness, "unheard", lambda *_: []),),
             ("corrupt is not readable",),
         ),
         generation=2,

@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from sidecar.agreement import journal, members, names, snapshots
+from sidecar.coordination import heartbeats, journal, snapshot_store, unique_names
 from sidecar.daemon import loop
-from sidecar.daemon.loop import Heard, Woke
+from sidecar.daemon.loop import FilesChanged, JournalChanged
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
@@ -246,12 +246,12 @@ class Simulation:
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
         self.referee.promises.changed()
-        self._tell(Woke)
+        self._tell(FilesChanged)
 
     def _say_done(self) -> None:
         self.note(lambda: "the trainer says that it is done")
         self.disk.done_at = self.scheduler.now
-        self._tell(Woke)
+        self._tell(FilesChanged)
 
     def _tell(self, event, but=None) -> None:
         """A file event arrives at all nodes that look, if there are any."""
@@ -341,7 +341,7 @@ class Simulation:
             self.outcomes[outcome.kind or outcome.status] += 1
         self.referee.appeared(path, data, life)
         if path.startswith(("plans/", "outcomes/")):
-            self._tell(Heard, life)
+            self._tell(JournalChanged, life)
 
     def proposes(self, life: Life, plan) -> None:
         """A daemon decided to create a plan."""
@@ -435,12 +435,12 @@ def _memory_of_records():
             found = known[cls, data] = loads(cls, data)
         return found
 
-    for module in (journal, members, names, snapshots):
+    for module in (journal, heartbeats, unique_names, snapshot_store):
         module.dumps, module.loads = remembered_dumps, remembered_loads
     try:
         yield
     finally:
-        for module in (journal, members, names, snapshots):
+        for module in (journal, heartbeats, unique_names, snapshot_store):
             module.dumps, module.loads = dumps, loads
 
 

@@ -1,6 +1,6 @@
 """What one daemon reaches of the shared disk: every operation takes time, and everything that can go wrong does.
 
-`NodeStorage` is a `sidecar.agreement.storage.Storage`. An operation is sent, carried out by the storage a moment later,
+`NodeStorage` is a `coordination.storage.Storage`. An operation is sent, carried out by the storage a moment later,
 and answered some time after that; others act in between. The daemon may be stopped at any of these moments. A write
 that was sent by a daemon that died since may still be carried out.
 """
@@ -21,7 +21,7 @@ class NodeStorage:
         self._random = simulation.random
         self.syncs_for = 0.0  # seconds that the next reply takes longer
 
-    # -- sidecar.agreement.storage.Storage --------------------------------------------------------------------------
+    # -- sidecar.coordination.storage.Storage --------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`."""

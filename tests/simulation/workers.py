@@ -8,9 +8,9 @@ others wait; some time later they notice, or never do.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sidecar.group.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.group.process import Exited
 from sidecar.records import Result, Value
+from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.workers.process import Exited
 from simulation.disk import Saved, is_bad
 from simulation.faults import befall
 

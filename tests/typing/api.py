@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar import EvalSet, Shard, Task, saves
+from sidecar import EvalSet, Shard, Task, results
 from sidecar.data import npz, tfrecords
 from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
 
@@ -51,7 +51,7 @@ files: Task = Task(
         ),
     },
 )
-joined: dict[str, dict[str, Any]] = dict(saves.read("ckpts/.sidecar/run/evaluations/ckpt-5@0123").predictions)
+joined: dict[str, dict[str, Any]] = dict(results.read("ckpts/.sidecar/run/evaluations/ckpt-5@0123").predictions)
 
 
 def twice_as_wide(sample: Sample) -> tuple[float, float]:

@@ -14,15 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import (
-    File,
-    Listing,
-    as_file,
-    list_files,
-    open_file,
-    resolve,
-    update_from_content,
-)
+from sidecar.checkpoints.files import File, Listing, as_file, list_files, open_file, resolve, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject

@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.addresses import own_addresses, public
-from sidecar.agreement import snapshots
-from sidecar.agreement.journal import Journal
-from sidecar.agreement.place import Place
-from sidecar.agreement.run import find_run
-from sidecar.agreement.storage import PosixStorage
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.steps_found import REMEDY, StepsFound
+from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
+from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
 from sidecar.commands.check.finding import Finding
@@ -28,13 +24,13 @@ from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.commands.task_file import find_typo
-from sidecar.config import Settings
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.run import find_run
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
-from sidecar.group.member import Workers
-from sidecar.group.messages import Check, Checked, Failed, Ready
-from sidecar.group.process import Event, Exited, Post
-from sidecar.mounts import mount_here, troubles, why_no_events
-from sidecar.roles import (
+from sidecar.policy.roles import (
     EVAL_PORTS_REMEDY,
     NO_HINT,
     RoleDecision,
@@ -43,7 +39,11 @@ from sidecar.roles import (
     node_name,
     public_address,
 )
+from sidecar.settings import Settings
 from sidecar.version import __version__
+from sidecar.workers.messages import Check, Checked, Failed, Ready
+from sidecar.workers.pool import WorkerPool
+from sidecar.workers.process import Event, Exited, Post
 
 _GLANCE_SECONDS: Final = 0.25
 
@@ -54,7 +54,7 @@ def findings(
     *,
     catalog: Catalog,
     storage_timeout: StorageTimeout,
-    make_workers: Callable[[Post], Workers],
+    make_workers: Callable[[Post], WorkerPool],
     search_path: str,
 ) -> Iterator[Finding]:
     """Try everything, one thing after the other, the slow ones last."""
@@ -130,7 +130,7 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
     if look.below is not None:
         yield Finding("checkpoints", ok=True, text=look.below)
     if look.found:
-        steps = StepsFound()
+        steps = StepSources()
         steps.add(found.checkpoint for found in look.found)
         text = f"{steps.told()}: {REMEDY}" if steps.are_doubtful else steps.told()
         yield Finding("checkpoints", ok=True, text=text)
@@ -169,13 +169,13 @@ def _journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[F
 
 def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
     storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
-    place, run = Place(settings.checkpoint_dir, settings.run_dir), find_run(storage)
+    place, run = StateDirectory(settings.checkpoint_dir, settings.run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
         return f"{settings.run_dir} holds no run yet: the first daemon begins one"
     place.check(run)
     journal = Journal(storage, run.run)
-    snapshots.resume(storage, journal)
+    snapshot_store.resume(storage, journal)
     for _ in journal.read_to_end():
         pass
     return f"run {run.run} has {journal.through} plans, and no record is missing behind the newest snapshot"
@@ -264,7 +264,7 @@ def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout)
 
 
 def _task(
-    settings: Settings, make_workers: Callable[[Post], Workers], search_path: str
+    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str
 ) -> Generator[Finding, None, str | None]:
     """Import the task in a worker process, as the daemon does at its start, and return the digest of its code."""
     assert settings.task is not None

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.agreement.members import Members
-from sidecar.agreement.run import read_run
-from sidecar.agreement.storage import Storage
 from sidecar.clock import Clock
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
-from sidecar.eligibility import largest_alike
+from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import Storage
+from sidecar.policy.eligibility import largest_alike
 from sidecar.records import Heartbeat
 
 OBSERVED_BEATS: Final = 4.25  # four beats are three gaps, whenever the first reading is
@@ -44,7 +44,7 @@ def watch(storage: Storage, clock: Clock, beat_seconds: float, pause: Callable[[
     observed_nodes, run = ObservedNodes(), read_run(storage)
     if run is None:
         return observed_nodes
-    members, begin = Members(storage, run), clock.now()
+    members, begin = Heartbeats(storage, run), clock.now()
     observed_nodes.update(members.read_all(), begin)
     watched = [observed.heartbeat.node for observed in observed_nodes if not observed.left][:_WATCHED]
     while watched and (now := clock.now()) < begin + OBSERVED_BEATS * beat_seconds:

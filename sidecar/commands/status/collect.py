@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sidecar.agreement import snapshots
-from sidecar.agreement.journal import Journal
-from sidecar.agreement.members import Members, member_path
-from sidecar.agreement.place import Place
-from sidecar.agreement.run import RUN_PATH, find_run, read_run
-from sidecar.agreement.storage import PosixStorage, Storage
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
 from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
-from sidecar.eligibility import LeftOut, left_out
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.run import RUN_PATH, find_run, read_run
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError, StateUnavailableError
-from sidecar.history import History
-from sidecar.policy import pending, proposer
+from sidecar.policy.decide import pending, proposer
+from sidecar.policy.eligibility import LeftOut, left_out
+from sidecar.policy.selection import Selection
 from sidecar.records import Checkpoint, Heartbeat
-from sidecar.selection import Selection
 
 OBSERVED_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: every live node has beaten twice by then
 _GLANCE_SECONDS: Final = 0.1  # between two readings of the heartbeats, while some node may be alive or not
@@ -48,7 +48,7 @@ class RunStatus:
     """The status of a run, as its files show it."""
 
     run_id: str | None  # None: no daemon was here yet
-    history: History = field(default_factory=History)
+    history: JournalState = field(default_factory=JournalState)
     members: tuple[ObservedNode, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat
     queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
@@ -143,9 +143,9 @@ class RunObserver:
         self.place = place
         self.observed_nodes = ObservedNodes()
         self._run: str | None = None
-        self._history = History()
+        self._history = JournalState()
         self._journal: Journal | None = None
-        self._members: Members | None = None
+        self._members: Heartbeats | None = None
         self._unread: dict[str, str] = {}
 
     def collect(self) -> RunStatus:
@@ -159,7 +159,7 @@ class RunObserver:
         found = [each.checkpoint for each in look.found]
         queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
         members = tuple(self.observed_nodes)
-        written = {each.heartbeat.node: self.written_at(member_path(each.heartbeat.node)) for each in members}
+        written = {each.heartbeat.node: self.written_at(heartbeat_path(each.heartbeat.node)) for each in members}
         return RunStatus(
             run_id=self._run,
             history=self._history,
@@ -181,11 +181,11 @@ class RunObserver:
         """Read the heartbeats. Return False if there is no run yet."""
         run = read_run(self.storage)
         if run != self._run:  # the beginning, or the state directory is another's now
-            self._run, self.observed_nodes, self._history = run, ObservedNodes(), History()
+            self._run, self.observed_nodes, self._history = run, ObservedNodes(), JournalState()
             self._journal = None if run is None else Journal(self.storage, run)
-            self._members = None if run is None else Members(self.storage, run)
+            self._members = None if run is None else Heartbeats(self.storage, run)
             if self._journal is not None:
-                self._history = snapshots.resume(self.storage, self._journal) or self._history
+                self._history = snapshot_store.resume(self.storage, self._journal) or self._history
         if self._members is None:
             return False
         reading = self._members.read_all()
@@ -220,7 +220,7 @@ def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: "
             "name the directory that training saves in with --checkpoint-dir"
         )
-    place, run = Place(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
+    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
     if run is None:
         place.check_beginning()
         return

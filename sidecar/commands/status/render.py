@@ -12,9 +12,9 @@ from urllib.parse import unquote
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.terminal import printable
-from sidecar.observers.report import open_plan, recent
-from sidecar.records import Doing, Heartbeat
-from sidecar.totals import Best
+from sidecar.coordination.totals import Best
+from sidecar.observability.report import open_plan, recent
+from sidecar.records import Heartbeat, WorkerProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -286,14 +286,14 @@ def _doing(status: RunStatus, each: Heartbeat) -> str:
     plan = status.history.open
     if plan is None or each.plan != plan.plan:
         return ""
-    phases: dict[str, list[Doing]] = {}
+    phases: dict[str, list[WorkerProgress]] = {}
     for doing in each.doing or ():
         if doing.phase != "idle":
             phases.setdefault(doing.phase, []).append(doing)
     return ", ".join(f"{phase}{_batches(workers)}" for phase, workers in phases.items())
 
 
-def _batches(workers: list[Doing]) -> str:
+def _batches(workers: list[WorkerProgress]) -> str:
     totals = [each.total for each in workers if each.total is not None]
     if not totals or len(totals) < len(workers):
         return ""

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 from answers import serve
 
-from sidecar.worker.shard import Shard
-from sidecar.worker.tensorflow.evaluator import KerasEvaluator
+from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+from sidecar.evaluation.shard import Shard
 
 evaluator = KerasEvaluator(conv.task(), Shard(0, 1), threads=2, cache_bytes=1 << 30)
 evaluator.read(lambda: None)

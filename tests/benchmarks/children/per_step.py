@@ -6,9 +6,9 @@ import time
 import numpy as np
 from answers import serve
 
-from sidecar.group.messages import Join
+from sidecar.evaluation.backends.tensorflow import TensorFlowBackend
 from sidecar.records import Member
-from sidecar.worker.tensorflow import TensorFlowBackend
+from sidecar.workers.messages import Join
 
 rank, *addresses = sys.argv[1:]
 members = tuple(Member(number, f"node-{number}", f"worker-{number}", each) for number, each in enumerate(addresses))

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from answers import serve
 
-from sidecar.worker.tensorflow.restore import restore
+from sidecar.evaluation.backends.tensorflow.restore import restore
 
 WIDTH = 2500
 model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(WIDTH), keras.layers.Dense(WIDTH)])

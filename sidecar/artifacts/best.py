@@ -1,0 +1,37 @@
+"""Which evaluation is the best so far, by one metric: its saves are kept. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sidecar.coordination.journal_state import JournalState
+
+
+@dataclass(frozen=True, slots=True)
+class BestBy:
+    """Asks the journal.
+
+    Args:
+        metric: EVAL_SET/METRIC. None: the first one with a direction that the task lists, chosen anew when its code
+            changes; so an evaluation that leaves an eval set out is not compared by another metric. The first one with
+            a task leaves out none.
+    """
+
+    metric: str | None = None
+
+    def folder(self, history: JournalState) -> str | None:
+        """Where the best evaluation so far saved; None if nothing says which it is."""
+        by_name = {f"{eval_set}/{name}": best for (eval_set, name), best in history.totals.best.items()}
+        best = by_name.get(self.metric or next(_with_direction(history), ""))
+        return None if best is None else best.folder
+
+    def complaint(self, history: JournalState) -> str | None:
+        """Why the metric that was asked for cannot tell what is better, as far as the results so far say."""
+        known = list(_with_direction(history))
+        if self.metric is None or history.newest is None or self.metric in known:
+            return None
+        trouble = "has no direction" if self.metric in history.goals else "was not measured"
+        return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(known) or 'none'}"
+
+
+def _with_direction(history: JournalState) -> Iterator[str]:
+    return (name for name, goal in history.goals.items() if goal in ("max", "min"))

@@ -1,0 +1,142 @@
+"""What is kept of what workers saved. Pure.
+
+Metric states stay for ever. Weights and predictions stay for the newest evaluations and for the best one, as long as
+they fit into the bytes that may be used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.artifacts.best import BestBy
+from sidecar.coordination.journal_state import JournalState
+from sidecar.records import Plan
+
+_LOOKED_BACK: Final = 20  # evaluations before the kept ones that a restarted daemon thins, if there is anything to
+_FAILED_KEPT: Final = 20  # failed plans of whose saves a daemon thinks that starts, and reads a long journal
+TRIES: Final = 5  # at a folder that cannot be tidied; after them it stays as it is
+_AGAIN_SECONDS: Final = 60.0  # between two of them
+_GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, and its killed workers write no more
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRequest:
+    """Folders, relative to the run's state directory."""
+
+    drop: tuple[str, ...] = ()  # remove altogether: what failed plans left
+    thin: tuple[str, ...] = ()  # keep metric states, remove weights and predictions
+    measure: tuple[str, ...] = ()  # kept as they are: how much disk do they use
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """What came of it."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the folders that were to be measured
+    failed: Mapping[str, str] = field(default_factory=dict)  # folders of which something stayed, and why
+    unmeasured: tuple[str, ...] = ()  # what was measured in part, as sentences
+
+
+@dataclass(slots=True)
+class Retention:
+    """Follows the journal and says what may go.
+
+    Args:
+        keep: How many of the newest evaluations keep everything.
+        best: Tells which one is kept beside them.
+        max_bytes: What all that is kept may use together. The newest stays even so, and the best one unless it alone
+            uses more.
+    """
+
+    keep: int
+    best: BestBy = field(default_factory=BestBy)
+    max_bytes: int | None = None
+    _newest: tuple[str, ...] = ()  # oldest first
+    _best: str | None = None
+    _too_large: str | None = None  # was the best, and could not stay
+    _leaving: tuple[str, ...] = ()
+    _failed: dict[str, float] = field(default_factory=dict)  # folder: when its plan failed
+    _measured: tuple[str, ...] = ()
+    _sizes: Mapping[str, int] = field(default_factory=dict)
+    _trying: dict[str, tuple[int, float]] = field(default_factory=dict)  # tries that failed, and when the next is due
+
+    @property
+    def bytes(self) -> int:
+        """Disk used by what is kept, as far as it was measured."""
+        return sum(self._sizes.get(folder, 0) for folder in self._kept)
+
+    def resume(self, history: JournalState) -> None:
+        """Go on from what the journal says, without having followed it."""
+        self._newest = tuple(history.folders[-self.keep :])
+        self._best = self.best.folder(history)
+        before = history.folders[: -self.keep][-_LOOKED_BACK:]
+        self._leaving = tuple(folder for folder in before if folder != self._best)
+
+    def succeeded(self, history: JournalState) -> None:
+        """The saves of the last evaluation are the newest now, and maybe the best."""
+        before = self._kept
+        best = self.best.folder(history)
+        self._best = None if best == self._too_large else best
+        self._newest = (*self._newest, history.folders[-1])[-self.keep :]
+        gone = tuple(each for each in before if each not in self._kept)
+        self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
+
+    def failed(self, plan: Plan, now: float) -> None:
+        """Nobody will ask for its saves."""
+        self._failed[plan.folder] = now
+        for folder in list(self._failed)[:-_FAILED_KEPT]:
+            del self._failed[folder]
+
+    def due(self, now: float) -> CleanupRequest:
+        """What to do now; said again until it is `done`, since storage may fail."""
+        drop = (folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
+        return CleanupRequest(
+            tuple(folder for folder in drop if self._is_due(folder, now)),
+            tuple(folder for folder in (*self._leaving, *self._too_much()) if self._is_due(folder, now)),
+            self._kept if self._kept != self._measured else (),
+        )
+
+    def done(self, tidying: CleanupRequest, tidied: CleanupResult, now: float) -> list[str]:
+        """It was carried out; returns the folders that are given up, as they could not be tidied again and again."""
+        given_up = []
+        for folder in (*tidying.drop, *tidying.thin):
+            tries, _ = self._trying.pop(folder, (0, now))
+            if folder not in tidied.failed:
+                continue
+            if tries + 1 < TRIES:
+                self._trying[folder] = tries + 1, now + _AGAIN_SECONDS
+            else:
+                given_up.append(folder)
+        for folder in set(tidying.drop) - self._trying.keys():
+            self._failed.pop(folder, None)
+        again = tuple(folder for folder in tidying.thin if folder in self._trying and folder not in self._leaving)
+        self._leaving = (
+            tuple(each for each in self._leaving if each not in tidying.thin or each in self._trying) + again
+        )
+        self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
+        if self._best in tidying.thin:
+            self._best, self._too_large = None, self._best
+        if tidying.measure:
+            self._measured, self._sizes = tidying.measure, tidied.sizes
+        return given_up
+
+    def _is_due(self, folder: str, now: float) -> bool:
+        return now >= self._trying.get(folder, (0, now))[1]
+
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        """Oldest first."""
+        return self._newest if self._best in (None, *self._newest) else (str(self._best), *self._newest)
+
+    def _too_much(self) -> list[str]:
+        """What has to go for the others to fit, the oldest first; nothing before all are measured."""
+        kept, found = self._kept, list[str]()
+        if self.max_bytes is None or kept != self._measured:
+            return []
+        left = self.bytes
+        for folder in kept[:-1]:
+            fits_alone = self._sizes[folder] <= self.max_bytes
+            if left > self.max_bytes and not (folder == self._best and fits_alone):
+                left -= self._sizes[folder]
+                found.append(folder)
+        return found

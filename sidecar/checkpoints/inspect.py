@@ -1,0 +1,117 @@
+"""One checkpoint whose place is known: which it is, whether its checksums match, where to restore it from."""
+
+import re
+from pathlib import Path, PurePath
+
+from sidecar.checkpoints.formats import FORMATS, Format, Inspection
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
+from sidecar.checkpoints.step_names import step_in_name
+from sidecar.checkpoints.subfolder_hint import names_in, remedy_below
+from sidecar.errors import StorageError, VanishedError
+from sidecar.records import Checkpoint, StepSource
+
+
+def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:
+    """The path that a worker restores from, `folder` being where the files are on that worker's node."""
+    record = checkpoint.checkpoint if isinstance(checkpoint, DiscoveredCheckpoint) else checkpoint
+    return str(folder / PurePath(record.name).name)
+
+
+def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
+    """The digest of the checkpoint `name` as it lies in `folder` now.
+
+    Raises:
+        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read, or its format is unknown to this version.
+    """
+    if format_name not in FORMATS:
+        raise StorageError(
+            f"{name} is of the format {format_name!r}; known are {', '.join(FORMATS)}: update this daemon"
+        )
+    try:
+        return FORMATS[format_name].inspect(folder, PurePath(name).name).digest
+    except OSError as error:
+        raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
+
+
+def check(path: Path, format_name: str) -> None:
+    """Compare all checksums of the checkpoint at a path.
+
+    Raises:
+        ChecksumError: one does not match.
+        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read.
+    """
+    try:
+        FORMATS[format_name].check(path.parent, path.name)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def as_checkpoint(format_: Format, name: str, inspection: Inspection, pattern: re.Pattern[str] | None) -> Checkpoint:
+    """Return the record of what was inspected.
+
+    Its step is the one that the user's settings find, or else the one that it holds, or else the one in its name. A
+    count of 0 is believed last: it may be of an optimizer that training does not use.
+    """
+    held, held_source = inspection.step, inspection.step_source
+    named = step_in(name, format_, pattern)
+    step: int | None = None
+    source: StepSource = "order"
+    if held is not None and held_source == "step_key":
+        step, source = held, "step_key"
+    elif named is not None and pattern is not None:
+        step, source = named, "step_pattern"
+    elif held or (held is not None and named is None):
+        step, source = held, held_source or "variable"
+    elif named is not None:
+        step, source = named, "name"
+    return Checkpoint(name, inspection.digest, step, format_.name, step_source=source)
+
+
+def step_in(name: str, format_: Format, pattern: re.Pattern[str] | None) -> int | None:
+    """Return the step in a name: what the user's pattern finds, if there is one, or else what the usual names tell."""
+    stem = stem_of(name, format_)
+    if pattern is None:
+        return step_in_name(stem)
+    match = pattern.search(stem) or pattern.search(name)
+    try:
+        return int(match[1]) if match else None
+    except (IndexError, TypeError, ValueError):  # the user's pattern: no group, one that took no part, no number
+        return None
+
+
+def stem_of(name: str, format_: Format) -> str:
+    """Return a name without the suffix that tells its format."""
+    return name.removesuffix(next((suffix for suffix in format_.suffixes if name.endswith(suffix)), ""))
+
+
+def inspect_one(
+    path: Path, *, root: Path | None = None, step_key: str | None = None, step_pattern: str | None = None
+) -> Checkpoint:
+    """The checkpoint at a path that somebody named, whether it is in a watched directory or not.
+
+    `root`: the checkpoint directory; what lies below it is named by its path from there.
+
+    Raises:
+        VanishedError: there is none; the message lists those that are there.
+        IncompleteError, CorruptError: as `Format.inspect`.
+        StorageError: it cannot be read.
+    """
+    folder, name = path.parent, path.name
+    try:
+        for format_ in FORMATS.values():
+            try:
+                inspection = format_.inspect(folder, name, step_key=step_key)
+            except VanishedError:
+                continue  # there is none of this format
+            pattern = None if step_pattern is None else re.compile(step_pattern)
+            is_below = root is not None and folder.is_relative_to(root) and ".." not in path.parts
+            below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
+            return as_checkpoint(format_, in_folder(below, name), inspection, pattern)
+        there = names_in(folder) if folder.is_dir() else []
+        hint = remedy_below(folder) if not there and folder.is_dir() else None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    found = ", ".join(there[:10]) or "none"
+    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {found}" + (f"; {hint}" if hint else ""))

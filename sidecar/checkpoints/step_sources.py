@@ -1,0 +1,56 @@
+"""How the steps of checkpoints were found, in one sentence for the log and for `sidecar check`. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, get_args
+
+from sidecar.records import Checkpoint, StepSource
+
+REMEDY: Final = (
+    r"set step_pattern to a regular expression whose one group is the step in a name, such as epoch_(\d+), "
+    "or save the optimizer, too"
+)
+
+_SHOWN: Final[dict[StepSource, str]] = {
+    "step_key": "the variable named by step_key",
+    "step_pattern": "the name, by step_pattern",
+    "optimizer": "the optimizer's iterations",
+    "variable": "a variable of the checkpoint",
+    "name": "the name",
+    "order": "unknown, so a number in order of writing",
+}
+_OF_NAMES: Final = ("step_pattern", "name", "order")
+
+
+@dataclass(slots=True)
+class StepSources:
+    """A tally of checkpoints by how their steps were found, with an example of each."""
+
+    _count: dict[str, int] = field(default_factory=dict)
+    _example: dict[str, Checkpoint] = field(default_factory=dict)
+
+    def add(self, checkpoints: Iterable[Checkpoint]) -> bool:
+        """Count some; return whether any step was found in a way that none was found before."""
+        known = len(self._count)
+        for each in checkpoints:
+            source = each.step_source or "order"
+            self._count[source] = self._count.get(source, 0) + 1
+            self._example.setdefault(source, each)
+        return len(self._count) > known
+
+    @property
+    def are_doubtful(self) -> bool:
+        """Whether some step is unknown, or steps were found in ways that do not compare."""
+        return len(self._count) > 1 or "order" in self._count
+
+    def told(self) -> str:
+        """Return a sentence such as `step = the optimizer's iterations for 4; the name for 1 (e-3 is step 3), of 5`."""
+        sources = [each for each in get_args(StepSource) if each in self._count]
+        parts = [f"{_SHOWN[each]} for {self._count[each]}{self._for_example(each)}" for each in sources]
+        return f"step = {'; '.join(parts)}, of {sum(self._count.values())}"
+
+    def _for_example(self, source: str) -> str:
+        each = self._example[source]
+        if source not in _OF_NAMES:
+            return ""
+        return f" ({each.name})" if each.step is None else f" ({each.name} is step {each.step})"

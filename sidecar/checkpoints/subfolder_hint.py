@@ -1,0 +1,66 @@
+"""Checkpoints in sub-folders where nobody looks for them, and the setting that would find them.
+
+It reads listings of a bounded number of folders, and no file. It blocks for as long as the storage does.
+"""
+
+import glob
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
+from sidecar.checkpoints.files import Listing, list_files
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.scan import in_folder
+
+_LEVELS: Final = 2
+_MOST_FOLDERS: Final = 100
+_MOST_PATTERNS: Final = 3
+
+
+def names_in(folder: Path, listing: Listing | None = None) -> list[str]:
+    """Return the names of what may be checkpoints directly in a folder, by its listing. Raises OSError."""
+    listing = list_files(folder) if listing is None else listing
+    return sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listing)})
+
+
+def remedy_below(root: Path, never: str | None = None) -> str | None:
+    """Return, as a sentence, what to set so that checkpoints in sub-folders are found; None if there are none.
+
+    `never`: the path of a sub-folder that holds none, whatever lies in it.
+    """
+    found = list(_found_below(root, never))
+    if not found:
+        return None
+    patterns = {pattern_of(folder) for folder, _ in found}
+    if len(patterns) > _MOST_PATTERNS:
+        patterns = {re.sub("[^/]+", "*", each) for each in patterns}
+    return (
+        f'sub-folders hold checkpoints ({in_folder(*found[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
+    )
+
+
+def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
+    """Folders that hold checkpoints, the newest names first, each with one of them."""
+    waiting, left = [("", 0)], _MOST_FOLDERS
+    while waiting and left > 0:
+        folder, level = waiting.pop(0)
+        left -= 1
+        try:
+            listing = list_files(root / folder)
+            names = names_in(root / folder, listing)
+        except OSError:
+            continue
+        if folder and names:
+            yield folder, names[-1]
+        inner = [each for each in listing.folders if each not in names and each not in NOT_ENTERED]
+        if level < _LEVELS:
+            paths = [in_folder(folder, each) for each in reversed(inner)]
+            waiting += [(each, level + 1) for each in paths if each != never]
+
+
+def pattern_of(folder: str) -> str:
+    """Return a pattern for what lies in a folder and in those that are named alike, but for their numbers."""
+    parts = ["*".join(glob.escape(text) for text in re.split("[0-9]+", part)) for part in folder.split("/")]
+    return "/".join([*parts, "*"])

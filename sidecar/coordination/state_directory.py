@@ -1,0 +1,205 @@
+"""Where a run's state lies, and to which checkpoint directory it belongs: may a run be begun here, is it only away?
+
+A state directory inside the checkpoint directory goes and comes with it. One that lies elsewhere, or on a mount of its
+own, may be away while the checkpoints are there, and a run that was begun on its bare mount point would evaluate all of
+them again. So it leaves a marker beside the checkpoints, which names the run. Called from the daemon's I/O thread.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.confined import open_folder
+from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, Run
+from sidecar.coordination.unique_names import parse
+from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUnavailableError, StorageError
+from sidecar.records import SCHEMA, dumps
+
+MARKER: Final = ".sidecar-run-"
+"""Prefix of the marker's name; no checkpoint begins with a dot."""
+
+_MARKER_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunMarker:
+    """The marker: the run that evaluates these checkpoints, and where its state lies, for people to read."""
+
+    run: str
+    state_dir: str | None = None
+    schema: int = SCHEMA
+
+
+@dataclass(slots=True)
+class StateDirectory:
+    """One run's two directories, as this machine sees them."""
+
+    checkpoint_dir: Path
+    run_dir: Path  # the run's state directory; its last component is the run's name
+    lease_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
+    clock: Clock = field(default_factory=SystemClock)
+    _devices: tuple[int | None, int | None] = (None, None)  # of the two, when the run was joined
+    _unmarked: Run | None = None  # whose marker is to be written once there is a checkpoint directory
+    _lost_since: float | None = None
+
+    @property
+    def marker(self) -> Path:
+        """Return where the marker stands, if there is one."""
+        return self.checkpoint_dir / f"{MARKER}{self.run_dir.name}.json"
+
+    def check_beginning(self) -> None:
+        """Raise `StateUnavailableError` if a run may not be begun: one was begun, and its state is away."""
+        found = self._read_marker()
+        if found is not None:
+            raise StateUnavailableError(
+                f"{self.run_dir} holds no run, but {self.marker} names one{_lies_in(found)}: its state is away. Mount "
+                "it again; or delete that file to begin a new run"
+            )
+
+    def join(self, run: Run) -> None:
+        """Note that this is the run, and leave the marker if its state may be away one day.
+
+        Raises:
+            SettingsError: the run belongs to another checkpoint directory.
+            StateUnavailableError: the checkpoint directory is not there yet, so that cannot be told.
+        """
+        self.check(run)
+        self._devices = _device(self.checkpoint_dir), _device(self.run_dir)
+        self._unmarked = run if self._is_apart() else None
+        self.stands()
+
+    def check(self, run: Run) -> None:
+        """Raise as `join` does, and write nothing."""
+        if self._is_inside():
+            return
+        found = self._read_marker()
+        named = None if found is None else found.run
+        if named == run.run:
+            return
+        if named:
+            raise SettingsError(
+                f"the checkpoints in {self.checkpoint_dir} belong to run {named}{_lies_in(found)}, as {self.marker} "
+                f"says, and {self.run_dir} holds run {run.run}: name the other state_dir, or another name with --run; "
+                "or delete that file to let this run evaluate them"
+            )
+        if run.checkpoint_dir is None or self._is_same(run.checkpoint_dir):
+            return
+        if not self.checkpoint_dir.is_dir():
+            raise StateUnavailableError(
+                f"{self.checkpoint_dir} does not exist yet, so it cannot be told whether the run in {self.run_dir} "
+                f"belongs to it: that was begun for {run.checkpoint_dir}"
+            )
+        raise SettingsError(
+            f"{self.run_dir} holds the run of {run.checkpoint_dir}, not of {self.checkpoint_dir}: give this job "
+            f"another name with --run, or another state_dir. If both are the same directory, write "
+            f'{{"run":"{run.run}"}} into {self.marker}'
+        )
+
+    def stands(self) -> None:
+        """Note that the run is there now; leave its marker as soon as that can be tried, which is done once."""
+        self._lost_since = None
+        if self._unmarked is not None and self.checkpoint_dir.is_dir():
+            with suppress(OSError):  # it may be read-only for this node: then another one may leave the marker
+                self._write_marker(self._unmarked)
+            self._unmarked = None
+
+    def lost(self, run: str, found: str | None) -> StorageError:
+        """Return what it means that `run.json` is gone, or (`found`) is that of another run.
+
+        Once that has lasted for a lease it is `RunReplacedError`: the run was deleted, or another one was begun. A
+        state directory that may only be unmounted is waited for without an end.
+        """
+        if (waits_for := self._only_away(run, found)) is not None:
+            self._lost_since = None
+            return StateUnavailableError(waits_for)
+        now = self.clock.now()
+        self._lost_since = now if self._lost_since is None else self._lost_since
+        why = f"{self.run_dir / RUN_PATH} was deleted" if found is None else f"{self.run_dir} holds run {found} now"
+        if now - self._lost_since < self.lease_seconds:
+            return StateUnavailableError(f"{why}: if that lasts for {self.lease_seconds:g} s, a new run begins")
+        return RunReplacedError(f"{why}; it held run {run}")
+
+    def _only_away(self, run: str, found: str | None) -> str | None:
+        """Return what is waited for if the run may come back by itself, or by a person's hand, as a sentence."""
+        path = self.run_dir / RUN_PATH
+        if found is not None:
+            marker = self._read_marker() if self._is_apart() else None
+            if marker is None or marker.run != run:
+                return None
+            return f"{path} is that of run {found}, and {self.marker} names run {run}: mount the state of that again"
+        if self._is_apart() or _device(self.checkpoint_dir) != self._devices[0]:
+            return (
+                f"{path} is gone, as if its storage was unmounted: mount it again. To begin a new run, delete "
+                f"{self.marker} if it is there, and restart this daemon"
+            )
+        if any(self._left_over()):
+            return (
+                f"{path} is gone, and records of its run are there: put that file back, it held "
+                f'{{"run":"{run}","nonce":"…"}}; or delete {self.run_dir} to begin a new run'
+            )
+        return None
+
+    def _is_inside(self) -> bool:
+        """Whether the state directory lies below the checkpoint directory: then it can be no other one's."""
+        return self.run_dir.is_relative_to(self.checkpoint_dir)
+
+    def _is_apart(self) -> bool:
+        """Whether the state may be away while the checkpoints are there."""
+        return not self._is_inside() or self._devices[0] != self._devices[1]
+
+    def _is_same(self, path: str) -> bool:
+        """Whether a path, by which another node may know it, is the checkpoint directory."""
+        if Path(path) == self.checkpoint_dir:
+            return True
+        try:
+            return self.checkpoint_dir.samefile(path)
+        except OSError:
+            return False
+
+    def _left_over(self) -> Iterator[Path]:
+        """Find records of the run."""
+        for folder in JOURNAL_FOLDERS:
+            yield from self.run_dir.glob(f"{folder}/*.json")
+
+    def _read_marker(self) -> RunMarker | None:
+        """Return the marker; one without a name if it stands there and cannot be understood."""
+        try:
+            with open_folder(self.checkpoint_dir) as folder:
+                data = folder.read(self.marker.name, _MARKER_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return RunMarker("")
+        try:
+            return parse(RunMarker, self.marker.name, data)
+        except RecordError:
+            return RunMarker("")
+
+    def _write_marker(self, run: Run) -> None:
+        if (found := self._read_marker()) is not None and found.run == run.run:
+            return
+        with open_folder(self.checkpoint_dir) as folder:
+            unfinished = f"{self.marker.name}.tmp-{secrets.token_hex(4)}"
+            try:
+                with folder.create_file(unfinished) as file:
+                    file.write(dumps(RunMarker(run.run, str(self.run_dir.parent))))
+                folder.rename(unfinished, self.marker.name)
+            except OSError:
+                with suppress(OSError):
+                    folder.unlink(unfinished)
+                raise
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return path.stat().st_dev
+    except FileNotFoundError:
+        return None
+
+
+def _lies_in(marker: RunMarker | None) -> str:
+    return "" if marker is None or marker.state_dir is None else f", whose state lies in {marker.state_dir}"

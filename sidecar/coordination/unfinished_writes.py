@@ -1,0 +1,37 @@
+"""Removes unfinished writes that killed daemons left in the folders of a run, once they are a day old.
+
+Called from the daemon's I/O thread. One folder at a time, since a long run has thousands, and beats come first.
+"""
+
+from typing import Final
+
+from sidecar.coordination.storage import Storage
+from sidecar.errors import RecordError, StorageError
+
+_OLD_SECONDS: Final = 86400.0  # whoever writes for a day is not coming back
+_AGAIN_SECONDS: Final = 86400.0
+_FOLDERS: Final = ("", "members", "plans", "outcomes", "evaluations")
+
+
+class UnfinishedWrites:
+    """The folders of one run, swept in turn once a day; `evaluations` with each folder in it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._due: list[str] = []
+        self._next = float("-inf")
+
+    def sweep(self, now: float, storage_time: float | None) -> None:
+        """Sweep the next folder, if one is due; `storage_time` is the time of the storage's clock, None: not known.
+
+        Where storage gives an error all stays, and it is tried again on the next day.
+        """
+        if storage_time is None or (not self._due and now < self._next):
+            return
+        try:
+            if not self._due:
+                self._next = now + _AGAIN_SECONDS
+                self._due = [*(f"evaluations/{name}" for name in self._storage.names("evaluations")), *_FOLDERS]
+            self._storage.sweep(self._due.pop(), storage_time - _OLD_SECONDS)
+        except (RecordError, StorageError):
+            return

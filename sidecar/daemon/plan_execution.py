@@ -1,0 +1,200 @@
+"""This node's part in the open plan: lets its workers join and evaluate, and says how the plan ends as far as it knows.
+
+No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sidecar.policy.decide import Fail
+from sidecar.records import SECONDARY, Lasting, Member, Plan, Result, WorkerProgress
+from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase
+from sidecar.workers.pool import WorkerPool, group_id
+from sidecar.workers.process import Event, Exited
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How the plan ends: with a result, or as failed. `at`: not to be written before."""
+
+    at: float
+    result: Result | None = None
+    fail: Fail | None = None
+
+
+@dataclass(slots=True)
+class PlanExecution:
+    """The members of a plan that are this node's own workers, and what became of them."""
+
+    plan: Plan
+    node: str
+    workers: WorkerPool
+    join: Join  # a template: group, members and rank are filled in
+    evaluate: Evaluate  # likewise: path and folder
+    run_dir: Path
+    opened_at: float
+    patience: float  # seconds that each node waits for those before it to write the result
+    second_thought: float  # seconds that a secondary failure waits for the one that caused it
+    started: bool = False
+    joining_since: float | None = None
+    joined_at: float | None = None
+    done_at: float | None = None
+    ending: Conclusion | None = None
+    own: tuple[Member, ...] = field(init=False)
+    _phases: dict[str, str] = field(default_factory=dict)  # of each own worker, in this plan
+
+    def __post_init__(self) -> None:
+        self.own = tuple(member for member in self.plan.members or () if member.node == self.node)
+
+    @property
+    def group(self) -> str:
+        """The group's id."""
+        return group_id(self.plan.members or ())
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Nodes that write the result sooner than this one: rank 0's comes first."""
+        nodes = list(dict.fromkeys(member.node for member in self.plan.members or ()))
+        return tuple(nodes[: nodes.index(self.node)])
+
+    @property
+    def folder(self) -> str:
+        """Where the ranks of this plan save, relative to the run's state directory."""
+        return self.plan.folder
+
+    def doing(self) -> tuple[WorkerProgress, ...]:
+        """What the own workers are doing."""
+        found = (self.workers.find(member.worker) for member in self.own)
+        return tuple(
+            WorkerProgress(each.worker, each.phase, each.batches, each.total_batches) for each in found if each
+        )
+
+    def start(self, path: str, now: float) -> None:
+        """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""
+        self.started = True
+        members = self.plan.members or ()
+        for member in self.own:
+            worker = self.workers.find(member.worker)
+            if worker is None or worker.killed:
+                self.fail("worker_died", "the worker process ended before it was told to join", member.rank, now)
+                return
+            if worker.group not in (None, self.group):
+                self.fail("join", f"{member.worker} is in group {worker.group}: one group in a life", member.rank, now)
+                return
+            if worker.group is None:
+                self.joining_since = now
+                self.workers.join(
+                    replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
+                )
+            folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
+            command = replace(self.evaluate, path=path, save_to=str(folder), save_root=str(self.run_dir))
+            self.workers.evaluate(command, member.worker, now)
+
+    def observe(self, worker: str, report: Event, now: float) -> None:
+        """Learn what an own worker reports."""
+        rank = next((member.rank for member in self.own if member.worker == worker), None)
+        if rank is None:
+            return
+        if isinstance(report, Failed) and report.plan not in (None, self.plan.plan):
+            message = f"the worker process could not end plan {report.plan}: {report.message}"
+            self.fail("worker_died", message, rank, now)
+        elif isinstance(report, Failed):
+            lost = self._last if (report.kind, report.phase) == ("join", "join") else report.lost
+            odd = odd_nodes(self.plan, report.sides)
+            self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd, lasting=report.lasting)
+        elif isinstance(report, Exited) and report.crashed and self._is_restoring(worker):
+            self.fail("crashed", f"while it read the checkpoint {report}", rank, now)
+        elif isinstance(report, Exited):
+            self.fail("worker_died", str(report), rank, now)
+        elif isinstance(report, Phase) and report.plan == self.plan.plan:
+            self._phases[worker] = report.phase
+        elif isinstance(report, Joined):
+            self.joined_at = now
+            if self.plan.task is not None and report.task != self.plan.task:
+                message = "the task's code changed while the daemon ran; the changed one is used from now on"
+                self.fail("mismatch", message, rank, now, odd=(self.node,))
+        elif isinstance(report, Done) and report.plan == self.plan.plan and self.done_at is None:
+            self.done_at = now
+            self._succeed(report, now)
+
+    @property
+    def _last(self) -> int | None:
+        """The rank to blame if ranks did not come together and nobody can tell why: the same one for every node."""
+        return self.plan.members[-1].rank if self.plan.members else None
+
+    def fail(
+        self,
+        kind: str,
+        message: str,
+        rank: int | None,
+        now: float,
+        *,
+        lost: int | None = None,
+        odd: tuple[str, ...] = (),
+        lasting: Lasting | None = None,
+    ) -> None:
+        """Note a failure of an own rank; the first that is no mere consequence of another stands.
+
+        If nobody finds a better reason, the rank that was lost to it is to blame, so that the next attempt goes without
+        its node: each side of a broken link would blame the other, and one side is enough.
+        """
+        secondary = kind in SECONDARY
+        known = self.ending
+        if known is not None and (known.result is not None or secondary or known.at <= now):
+            return
+        members = self.plan.members or ()
+        if not secondary:
+            at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
+            node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
+            self.ending = Conclusion(
+                now, fail=Fail(kind, message, node, rank, odd, lasting if at_fault is None else None)
+            )
+            return
+        others = [member for member in members if member.node != self.node]
+        blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
+        fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
+        self.ending = Conclusion(now + self.second_thought, fail=fail)
+
+    def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
+        """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""
+        assert self.ending is not None
+        assert self.ending.result is not None
+        joined = self.joined_at is not None and self.joining_since is not None
+        join = self.joined_at - self.joining_since if joined else 0.0  # type: ignore[operator]
+        publish = now - self.done_at if self.done_at is not None else 0.0
+        measured = {**extra, "join": join, **self.ending.result.phases, "publish": publish}
+        return {name: round(seconds, 6) for name, seconds in measured.items()}
+
+    def _is_restoring(self, worker: str) -> bool:
+        """Whether it reads the checkpoint: the first attempt reads data meanwhile, see `Evaluate`."""
+        phase = self._phases.get(worker)
+        return phase == "restore" or (phase == "read" and self.plan.attempt == 1)
+
+    def _succeed(self, done: Done, now: float) -> None:
+        """Note the result; who only suspected that a peer was lost was wrong, any other failure stands."""
+        known = self.ending
+        if known is not None and known.fail is not None and known.at <= now:
+            return
+        members = self.plan.members or ()
+        saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
+        turn = now + len(self.before) * self.patience
+        self.ending = Conclusion(turn, result=replace(done.result, saves=saves))
+
+
+def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Return the nodes whose ranks did not say what those of most nodes said; empty if nobody can tell.
+
+    Of two sides that are equally many the one with the proposer counts as the larger. Where more sides differ and none
+    is the largest, or where a single node differs from itself, the cause is in what all of them run.
+    """
+    members = {member.rank: member.node for member in plan.members or ()}
+    nodes = [{members[rank] for rank in side if rank in members} for side in sides]
+    most = max(map(len, nodes), default=0)
+    largest = [side for side in nodes if len(side) == most]
+    if len(largest) > 1 and len(nodes) == 2:  # noqa: PLR2004 - one against the other
+        largest = [side for side in nodes if plan.proposer in side] or largest[:1]
+    if len(largest) != 1:
+        return ()
+    odd = set().union(*(side for side in nodes if side is not largest[0]))
+    return tuple(node for node in dict.fromkeys(members.values()) if node in odd) if largest[0] - odd else ()

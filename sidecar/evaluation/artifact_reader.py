@@ -1,0 +1,227 @@
+"""An evaluation's saves read back: what all workers of one plan saved, joined. Imports numpy, never a framework.
+
+Nothing in the files is believed: ranks must all be there, agree, and fit together to the last byte; nothing in them is
+ever executed.
+"""
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from sidecar.errors import RecordError
+from sidecar.evaluation.artifact_writer import PREDICTIONS, SCHEMA, STATES
+from sidecar.evaluation.npy_table import PLACE, file_name, file_of
+from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
+
+Merged = ExactSum | MinMax | PerExampleValues
+
+_WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
+_KINDS: Final[Mapping[str, type[Merged]]] = {"sum": ExactSum, "max": MinMax, "min": MinMax, "each": PerExampleValues}
+_MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: a number in a file must not fill the memory
+_EXAMPLES: Final = "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the workers of one plan saved, together.
+
+    Attributes:
+        workers: Every rank's own folder; where weights were saved, each holds them.
+        variables: Digest of the values of the restored variables, the same on all ranks.
+        states: By eval set and name: every metric's state over all examples, which the published numbers are made of.
+        predictions: By eval set and column, all examples in the order of the data; `place` numbers them. Sets that
+            shard themselves have no `place`: there examples stand in the order of the ranks.
+    """
+
+    workers: tuple[Path, ...]
+    variables: str
+    states: dict[str, dict[str, Merged]]
+    predictions: dict[str, dict[str, NDArray[Any]]]
+
+
+def read(folder: str | Path) -> Evaluation:
+    """Read what a plan's workers saved.
+
+    Args:
+        folder: `evaluations/<checkpoint>/plan-<n>`, or the checkpoint's folder above it, where `result.json` says which
+            plan succeeded; or what `sidecar eval --save-dir` was given.
+
+    Raises:
+        RecordError: A rank is missing, incomplete, damaged, or does not belong to the others; or predictions were
+            removed since then.
+    """
+    workers = tuple(_workers(_plan(Path(folder))))
+    records = [_record(worker) for worker in workers]
+    if len({record["variables"] for record in records}) != 1:
+        raise RecordError(f"{folder}: the ranks evaluated different variables")
+    states = _merge(workers, records)
+    return Evaluation(workers, records[0]["variables"], states, _join(workers, records, states))
+
+
+def _plan(folder: Path) -> Path:
+    """The plan's folder: this one, or the one that the checkpoint's result is of."""
+    if any(folder.glob("worker-*")) or not (folder / "result.json").exists():
+        return folder
+    with _reading(folder / "result.json"):
+        number = json.loads((folder / "result.json").read_bytes())["plan"]["plan"]
+        return folder / f"plan-{int(number)}"
+
+
+def _workers(plan: Path) -> Iterator[Path]:
+    """Every rank's folder, in their order."""
+    found = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
+    sizes = {name.rpartition("-")[2] for name in found}
+    if len(sizes) != 1:
+        raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(found) or 'none'}")
+    size = int(sizes.pop())
+    if len(found) > size:
+        raise RecordError(f"{plan}: there are {len(found)} folders for {size} workers: {sorted(found)}")
+    for rank in range(size):
+        name = f"worker-{rank}-of-{size}"
+        if name not in found or not (found[name] / STATES).is_file():
+            raise RecordError(f"{plan / name}: {STATES} is missing, so this worker's saves are not complete")
+        yield found[name]
+
+
+def _record(worker: Path) -> dict[str, Any]:
+    """A worker's `states.json`, as far as its form can be checked by itself."""
+    path = worker / STATES
+    with _reading(path):
+        record = json.loads(path.read_bytes())
+        if record["schema"] != SCHEMA:
+            raise RecordError(f"{path} has schema {record['schema']!r}, this version knows {SCHEMA}")
+        listed = record.setdefault("predictions", {})
+        names = [name for kept in listed.values() for name in kept["columns"]]
+        if not all(isinstance(name, str) for name in [record["variables"], *names]):
+            raise TypeError("a name that is no text")
+        if not all(type(kept["rows"]) is int and kept["rows"] >= 0 for kept in listed.values()):
+            raise TypeError("a number of rows that is none")
+        record["states"] = {
+            eval_set: {name: _state(parsed) for name, parsed in by_name.items()}
+            for eval_set, by_name in record["states"].items()
+        }
+    found: dict[str, Any] = record
+    return found
+
+
+def _state(parsed: dict[str, Any]) -> Merged:
+    kind = _KINDS[parsed["reduction"]]
+    sizes = [parsed["examples"]] if kind is PerExampleValues else parsed["shape"]
+    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MOST_VALUES:
+        raise ValueError(f"a state of {sizes} values")
+    return kind.from_json(parsed)
+
+
+def _merge(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, dict[str, Merged]]:
+    """All ranks' states, merged into the first one's."""
+    states: dict[str, dict[str, Any]] = records[0]["states"]
+    for worker, record in zip(workers[1:], records[1:], strict=True):
+        with _reading(worker / STATES):
+            others = record["states"]
+            if {name: set(each) for name, each in others.items()} != {name: set(each) for name, each in states.items()}:
+                raise RecordError(f"{worker / STATES} holds other states than rank 0's")
+            for eval_set, by_name in states.items():
+                for name, state in by_name.items():
+                    if type(state) is not type(others[eval_set][name]):
+                        raise RecordError(f"{worker / STATES}: {name} is of another kind than rank 0's")
+                    state.merge(others[eval_set][name])
+    return states
+
+
+def _join(
+    workers: tuple[Path, ...], records: list[dict[str, Any]], states: dict[str, dict[str, Merged]]
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """All ranks' rows by eval set and column. A rank without examples of a set lists no columns of it."""
+    listed = [record[PREDICTIONS] for record in records]
+    joined = {}
+    for eval_set in dict.fromkeys(name for each in listed for name in each):
+        parts = [
+            _columns(worker / PREDICTIONS / file_name(eval_set), each[eval_set])
+            for worker, each in zip(workers, listed, strict=True)
+            if eval_set in each
+        ]
+        where = workers[0].parent / f"*/{PREDICTIONS}/{eval_set}"
+        with _reading(where):
+            if any(_form(part) != _form(parts[0]) for part in parts):
+                raise RecordError(f"{where}: the ranks have different columns")
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            rows, counted = (
+                sum(each[eval_set]["rows"] for each in listed if eval_set in each),
+                _counted(states, eval_set),
+            )
+            if rows != counted:
+                raise RecordError(f"{where}: there are {rows} rows of {counted} examples that were evaluated")
+            joined[eval_set] = _ordered(columns, where) if PLACE in columns else columns
+    return joined
+
+
+def _ordered(columns: dict[str, NDArray[Any]], where: Path) -> dict[str, NDArray[Any]]:
+    """In the order of the data, which has no gap."""
+    places = columns[PLACE]
+    order = np.argsort(places, kind="stable") if places.ndim == 1 else np.zeros(0, np.intp)
+    if len(order) != len(places) or not np.array_equal(places[order], np.arange(len(places))):
+        raise RecordError(f"{where}: places do not count the examples from 0, each of them once")
+    return {name: column[order] for name, column in columns.items()}
+
+
+def _form(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    return {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+
+
+def _counted(states: dict[str, dict[str, Merged]], eval_set: str) -> int:
+    state = states[eval_set][_EXAMPLES]
+    if not isinstance(state, ExactSum) or state.shape != ():
+        raise RecordError(f"{_EXAMPLES} of {eval_set!r} is no count")
+    return int(state.integers())
+
+
+def _columns(folder: Path, kept: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    if not folder.is_dir():
+        raise RecordError(f"{folder} was removed: predictions stay for the newest evaluations and the best one only")
+    columns = {name: _column(file_of(folder, name)) for name in kept["columns"]}
+    for name, column in columns.items():
+        if len(column) != kept["rows"]:
+            raise RecordError(f"{file_of(folder, name)} has {len(column)} rows, {STATES} says {kept['rows']}")
+    return columns
+
+
+def _column(path: Path) -> NDArray[Any]:
+    """A `.npy` file that is exactly as long as its header says; no pickle, whatever that says."""
+    with _reading(path), path.open("rb") as file:
+        if npy.read_magic(file) != (1, 0):
+            raise ValueError("not version 1.0 of the format")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(file)
+        expected = file.tell() + math.prod(shape) * dtype.itemsize
+        if is_fortran or dtype.kind not in "biufc" or not shape or min(shape) < 0 or expected != path.stat().st_size:
+            raise ValueError(f"{dtype} {shape} in {path.stat().st_size} bytes")
+        return np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong is this file's fault."""
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") if str(path) not in str(error) else error from None
+    except (
+        ArithmeticError,
+        AttributeError,
+        AssertionError,
+        LookupError,
+        MemoryError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise RecordError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

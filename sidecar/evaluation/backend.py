@@ -1,0 +1,160 @@
+"""What a framework must offer to evaluate with it: three protocols and the table of those that do.
+
+Imports no framework: the table names modules, and only the one that is asked for is imported.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.states import State
+from sidecar.evaluation.task import Task
+from sidecar.records import Sharding
+from sidecar.workers.messages import Check, Join
+
+BACKENDS: Final = {"tensorflow": "sidecar.evaluation.backends.tensorflow"}
+"""Framework to the module that defines `make() -> Backend`."""
+
+Int64s = NDArray[np.int64]
+Tick = Callable[[], None]
+"""Called after every batch that was read or evaluated: a sign of life."""
+
+
+class Collective(Protocol):
+    """The ranks of one group, able to add up integers."""
+
+    def sum(self, mine: Int64s) -> Int64s:
+        """Element-wise sum over all ranks of a vector that has the same length on each; blocks until all are there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An eval set as one rank read it: equal on all ranks, or their results do not belong together."""
+
+    eval_set: str
+    fingerprint: str  # hex digest of the contents of all batches in order, or of the list of files; empty for `own`
+    batches: int
+    examples: int
+    own_batches: int
+    own_examples: int
+    expected: int | None = None  # examples, if the task says how many there are
+    refuses_nonfinite: bool = False  # in inputs, labels and weights
+    sharding: Sharding = "batches"  # by `files` or `own` nothing is read beforehand: the counts above are 0
+
+
+States = dict[str, dict[str, State]]
+"""By eval set and state name: what this rank's batches came to, or all ranks' once reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a task keeps of the examples of one batch: a row for each in every column."""
+
+    first: int | None  # place of the first one in the whole eval set, if known; the others follow it
+    examples: int
+    columns: Mapping[str, NDArray[Any]]
+
+
+Keep = Callable[[str, Rows], None]
+"""Called with an eval set's name and rows, in the order of the data, while the set is evaluated."""
+
+
+def forget(eval_set: str, rows: Rows) -> None:
+    """Keep nothing."""
+
+
+class Evaluator(Protocol):
+    """A built task: what stays warm between checkpoints."""
+
+    @property
+    def traces(self) -> int:
+        """How often a step was traced so far."""
+        ...
+
+    @property
+    def builds(self) -> int:
+        """How often a model was built so far."""
+        ...
+
+    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part after so many evaluations: all else here is about them alone.
+
+        Each is read and fingerprinted once, when it first takes part; later calls return what that found.
+        """
+        ...
+
+    def restore(self, path: str) -> Callable[[], None]:
+        """Begin to bind every variable of the model to the checkpoint, or to load the graph it stores, beside `read`.
+
+        What it returns ends that, and raises naming what is missing; nothing else may be called before.
+        """
+        ...
+
+    def digest(self) -> Callable[[], str]:
+        """Begin to hash the values that the model's variables have now, beside `evaluate`; returns what waits for it.
+
+        That returns the hex digest.
+        """
+        ...
+
+    def outside(self) -> Mapping[str, str]:
+        """Digest of what the model depends on outside its variables, such as vocabularies, by a name of each part.
+
+        Equal on all ranks, or they do not evaluate the same model.
+        """
+        ...
+
+    def layout(self) -> str:
+        """What states `evaluate` will return: equal on all ranks, or they cannot be added up."""
+        ...
+
+    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+        """Sum metric states over this rank's own batches; identity states where it has none."""
+        ...
+
+    def save_weights(self, folder: Path) -> None:
+        """Write the model's variables into the folder; raises `OSError` if it cannot be written.
+
+        Called in a thread of its own beside `evaluate`; the caller makes the files durable.
+        """
+        ...
+
+    def conclude(self, reduced: States) -> Mapping[str, MetricResult]:
+        """The final numbers, by eval set."""
+        ...
+
+
+class Backend(Protocol):
+    """One framework."""
+
+    version: str
+
+    def join(self, join: Join) -> Collective:
+        """Form the group. Nothing of the task may have been imported."""
+        ...
+
+    def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
+        """Build the model on a first batch."""
+        ...
+
+    def profile(self, told: Join | Check) -> dict[str, str]:
+        """The numeric profile: what must be equal for results to be equal to the bit."""
+        ...
+
+
+def backend(framework: str) -> Backend:
+    """Import a framework and return its backend."""
+    if framework not in BACKENDS:
+        raise EvaluationError("join", f"framework {framework!r}: known are {', '.join(BACKENDS)}")
+    module: Any = importlib.import_module(BACKENDS[framework])
+    made: Backend = module.make()
+    return made

@@ -1,0 +1,103 @@
+"""TensorFlow: a fresh cluster of `worker` tasks for the collectives, local models of Keras 3 or tf_keras.
+
+`MultiWorkerMirroredStrategy` is used for its all-reduce alone. Model and variables are plain local objects, so neither
+Keras' broken `evaluate` under it nor its replica-aware metric variables take part.
+"""
+
+import os
+import platform
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import tensorflow as tf
+
+from sidecar.evaluation.backend import Collective, Evaluator
+from sidecar.evaluation.backends.tensorflow.collective import LocalCollective, MirroredCollective
+from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
+from sidecar.evaluation.backends.tensorflow.libraries import KERASES
+from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
+from sidecar.evaluation.backends.tensorflow.strategies import make_local
+from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.task import Task
+from sidecar.workers.messages import Check, Join
+
+_ISA_FLAGS: Final = ("avx", "avx2", "fma", "avx512", "avx_vnni", "amx")
+"""CPU features by which TensorFlow and oneDNN choose kernels, hence the order in which floats are added."""
+
+
+class TensorFlowBackend:
+    """See `sidecar.evaluation.backend.Backend`."""
+
+    version: str = tf.__version__
+
+    def join(self, join: Join) -> Collective:
+        """Set threads and devices, which TensorFlow fixes at its first operation, then form the cluster."""
+        tf.config.threading.set_intra_op_parallelism_threads(join.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, join.threads))  # 1 can deadlock a collective
+        for device in tf.config.list_physical_devices("GPU"):
+            _limit_memory(device, join.gpu_memory_mb)
+        alone = len(join.members) == 1 and not join.always_cluster
+        collective = LocalCollective() if alone else MirroredCollective(join)
+        import keras
+
+        make_repeatable(keras)
+        follow_the_task(make_readers_repeatable)
+        make_local()  # only now: the collective is a strategy, too
+        return collective
+
+    def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
+        """Read a first batch, call the model on it, trace nothing yet."""
+        return KerasEvaluator(
+            task,
+            shard,
+            threads=join.threads,
+            cache_bytes=join.cache_bytes,
+            trust_saved_graph=join.trust_saved_graph,
+        )
+
+    def profile(self, told: Join | Check) -> dict[str, str]:
+        """Versions, device kind and instruction set, and every switch known to change the bits of a result."""
+        import keras
+
+        gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
+        counted = Counter(str(gpu.get("device_name", "GPU")) for gpu in gpus)
+        return {
+            "device": ", ".join(f"{count} x {name}" for name, count in sorted(counted.items())) or "CPU",
+            "framework": f"tensorflow {tf.__version__}",
+            "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in KERASES if name in sys.modules),
+            "floatx": keras.config.floatx(),  # of ~/.keras/keras.json, which nodes need not share
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+            "xla": os.environ.get("TF_XLA_FLAGS", "off"),
+            "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
+            "threads": str(told.threads),
+            "trust_saved_graph": str(told.trust_saved_graph).lower(),  # stored graphs compute what they like
+            "isa": _instruction_set(),  # the longest
+        }
+
+
+def make() -> TensorFlowBackend:
+    """The backend; importing this module imported TensorFlow."""
+    return TensorFlowBackend()
+
+
+def _limit_memory(device: object, megabytes: int | None) -> None:
+    """Take GPU memory as it is needed, or at most so much: training on the same GPU keeps the rest."""
+    if megabytes is None:
+        tf.config.experimental.set_memory_growth(device, True)
+    else:
+        tf.config.set_logical_device_configuration(
+            device, [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)]
+        )
+
+
+def _instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    found = sorted(flag for flag in flags if flag.startswith(_ISA_FLAGS))
+    return " ".join([platform.machine(), *found])

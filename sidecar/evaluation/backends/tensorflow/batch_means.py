@@ -1,0 +1,67 @@
+"""Which numbers of an eval set depend on how its examples are divided into batches, such as a mean of batch means.
+
+Batches do not depend on the number of workers, so such a number is exact as well; but it is said what it is. Whatever
+one rank finds holds for all: it travels in a state beside those of the metrics.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+
+_STATE: Final = "by_batch"  # states of metrics have a slash in their names
+_UNKNOWN: Final = ""  # among the names of metrics
+_NOT_KNOWN: Final = (
+    "the model takes batches of one size only, so parts of a batch cannot show which numbers are means over batches"
+)
+
+
+class BatchMeans:
+    """Names of metrics, and of which of them it was found.
+
+    Args:
+        names: All metrics that may be such.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._found = dict.fromkeys([*names, _UNKNOWN], False)
+
+    def add(self, name: str) -> None:
+        """It was found of this one."""
+        self._found[name] = True
+
+    def add_unknown(self) -> None:
+        """Remember that the model takes no part of a batch, so that none of them can be found by that."""
+        self._found[_UNKNOWN] = True
+
+    def states(self) -> SetStates:
+        """The identity of the state."""
+        return {_STATE: ExactSum((len(self._found),), "int64")}
+
+    def tell(self, states: SetStates) -> None:
+        """Add what this rank found."""
+        exact_sum(states, _STATE).add(np.array(list(self._found.values()), np.int64))
+
+    def names(self, states: SetStates) -> list[str]:
+        """Of which of them any rank found it."""
+        return [name for name in self._names(states) if name != _UNKNOWN]
+
+    def notes(self, states: SetStates) -> tuple[str, ...]:
+        """The note for people where not all of them can be known."""
+        return (_NOT_KNOWN,) if _UNKNOWN in self._names(states) else ()
+
+    def _names(self, states: SetStates) -> list[str]:
+        if _STATE not in states:
+            return []
+        counts = exact_sum(states, _STATE).integers()
+        return [name for name, count in zip(self._found, counts, strict=True) if count]
+
+
+def told(names: Sequence[str]) -> tuple[str, ...]:
+    """The note for people about these numbers; none for none."""
+    if not names:
+        return ()
+    what = "is a mean over batches" if len(names) == 1 else "are means over batches"
+    return (f"{', '.join(names)} {what}, as in Keras: of another batch size, another number",)

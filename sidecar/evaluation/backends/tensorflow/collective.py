@@ -1,0 +1,79 @@
+"""The one collective there is: an element-wise sum of int64 vectors over the ranks of a group."""
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from sidecar.evaluation.backend import Int64s
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.workers.messages import Join
+
+_TASK: Final = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
+_IMPLEMENTATIONS: Final = {
+    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
+    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
+}
+
+
+class LocalCollective:
+    """A group of one: its sum is its own vector."""
+
+    def sum(self, mine: Int64s) -> Int64s:
+        """Return the vector."""
+        return mine
+
+
+class MirroredCollective:
+    """The ranks of a `MultiWorkerMirroredStrategy` over a cluster of its own.
+
+    The job is named `worker`: TensorFlow allows only one `evaluator`. A resolver that counts no GPU keeps the sums, a
+    few KB, on the CPU and off NCCL, wherever the model runs.
+    """
+
+    def __init__(self, join: Join) -> None:
+        self._join = join
+        cluster = tf.train.ClusterSpec({"worker": [member.address for member in join.members]})
+        accelerators = {"GPU": 0} if join.collectives != "nccl" else None
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            cluster, task_type="worker", task_id=join.rank, num_accelerators=accelerators, rpc_layer="grpc"
+        )
+        options = tf.distribute.experimental.CommunicationOptions(implementation=_IMPLEMENTATIONS[join.collectives])
+        try:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        except tf.errors.UnknownError as error:
+            if "Could not start gRPC server" not in str(error):
+                raise
+            address = join.members[join.rank].address
+            raise EvaluationError("address_in_use", f"cannot listen on {address}: {error.message}") from error
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]
+        def all_reduce(vector: Any) -> Any:
+            per_replica = self._strategy.run(tf.identity, (vector,))
+            return self._strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+        self._all_reduce = all_reduce
+
+    def sum(self, mine: Int64s) -> Int64s:
+        """All-reduce; raises `member_lost` when a peer is gone (some seconds after it went)."""
+        try:
+            total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
+        except tf.errors.OpError as error:
+            raise self._who_is_lost(error.message) from error
+        return total
+
+    def _who_is_lost(self, message: str) -> EvaluationError:
+        """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself.
+
+        Where it names several, those before the last one passed on what they heard of that.
+        """
+        named = [rank for rank in map(int, _TASK.findall(message)) if rank != self._join.rank]
+        members = [self._join.members[rank] for rank in dict.fromkeys(named) if rank < len(self._join.members)]
+        rank = members[-1].rank if members else None
+        who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
+        lost = f"{who} could not be reached in a sum over the ranks of the group"
+        if self._join.collectives == "nccl":
+            lost = f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"
+        return EvaluationError("member_lost", lost, lost=rank)

@@ -1,0 +1,245 @@
+"""What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, told
+from sidecar.evaluation.backends.tensorflow.cache import Batch
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
+from sidecar.evaluation.backends.tensorflow.mergeability import OF_SIZE, probe, probe_twice
+from sidecar.evaluation.backends.tensorflow.randomness import Randomness
+from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
+from sidecar.evaluation.backends.tensorflow.replay import Changes
+from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.states import SetStates, named, within
+from sidecar.records import Value
+
+
+class CompiledMeasurement:
+    """Everything that the compiled model's own `test_step` updates."""
+
+    def __init__(self, model: Any, first: Batch) -> None:
+        self._model = model
+        with _overheard(model) as seen:
+            results = model.test_step(first)  # metrics get their variables here
+        if not isinstance(results, dict):
+            raise EvaluationError(
+                "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
+            )
+        losses = _losses_of_keras(model)
+        metrics = list(_leaves(model.metrics))
+        self._metrics = {
+            f"{index}:{metric.name}": KerasMetric(metric, _told_loss(metric) if _is_in(metric, losses) else None)
+            for index, metric in enumerate(metrics)
+        }
+        self.randomness = Randomness(model)
+        self.randomness.check(lambda: self._all_of(first))
+        self.by_batch = BatchMeans(list(self._metrics))
+        # Keras' own loss of a batch is a mean over what is not masked there: it is taken as it is, batch by batch.
+        is_masked = any(hasattr(each, "_keras_mask") for each in tf.nest.flatten(seen))
+        self._unweighted = [id(each) for each in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
+        self.tolerance = tolerance_of(
+            getattr(model, "compute_dtype", ""), *(tf.as_dtype(each.dtype).name for each in tf.nest.flatten(seen))
+        )
+        for (name, metric), probed in zip(self._metrics.items(), self._probe(first), strict=True):
+            metric.require_additive(probed.in_turn, [probed.first, probed.second])
+            if (is_masked and _is_in(metric.metric, losses)) or metric.depends_on_batches(
+                probed.whole, [probed.first, probed.second], self.tolerance
+            ):
+                self.by_batch.add(name)
+        self._by_result = self._sources(first)  # runs the step again
+        known = set(self._by_result)
+        for source in self._by_result.values():
+            if isinstance(several := self._metrics[source].metric.result(), dict):
+                known |= set(several)
+        if unknown := set(_flat(results)) - known:
+            raise EvaluationError("task_error", _unknown(sorted(unknown)))
+
+    def _probe(self, first: Batch) -> Iterable[Any]:
+        recurrent = RecurrentStates(self._model)
+        arguments = first, self._reset, self._test, lambda: [metric.values() for metric in self._metrics.values()]
+        if not recurrent:
+            with suppress(*OF_SIZE):
+                return probe(*arguments)
+            self.by_batch.add_unknown()
+        return probe_twice(*arguments, recurrent.reset)
+
+    def _reset(self) -> None:
+        for metric in self._metrics.values():
+            metric.metric.reset_state()
+
+    def _test(self, batch: Batch) -> None:
+        self.randomness.seed(tf.constant([0, 0], tf.int64))
+        self._model.test_step(batch)
+
+    def _all_of(self, batch: Batch) -> list[Any]:
+        """What becomes of a batch: predictions, where they are seen, and every metric's states."""
+        self._reset()
+        with _overheard(self._model) as seen:
+            self._model.test_step(batch)
+        return [seen, [metric.values() for metric in self._metrics.values()]]
+
+    @property
+    def kept(self) -> dict[str, KerasMetric]:
+        """Metrics whose states are read as they are."""
+        return {name: each for name, each in self._metrics.items() if id(each.metric) not in self._unweighted}
+
+    def changes(self, outputs: Any) -> Changes:
+        """Of what `step` returned the states of `kept`."""
+        found = dict(zip(self._metrics, outputs, strict=True))
+        return {name: found[name] for name in self.kept}
+
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
+        """Reset, run the model's own step, read; and what it predicted, where that is seen."""
+        del predictions  # the model's own step makes its own
+        for name, metric in self._metrics.items():
+            metric.reset(None if start is None else start.get(name))
+        with _overheard(self._model) as seen:
+            self._model.test_step(batch)
+        return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
+
+    def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
+        """What a metric holds after one batch; a loss by output counts examples, where Keras 3 forgets how many."""
+        change = metric.read()
+        if id(metric.metric) not in self._unweighted or not seen:
+            return change
+        total, batches = change
+        examples = tf.cast(tf.shape(tf.nest.flatten(seen)[0])[0], total.dtype)
+        return [total * tf.where(batches == 1, examples, 1), tf.where(batches == 1, examples, batches)]
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state."""
+        states = self.by_batch.states()
+        for name, metric in self._metrics.items():
+            states |= named(name, metric.states(extent))
+        return states
+
+    def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
+        """Add several batches."""
+        del firsts  # sums do not depend on them
+        for (name, metric), changes in zip(self._metrics.items(), outputs, strict=True):
+            metric.add(within(states, name), changes)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """The numbers under the names that `test_step` gives them."""
+        found: dict[str, Value] = {}
+        of_batches: list[str] = []
+        by_example: list[str] = []
+        without_weight: list[str] = []
+        sources_of_batches = self.by_batch.names(states)
+        for name, source in self._by_result.items():
+            metric, own = self._metrics[source], within(states, source)
+            numbers = metric.numbers(own, name)
+            found |= {each: value(one, "min" if each == "loss" else metric.goal()) for each, one in numbers.items()}
+            if id(metric.metric) in self._unweighted:
+                by_example += numbers
+            elif source in sources_of_batches:
+                of_batches += numbers
+            if metric.is_undefined(own):
+                without_weight += numbers
+        notes = told(of_batches) + undefined(without_weight)
+        if by_example:
+            notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
+        return MetricResult(found, notes=notes)
+
+    def _sources(self, first: Batch) -> dict[str, str]:
+        """Result name to the metric behind it: the step names its results while every metric returns itself."""
+        by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
+        try:
+            with _returning_themselves([metric.metric for metric in self._metrics.values()]):
+                results = self._model.test_step(first)
+        except (TypeError, ValueError, AttributeError) as error:  # it computes with what it took for numbers
+            raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
+        return {
+            name: by_object[id(result.metric)]
+            for name, result in _flat(results).items()
+            if isinstance(result, _Itself) and id(result.metric) in by_object
+        }
+
+
+class _Itself:
+    """Stands where a metric's result is expected."""
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+
+
+@contextmanager
+def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
+    """`result()` of each metric returns the metric."""
+    with ExitStack() as changed:
+        for metric in metrics:
+            changed.enter_context(_set(metric, "result", lambda metric=metric: _Itself(metric)))
+        yield
+
+
+@contextmanager
+def _overheard(model: Any) -> Iterator[list[Any]]:
+    """The predictions that a step hands to Keras' `compute_metrics`, as Keras' own does; none of one that does not."""
+    seen: list[Any] = []
+    whole = model.compute_metrics
+
+    def compute_metrics(x: Any, y: Any, y_pred: Any, *others: Any, **named: Any) -> Any:
+        seen.append(y_pred)
+        return whole(x, y, y_pred, *others, **named)
+
+    with _set(model, "compute_metrics", compute_metrics):
+        yield seen
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of an object's own, past Keras' bookkeeping of attributes."""
+    own = owner.__dict__.get(name)  # tf_keras wraps what a metric has there
+    object.__setattr__(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is None:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, own)
+
+
+def _losses_of_keras(model: Any) -> list[Any]:
+    """The metrics in which Keras keeps the compiled loss, of all outputs and of each."""
+    kept = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
+    return [getattr(model, "_loss_tracker", None), *getattr(kept, "metrics", ())]
+
+
+def _is_in(metric: Any, losses: list[Any]) -> bool:
+    return any(metric is each for each in losses)
+
+
+def _told_loss(metric: Any) -> str:
+    return f"the compiled loss ({metric.name!r})"
+
+
+def _flat(results: Any) -> dict[str, Any]:
+    """Results by name, without the dicts that Keras' own `evaluate` opens as well."""
+    found: dict[str, Any] = {}
+    for name, each in results.items():
+        found |= _flat(each) if isinstance(each, dict) else {name: each}
+    return found
+
+
+def _leaves(metrics: Any) -> Iterator[Any]:
+    """Single metrics: Keras 3 keeps those given to `compile` in a container."""
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None)
+        if type(metric).__name__ == "CompileMetrics" and inner is not None:
+            yield from _leaves(inner)
+        else:
+            yield metric
+
+
+def _unknown(names: list[str]) -> str:
+    return (
+        f"test_step returns {', '.join(names)}, which is no metric's result, so it cannot be added up over batches: "
+        f"keep it in a keras.metrics.Mean that the model's metrics list, and return that metric's result()"
+    )

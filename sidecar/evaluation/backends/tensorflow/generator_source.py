@@ -1,0 +1,106 @@
+"""Examples of a Python iterator, or batches of a Keras `PyDataset`, as a dataset; each reading calls the source."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.libraries import class_named
+from sidecar.evaluation.failures import EvaluationError
+
+_NOTHING: Final = object()
+_SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3, of tf_keras: a length, and batches by their numbers
+
+
+class GeneratorSource:
+    """Types and shapes are those of the first example; all others must have them, or they could not form batches.
+
+    So no dimension is free but the first one where elements are batches already, of which the last may be short.
+
+    Args:
+        name: The eval set's.
+        made: The iterator that the source returned.
+        make: Calls the source again.
+        is_batched: Whether an element is a batch.
+    """
+
+    def __init__(self, name: str, made: Iterator[Any], make: Callable[[], Iterator[Any]], *, is_batched: bool) -> None:
+        self._name, self._make, self._is_batched = name, make, is_batched
+        first = next(made, _NOTHING)
+        if first is _NOTHING:
+            raise EvaluationError("task_error", f"eval set {name!r} is empty: its iterator yields no example")
+        self._spec = self._spec_of(first)
+        self._unused: Iterator[Any] | None = make()
+        if self._unused is made:
+            raise EvaluationError(
+                "task_error",
+                f"eval set {name!r}: its function returns the same iterator each time it is called, which yields every "
+                f"example once only: make the iterator within the function, or write it as a generator with yield",
+            )
+        self.problem: EvaluationError | None = None
+        self.dataset = tf.data.Dataset.from_generator(self._examples, output_signature=self._spec)
+
+    def _examples(self) -> Iterator[Any]:
+        made, self._unused = self._make() if self._unused is None else self._unused, None
+        for number, element in enumerate(made):
+            if (spec := self._spec_of(element)) != self._spec:
+                self.problem = EvaluationError(
+                    "task_error",
+                    f"eval set {self._name!r}: element {number} of its iterator is {_told(spec)}, the first was "
+                    f"{_told(self._spec)}: bring all to the same types and shapes, or return a tf.data.Dataset",
+                )
+                raise self.problem
+            yield _arrays(element)
+
+    def _spec_of(self, element: Any) -> Any:
+        try:
+            arrays = _arrays(element)
+        except ValueError as error:
+            raise EvaluationError(
+                "task_error", f"eval set {self._name!r}: its iterator yields what is no array: {error}"
+            ) from None
+        return tf.nest.map_structure(self._spec_of_array, arrays)
+
+    def _spec_of_array(self, array: Any) -> Any:
+        is_batch = self._is_batched and array.ndim > 0
+        return tf.TensorSpec([None, *array.shape[1:]] if is_batch else array.shape, array.dtype)
+
+
+def is_sequence(made: Any) -> bool:
+    """Return whether a source is a `PyDataset` of Keras 3 or a `Sequence` of tf_keras, whose elements are batches."""
+    return any(class_named(made, name) is not None for name in _SEQUENCES)
+
+
+def in_order(batches: Any) -> Iterator[Any]:
+    """Yield the batches of a sequence by number; it is never told of the end of an epoch, when such would shuffle."""
+    for number in range(len(batches)):
+        yield _without_lists(batches[number])
+
+
+def _without_lists(element: Any) -> Any:
+    """Return an element as tuples and dicts of arrays: to Keras a list of arrays is a tuple, and None is not there."""
+    if isinstance(element, dict):
+        return {name: _without_lists(value) for name, value in element.items()}
+    is_list_of_arrays = isinstance(element, list) and all(getattr(each, "shape", ()) for each in element)
+    if isinstance(element, tuple) or is_list_of_arrays:
+        return tuple(_without_lists(value) for value in element if value is not None)
+    return element
+
+
+def _arrays(element: Any) -> Any:
+    """Tuples and dicts of arrays; a list is an array."""
+    if isinstance(element, dict):
+        return {name: _arrays(value) for name, value in element.items()}
+    if isinstance(element, tuple):
+        return tuple(_arrays(value) for value in element)
+    return np.asarray(element)
+
+
+def _told(spec: Any) -> str:
+    """Types and shapes without TensorFlow's own words: (float32(8, 8, 1), int64())."""
+    if isinstance(spec, dict):
+        return "{" + ", ".join(f"{name!r}: {_told(each)}" for name, each in spec.items()) + "}"
+    if isinstance(spec, tuple):
+        return "(" + ", ".join(map(_told, spec)) + ")"
+    return f"{spec.dtype.name}{spec.shape}"

@@ -1,0 +1,237 @@
+"""Give the task's layers the vocabularies and bins that a SavedModel has as constants of its graph.
+
+Keras 3 keeps neither in variables, so a SavedModel has them in its graph alone, as keys and values of tables and as
+boundaries of `Bucketize`, or as lines of a file in `assets`. The graph is read as data
+(https://www.tensorflow.org/guide/saved_model, `saved_model.proto`), and not run. It names no layers: where more than
+one could be meant, what they hold is compared with what it has.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from sidecar.evaluation.backends.tensorflow.layer_tables import FixedTable, bins_of, fixed_tables_of, holders_in, idf_of
+from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.failures import EvaluationError
+
+_GRAPH: Final = "saved_model.pb"
+_ASSETS: Final = "assets"
+_LINE_NUMBER, _WHOLE_LINE = -1, -2  # as `tf.lookup.TextFileIndex` has them
+_LONGEST_NUMBER: Final = 20  # letters of an int64
+
+Vector = tuple[Any, ...]
+
+
+class _Constants:
+    """Constants of a stored graph.
+
+    Args:
+        folder: The SavedModel's.
+        tables: Those that are looked for; nothing is read that is of another size.
+        sizes: How many numbers other vectors have that are looked for.
+
+    Raises:
+        google.protobuf.message.DecodeError: the graph cannot be read.
+        EvaluationError: `corrupt` if a constant in it cannot.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(self, folder: Path, tables: Sequence[FixedTable], sizes: Sequence[int]) -> None:
+        saved = saved_model_pb2.SavedModel.FromString((folder / _GRAPH).read_bytes())
+        self._folder, self._sizes = folder, {*(len(each.entries) for each in tables), *sizes}
+        self._longest = max((_letters(each.entries) for each in tables), default=0)
+        self._vectors: set[Vector] = set()
+        self.tables: list[dict[Any, Any]] = []  # in order of the layers; empty: of no size that is looked for
+        self.bins: set[tuple[float, ...]] = set()
+        self.has_other_files = False  # of another form than Keras' vocabularies
+        for meta in saved.meta_graphs:
+            constants: dict[str, Vector] = {}
+            for node in _nodes(meta.graph_def):
+                if node.op == "Const" and (vector := self._vector(node)) is not None:
+                    constants[node.name] = vector
+                elif node.op == "Bucketize":
+                    self.bins.add(_as_stored(node.attr["boundaries"].list.f))
+            self._vectors |= set(constants.values())
+            try:
+                self.tables += [self._table(made, meta, constants) for made in _tables(meta)]
+            except (IndexError, KeyError) as error:
+                raise EvaluationError("corrupt", f"{folder / _GRAPH} is damaged: it has no object {error}") from error
+
+    def has_vector(self, vector: tuple[float, ...]) -> bool:
+        """Return whether there are these numbers."""
+        return vector in self._vectors
+
+    def _vector(self, node: Any) -> Vector | None:
+        tensor = node.attr["value"].tensor
+        shape = [each.size for each in tensor.tensor_shape.dim]
+        if len(shape) != 1 or shape[0] not in self._sizes:
+            return None
+        try:
+            return tuple(tf.make_ndarray(tensor).tolist())
+        except (TypeError, ValueError, KeyError) as error:
+            raise EvaluationError(
+                "corrupt", f"{self._folder / _GRAPH} is damaged: the constant {node.name!r} cannot be read ({error})"
+            ) from error
+
+    def _table(self, made: "_Made", meta: Any, constants: Mapping[str, Vector]) -> dict[Any, Any]:
+        files = [meta.asset_file_def[each.asset.asset_file_def_index] for each in made.inputs if each.HasField("asset")]
+        if files:
+            columns = self._columns(self._folder / _ASSETS / Path(files[0].filename).name, made)
+        else:
+            names = [each.constant.operation for each in made.inputs if each.HasField("constant")]
+            columns = [constants[name] for name in names if name in constants]
+        fits = len(columns) == 2 and len(columns[0]) == len(columns[1])  # noqa: PLR2004 - keys and values
+        return dict(zip(*columns, strict=True)) if fits else {}
+
+    def _columns(self, file: Path, made: "_Made") -> list[Vector]:
+        """Return keys and values as a table has them of the lines of a file; nothing of one that is too long."""
+        kinds = [made.of_file[name].i for name in ("key_index", "value_index")]
+        self.has_other_files |= {*kinds} != {_LINE_NUMBER, _WHOLE_LINE}
+        if self.has_other_files or not file.is_file() or file.stat().st_size > self._longest:
+            return []
+        lines = file.read_bytes().replace(b"\r", b"").removesuffix(b"\n").split(b"\n")
+        first = made.of_file["offset"].i
+        columns: list[Vector] = []
+        for kind, dtype in zip(kinds, made.dtypes, strict=True):
+            if kind == _LINE_NUMBER:
+                columns.append(tuple(range(first, first + len(lines))))
+            elif dtype == types_pb2.DT_STRING:
+                columns.append(tuple(lines))
+            elif all(each.removeprefix(b"-").isdigit() for each in lines):
+                columns.append(tuple(map(int, lines)))
+        return columns
+
+
+def load_constants(model: Any, folder: Path) -> list[Any]:
+    """Return the layers of a model that hold what the graph in that folder has, and give it to those that do not.
+
+    A layer is given something only if nothing else in the graph, and no other layer, could be meant.
+
+    Raises `EvaluationError` (`mismatch`) for a layer that holds something else otherwise. A graph with fewer tables
+    than the model, or without any bins, was saved without these layers and says nothing of them; nor does one whose
+    tables are made of columns in files, or that has those of the model in another order: whose they are is not known.
+    """
+    layers = [(layer, list(fixed_tables_of(layer)), idf_of(layer), bins_of(layer)) for layer in holders_in(model)]
+    layers = [each for each in layers if each[1] or each[3] is not None]
+    if not layers:
+        return []
+    tables = [table for _, tables, _, _ in layers for table in tables]
+    sizes = [len(idf) for _, _, idf, _ in layers if idf is not None]
+    try:
+        found, same = _Constants(folder, tables, sizes), []
+    except FileNotFoundError as error:
+        raise EvaluationError("vanished", f"{folder} is gone, or a file of it: {error}") from error
+    except OSError as error:
+        raise EvaluationError("storage", f"{folder} cannot be read: {error}") from error
+    has_tables = len(found.tables) >= len(tables)
+    held = [_given(table, tables, found.tables) for table in tables] if has_tables else []
+    in_order = _is_in_order([[n for n, each in enumerate(found.tables) if each == entries] for entries in held])
+    bins_given = _give_bins([layer for layer, _, _, bins in layers if bins is not None], found.bins)
+    for layer, tables, idf, bins in layers:
+        entries = [held.pop(0) for _ in tables] if has_tables else []
+        fits = None not in entries and (idf is None or found.has_vector(_as_stored(idf)))
+        says_nothing = not has_tables or (found.has_other_files and not fits)
+        other_bins = bins is not None and not bins_given and found.bins and _as_stored(bins) not in found.bins
+        if (not says_nothing and not fits) or other_bins:
+            raise EvaluationError(
+                "mismatch",
+                f"{folder.name}: layer {layer.name!r} ({type(layer).__name__}) holds another vocabulary or other bins "
+                "than the graph that was saved: let build_model make them as training did, or set trust_saved_graph = "
+                "true to evaluate the graph itself",
+            )
+        if (not tables or (in_order and not says_nothing)) and (found.bins or bins is None):
+            same.append(layer)
+    return same
+
+
+def _given(table: FixedTable, tables: Sequence[FixedTable], stored: Sequence[dict[Any, Any]]) -> dict[Any, Any] | None:
+    """Return what a table holds that is stored, now if it did not; None if it holds something else."""
+    if table.entries in stored:
+        return table.entries
+    meant = [each for each in stored if _could_be(table, each)]
+    if len(meant) != 1 or sum(_could_be(each, meant[0]) for each in tables) != 1:
+        return None
+    return meant[0] if table.replace(meant[0]) else None
+
+
+def _could_be(table: FixedTable, stored: Mapping[Any, Any]) -> bool:
+    """Return whether they are of the same kind and have the same numbers: others leave others to unknown words."""
+    own, other = ((list(each), list(each.values())) for each in (table.entries, stored))
+    if [list(map(type, part)) for part in own] != [list(map(type, part)) for part in other]:
+        return False
+    words_first = bool(own[0]) and isinstance(own[0][0], bytes)
+    return {*own[words_first]} == {*other[words_first]}
+
+
+def _give_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> bool:
+    """Give the only layer that has bins the only ones of the graph, if they are as many; whether it has them now."""
+    if len(layers) != 1 or len(stored) != 1 or is_keras_2(layers[0]):
+        return False
+    (layer,), (bins,) = layers, stored
+    if len(bins) != len(layer.bin_boundaries) and len(bins) + 1 != layer.num_bins:
+        return False
+    if _as_stored(layer.bin_boundaries) != bins:
+        layer.bin_boundaries = list(bins)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """How a stored table is made."""
+
+    inputs: list[Any]  # objects that the function is given which fills it
+    of_file: Mapping[str, Any]  # how it reads a file, if it does
+    dtypes: tuple[int, int]  # of keys and values
+
+
+def _tables(meta: Any) -> Iterator[_Made]:
+    """Yield how each table is made, in the order in which layers were found.
+
+    Raises `IndexError` or `KeyError` where objects name others that are not there.
+    """
+    objects = meta.object_graph_def
+    bodies = {each.signature.name: each for each in meta.graph_def.library.function}
+    for node in objects.nodes:
+        children = {child.local_name: child.node_id for child in node.children}
+        if not node.HasField("resource") or "_initialize" not in children:
+            continue
+        making, filling = (
+            list(objects.nodes[children[name]].function.concrete_functions)
+            for name in ("_create_resource", "_initialize")
+        )
+        created = [each.attr for name in making for each in bodies[name].node_def if "key_dtype" in each.attr]
+        read = [each.attr for name in filling for each in bodies[name].node_def if "key_index" in each.attr]
+        if created:
+            inputs = [objects.nodes[at] for name in filling for at in objects.concrete_functions[name].bound_inputs]
+            dtypes = created[0]["key_dtype"].type, created[0]["value_dtype"].type
+            yield _Made(inputs, read[0] if read else {}, dtypes)
+
+
+def _is_in_order(places: Iterable[Sequence[int]]) -> bool:
+    """Return whether one of each can be chosen, each higher than that before."""
+    last: int | None = -1
+    for each in places:
+        last = None if last is None else min((place for place in each if place > last), default=None)
+    return last is not None
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _letters(table: Mapping[Any, Any]) -> int:
+    """Return how long a file of its keys or values can be at most."""
+    words = [each for pair in table.items() for each in pair]
+    return sum(len(each) + 2 if isinstance(each, bytes) else _LONGEST_NUMBER + 2 for each in words)
+
+
+def _as_stored(numbers: Any) -> tuple[float, ...]:
+    return tuple(np.asarray(numbers, np.float32).tolist())

@@ -1,0 +1,205 @@
+"""The loss as Keras defines it for an evaluation, from the losses of single examples instead of means of batches."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
+from sidecar.evaluation.backends.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.evaluation.backends.tensorflow.per_example import PerExample
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.intervals import Interval
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
+
+_ADDED: Final = "added"
+
+
+class KerasLoss:
+    """Σ w·l / N plus the model's own losses; Σ w·l / Σ w beside it where there are weights.
+
+    Of several outputs the losses are summed, and shown beside the sum. N counts single losses: examples, or positions
+    of a sequence; those that Keras masks do not count. A loss that is one number for a batch, such as the mean over its
+    tokens or a sum, is weighed by the batch's examples, as Keras does it.
+    """
+
+    def __init__(self, loss: Any, model: Any, *, weighted: bool) -> None:
+        self._model = model
+        self._outputs = {output: _OutputLoss(each, weighted=weighted) for output, each in by_output(loss).items()}
+
+    @property
+    def is_of_batches(self) -> bool:
+        """Whether it is one number for each batch; known once a batch was seen."""
+        return any(each.is_of_batches for each in self._outputs.values())
+
+    def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+        """Within the traced step: single losses of a batch by output, and what the model adds to them."""
+        outputs: dict[str, Any] = {
+            _state(output): each.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            for output, each in self._outputs.items()
+        }
+        if self._model.losses:  # regularisation, and what layers added in this call
+            added = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in self._model.losses]
+            outputs[_ADDED] = tf.add_n(added)
+        return outputs
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state."""
+        del extent  # sums do not depend on it
+        states: SetStates = {_ADDED: ExactSum((), "float64")}
+        for output, each in self._outputs.items():
+            states |= named(_state(output), each.states())
+        return states
+
+    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
+        """Add what `step` returned, each array of it a list over batches."""
+        for output, each in self._outputs.items():
+            each.add(within(states, _state(output)), outputs[_state(output)])
+        if _ADDED in outputs:
+            output, first = next(iter(self._outputs.items()))
+            counts = first.counts(outputs[_state(output)])
+            exact_sum(states, _ADDED).add_each(np.stack(outputs[_ADDED]).astype(np.float64) * counts)  # exact: 24 bits
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
+        parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
+        (first, of_first) = next(iter(parts.values()))
+        count = first.count(of_first)
+        added = float(exact_sum(states, _ADDED).round()) / count if count else 0.0
+        found = {"loss": math.fsum([added, *(each.mean(own) for each, own in parts.values())])}
+        if first.weighted and not any(each.is_of_batches for each, _ in parts.values()):
+            found["loss_weighted_mean"] = math.fsum([added, *(each.by_weight(own) for each, own in parts.values())])
+        if len(parts) > 1:
+            found |= {shown(output, "loss"): each.mean(own) for output, (each, own) in parts.items()}
+        interval: Interval = (None, None)
+        if len(parts) == 1 and not first.weighted:
+            lower, upper = first.interval(of_first)
+            interval = (None, None) if lower is None or upper is None else (lower + added, upper + added)
+        notes = (note for each, own in parts.values() for note in each.notes(own))
+        return MetricResult(
+            {name: value(each, "min", interval if name == "loss" else (None, None)) for name, each in found.items()},
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+
+class _OutputLoss:
+    """The loss of one output: its single values and their weights, or one value for each batch."""
+
+    def __init__(self, loss: Any, *, weighted: bool) -> None:
+        reduction = getattr(loss, "reduction", None)
+        self.is_of_batches = reduction == "sum"  # else the first batch tells
+        self.divides_by_weight = reduction == "mean_with_sample_weight"
+        self.is_unreduced = hasattr(loss, "reduction") and reduction in (None, "none")
+        self.weighted = weighted
+        self._loss = loss
+        self._single = _single_losses(loss)
+        self._values = PerExample()
+
+    def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+        if self.is_of_batches:
+            return self._of_batch(y, predictions, weights)
+        losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
+        if losses.shape.rank == 0:  # told before there are any states
+            self.is_of_batches = True
+            return self._of_batch(y, predictions, weights)
+        outputs = {"losses": losses}
+        if weights is not None:
+            outputs["weights"] = _broadcast(tf.cast(weights, tf.float32), losses)
+        mask = getattr(predictions, "_keras_mask", None)
+        if mask is not None and mask.shape.rank == losses.shape.rank:
+            outputs = {name: tf.boolean_mask(each, mask) for name, each in outputs.items()}
+        return outputs
+
+    def _of_batch(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+        """One value, and how many examples it is of: Keras weighs it by them."""
+        if hasattr(self._loss, "reduction"):
+            value = self._loss(y, predictions, sample_weight=weights)
+        else:
+            value = tf.convert_to_tensor(self._loss(y, predictions))
+            if weights is not None:
+                value *= tf.reduce_mean(tf.cast(weights, value.dtype))
+        value = tf.cast(tf.convert_to_tensor(value), tf.float32)
+        if value.shape.rank != 0:
+            raise EvaluationError("task_error", f"Task(loss=…) returns an array {value.shape} for a batch")
+        return {"losses": value, "examples": tf.shape(tf.nest.flatten(predictions)[0])[0]}
+
+    def states(self) -> SetStates:
+        if self.is_of_batches:
+            return {"total": ExactSum((), "float64"), "count": ExactSum((), "int64")}
+        return self._values.states() | ({"weight": ExactSum((), "float32")} if self.weighted else {})
+
+    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
+        if self.is_of_batches:
+            examples = np.stack(outputs["examples"]).astype(np.int64)
+            exact_sum(states, "count").add(examples.sum())
+            with np.errstate(all="ignore"):  # exact: 24 bits and 29
+                exact_sum(states, "total").add_each(np.stack(outputs["losses"]).astype(np.float64) * examples)
+            return
+        self._values.add(states, outputs["losses"])
+        if "weights" in outputs:
+            exact_sum(states, "weight").add_each(np.concatenate([each.ravel() for each in outputs["weights"]]))
+
+    def counts(self, outputs: dict[str, Any]) -> list[int]:
+        """How many losses each batch has."""
+        if self.is_of_batches:
+            return [int(each) for each in outputs["examples"]]
+        return [losses.size for losses in outputs["losses"]]
+
+    def count(self, states: SetStates) -> int:
+        return self._values.count(states)
+
+    def by_weight(self, states: SetStates) -> float:
+        weight = float(exact_sum(states, "weight").round())
+        return self._values.total(states) / weight if weight else math.nan
+
+    def mean(self, states: SetStates) -> float:
+        if self.weighted and self.divides_by_weight and not self.is_of_batches:
+            return self.by_weight(states)
+        return self._values.mean(states)
+
+    def interval(self, states: SetStates) -> Interval:
+        return (None, None) if self.is_of_batches else self._values.interval(states)
+
+    def notes(self, states: SetStates) -> tuple[str, ...]:
+        """What differs from Keras on purpose."""
+        if self.weighted and self.divides_by_weight:
+            if not exact_sum(states, "weight").round():
+                return undefined(["loss"])
+            return ("loss is Σ w·l / Σ w over all examples; Keras takes the mean of that over its batches",)
+        if self.is_unreduced:
+            return ("loss is the mean over all examples; of reduction 'none' Keras weighs a batch by its size squared",)
+        return ()
+
+
+def _state(output: Output) -> str:
+    """Under what the states of an output go."""
+    return "all" if output is None else f"of {output}"
+
+
+def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
+    """The loss of each example, weighted: a loss object without its reduction, or a function's own result."""
+    if hasattr(loss, "reduction"):
+        single = copy.copy(loss)
+        single.reduction = "none"
+        return lambda y, predictions, weights: single(y, predictions, sample_weight=weights)
+    if not callable(loss):
+        raise EvaluationError("task_error", f"Task(loss={loss!r}) must be a loss object or a function of (y, y_pred)")
+
+    def apply(y: Any, predictions: Any, weights: Any) -> Any:
+        losses = tf.convert_to_tensor(loss(y, predictions))
+        return losses if weights is None else losses * _broadcast(tf.cast(weights, losses.dtype), losses)
+
+    return apply
+
+
+def _broadcast(weights: Any, losses: Any) -> Any:
+    """One weight per loss: an example's weight holds for all its positions."""
+    while weights.shape.rank < losses.shape.rank:
+        weights = weights[..., tf.newaxis]
+    if weights.shape.rank > losses.shape.rank:
+        weights = tf.squeeze(weights, -1)  # (N, 1) for losses (N,), as Keras does
+    return tf.broadcast_to(weights, tf.shape(losses))

@@ -1,0 +1,144 @@
+"""A Keras metric among those that a task names: an additive state, or single values and their interval."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backends.tensorflow.data import array_of
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
+from sidecar.evaluation.backends.tensorflow.mergeability import probe
+from sidecar.evaluation.backends.tensorflow.per_example import PerExample
+from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, tolerance_of
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.states import SetStates
+
+
+def per_example(metric: Any) -> Callable[..., Any] | None:
+    """The function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
+    wrapper = class_named(metric, "MeanMetricWrapper")
+    if wrapper is None or type(metric).update_state is not wrapper.update_state:
+        return None
+    function, arguments = getattr(metric, "_fn", None), getattr(metric, "_fn_kwargs", {})
+    if function is None:
+        return None
+    return lambda y, y_pred: function(y, y_pred, **arguments)
+
+
+class MeasuredMetric:
+    """A Keras metric among those that a task names: an additive state, and an interval where single values are seen.
+
+    Args:
+        metric: The Keras object.
+        y: Of a first batch, on which it is tried; likewise `predictions` and `weights`.
+    """
+
+    def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+        _refuse_plain_values(metric)
+        _update(metric, y, predictions, weights)  # some create their variables only here
+        self._metric = KerasMetric(metric)
+        (probed,) = probe(
+            (y, predictions, weights),
+            metric.reset_state,
+            lambda part: _update(metric, *part),
+            lambda: [self._metric.values()],
+        )
+        self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
+        self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
+        self.is_of_batches = self._metric.depends_on_batches(
+            probed.whole, [probed.first, probed.second], self.tolerance
+        )
+        is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
+        self._function = per_example(metric) if is_plain and self._metric.divides else None
+        if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
+            self._function = None
+        self._each = PerExample()
+
+    @property
+    def kept(self) -> KerasMetric | None:
+        """What keeps its states from batch to batch; None where single values are seen."""
+        return self._metric if self._function is None else None
+
+    def step(self, y: Any, predictions: Any, weights: Any, start: Any = None) -> Any:
+        """Within the traced step: single values where the metric is their mean, else its change by this batch.
+
+        Args:
+            y: Labels.
+            predictions: Of the model.
+            weights: Of examples or positions, if any.
+            start: What its states hold before; None: their identity.
+        """
+        if self._function is not None:
+            return tf.convert_to_tensor(self._function(y, predictions))
+        self._metric.reset(start)
+        _update(self._metric.metric, y, predictions, weights)
+        return self._metric.read()
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state."""
+        return self._metric.states(extent) if self._function is None else self._each.states()
+
+    def add(self, states: SetStates, outputs: Any) -> None:
+        """Add what `step` returned, each array of it a list over batches."""
+        if self._function is None:
+            self._metric.add(states, outputs)
+        else:
+            self._each.add(states, outputs)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """The final number, or several by their own names."""
+        name, goal = str(self._metric.metric.name), self._metric.goal()
+        if self._function is not None:
+            return MetricResult({name: value(self._each.mean(states), goal, self._each.interval(states))})
+        notes = undefined([name]) if self._metric.is_undefined(states) else ()
+        return MetricResult(
+            {key: value(each, goal) for key, each in self._metric.numbers(states, name).items()}, notes=notes
+        )
+
+
+def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
+    """Whether a mean's total and count are those of these values, one for each example."""
+    total, count = states
+    if values.ndim != 1 or (values.dtype.kind == "f" and values.dtype.itemsize > 4):  # noqa: PLR2004 - bytes of a float32
+        return False
+    return count == values.size and np.allclose(values.sum(dtype=np.float64), total, rtol=TOLERANCE, equal_nan=True)
+
+
+def _refuse_plain_values(metric: Any) -> None:
+    """`Mean` and its like would take predictions for weights, without a word."""
+    parameters = list(inspect.signature(type(metric).update_state).parameters)  # tf_keras hides those of the object
+    if parameters[2:3] == ["sample_weight"]:
+        raise EvaluationError(
+            "task_error",
+            f"metric {metric.name!r} ({type(metric).__name__}) takes values and their weights, not labels and "
+            f"predictions: for a mean use keras.metrics.MeanMetricWrapper with a function of (y, y_pred)",
+        )
+
+
+def masked(weights: Any, predictions: Any) -> Any:
+    """The weights, with 0 where the model masks its predictions; None where everything counts as 1."""
+    mask = getattr(predictions, "_keras_mask", None)
+    if mask is None:
+        return weights
+    kept = tf.cast(mask, tf.float32)
+    if weights is None:
+        return kept
+    weights = tf.cast(weights, tf.float32)
+    while weights.shape.rank < kept.shape.rank:
+        weights = weights[..., tf.newaxis]
+    return weights * kept
+
+
+def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+    """As Keras calls it: a metric of the user's need not know about weights where there are none."""
+    if is_keras_2(metric):  # its metrics know nothing of masks: its models turn them into weights
+        weights = masked(weights, predictions)
+    if weights is None:
+        metric.update_state(y, predictions)
+    else:
+        metric.update_state(y, predictions, sample_weight=weights)

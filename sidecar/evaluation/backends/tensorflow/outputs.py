@@ -1,0 +1,42 @@
+"""Which labels and predictions belong together: a model with several outputs has metrics and losses of each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sidecar.evaluation.failures import EvaluationError
+
+Output = str | int | None
+"""The key of an output in a dict, its place in a list, or None for a model that has one."""
+
+
+def by_output(given: Any) -> dict[Output, Any]:
+    """What a task gives for each output; what it gives as such is for the only one."""
+    return dict(given) if isinstance(given, Mapping) else {None: given}
+
+
+def shown(output: Output, name: str) -> str:
+    """The name of an output's number, as Keras writes it: `digit_accuracy`."""
+    return name if output is None else f"{output}_{name}"
+
+
+def pick(structure: Any, output: Output) -> Any:
+    """The part of labels or predictions that belongs to an output; raises `EvaluationError` if there is none."""
+    several = isinstance(structure, Mapping | list | tuple)
+    if output is None and not several:
+        return structure
+    keys = list(structure) if isinstance(structure, Mapping) else list(range(len(structure))) if several else []
+    if output is None:
+        raise EvaluationError(
+            "task_error",
+            f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}",
+        )
+    if output not in keys:
+        raise EvaluationError("task_error", f"labels or predictions have no part {output!r}: they have {keys or 'one'}")
+    return structure[output]
+
+
+def pick_weights(weights: Any, output: Output) -> Any:
+    """The weights of an output: its own, or those that hold for all outputs alike."""
+    if weights is None or not isinstance(weights, Mapping | list | tuple):
+        return weights
+    return pick(weights, output)

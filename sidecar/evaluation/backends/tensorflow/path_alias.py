@@ -1,0 +1,44 @@
+"""Checkpoints whose path TensorFlow cannot read, under one that it can.
+
+Its readers take a path for a pattern (`Env::GetMatchingPaths`), so that `[1]` means `1` and a backslash nothing, and
+they take text alone, while a file name may be any bytes.
+"""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sidecar.evaluation.failures import EvaluationError
+
+_ODD: Final = re.compile(r"[*?\[\]\\\ud800-\udfff]")  # the last: bytes that are no UTF-8, as `os.fsdecode` has them
+_NAME: Final = "checkpoint"
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[str]:
+    """The path of a folder, or of an object checkpoint's prefix; or one of links to it, for as long as this lasts.
+
+    An `EvaluationError` raised meanwhile names the checkpoint itself.
+    """
+    if not _ODD.search(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="sidecar-") as folder:
+        plain = Path(folder, _NAME)
+        if Path(path).is_dir():
+            plain.symlink_to(path)
+        else:
+            prefix = f"{Path(path).name}."
+            with contextlib.suppress(FileNotFoundError):  # what is not there is missed by who reads it
+                for file in Path(path).parent.iterdir():
+                    if file.name.startswith(prefix):
+                        plain.with_name(f"{_NAME}.{file.name.removeprefix(prefix)}").symlink_to(file)
+        try:
+            yield str(plain)
+        except EvaluationError as error:
+            raise EvaluationError(
+                error.kind, str(error).replace(str(plain), path), lost=error.lost, sides=error.sides
+            ) from error

@@ -1,0 +1,214 @@
+"""What a source returned, as numbered batches: a dataset, arrays, an iterator, or files of records.
+
+Number b belongs to rank b mod n. Batches are those before `prepare`; which examples are in one never depends on n.
+"""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.generator_source import GeneratorSource, in_order, is_sequence
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.file_sources import RecordFiles
+from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.task import EvalSet, call
+from sidecar.records import Sharding
+
+Change = Callable[[Any], Any]
+"""Makes a dataset of another one."""
+
+_DIFFERENT_SHAPES: Final = re.compile("Cannot add tensor to the batch|Cannot batch tensors with different shapes")
+_ACCEPTED: Final = (
+    "a tf.data.Dataset, numpy arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, a Keras PyDataset "
+    "(Sequence), or files (sidecar.data)"
+)
+
+
+class Source:
+    """The batches of one eval set on one rank.
+
+    `sharding` says how they are divided; `batch_size` is None if the source yields batches already.
+
+    Raises `EvaluationError` for what cannot be evaluated.
+    """
+
+    def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int) -> None:
+        self._name, self.batch_size, self._shard = name, batch_size, shard
+        self._options = tf.data.Options()
+        self._options.deterministic = True
+        self._options.threading.private_threadpool_size = threads
+        self._files: RecordFiles | None = None
+        self._generated: GeneratorSource | None = None
+        self._paths: list[str] = []
+        self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
+        made = self._call(eval_set)
+        if isinstance(made, RecordFiles):
+            self._files = made
+            self._paths = _find(name, made)
+            if made.by == "file" and self.sharding == "batches" and len(self._paths) >= shard.world_size:
+                self.sharding = "files"
+            self._dataset = self._batched(self._records(self._paths))
+        else:
+            self._dataset = self._batched(self._opened(made, eval_set))
+
+    def leave_to_first(self) -> None:
+        """Let rank 0 have all batches in order, and the other ranks none; not for a set that divides itself."""
+        self._shard = alone(self._shard)
+        self.sharding = "batches"
+
+    def numbered(self) -> Any:
+        """Every batch of the set with its number; of a set that divides itself, its own."""
+        return self._pieces(lambda numbered: numbered)
+
+    def own(self, prepare: Change) -> Any:
+        """This rank's own batches, prepared."""
+        rank, world_size = self._shard.rank, self._shard.world_size
+
+        def change(numbered: Any) -> Any:
+            if self.sharding == "batches":
+                numbered = numbered.filter(lambda number, _: number % world_size == rank)
+            return prepare(numbered.map(lambda _, batch: batch))
+
+        return self._pieces(change, own_files=self.sharding == "files")
+
+    def read(self, dataset: Any) -> Iterator[Any]:
+        """Its elements; what goes wrong in a file or an iterator is told in our own words."""
+        try:
+            yield from dataset.prefetch(2)
+        except tf.errors.OpError as error:
+            if _DIFFERENT_SHAPES.search(error.message):
+                raise EvaluationError(
+                    "task_error",
+                    f"eval set {self._name!r}: its examples have different shapes, so they make no batch: pad them to "
+                    f"one shape, or give Task(batch_size=None) and batch them with padded_batch or ragged_batch "
+                    f"({error.message[:200]})",
+                ) from error
+            if self._generated is not None and self._generated.problem is not None:
+                raise self._generated.problem from None
+            self._find_damage()
+            raise
+
+    def fingerprint_of_files(self) -> str:
+        """Digest of the list of files as it is now: names within the folder that all share, and sizes in bytes."""
+        assert self._files is not None, "only files have a list"
+        paths = _find(self._name, self._files)
+        start = os.path.commonprefix(paths).rfind("/") + 1  # noqa: RUF071 - cut at a slash here, so that a URL stays one
+        told = [(path[start:], tf.io.gfile.stat(path).length) for path in paths]
+        return hashlib.blake2b(repr(told).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+    def _pieces(self, change: Change, *, own_files: bool = False) -> Any:
+        """Numbered batches, changed: of files by file, each for itself, so that only its own last batch is short.
+
+        Number i + j is batch j of file i, so that files of one batch go to different ranks.
+        """
+        if self._files is None or self._files.by == "batch":
+            return change(self._dataset.enumerate()).with_options(self._options)
+        rank, world_size = (self._shard.rank, self._shard.world_size) if own_files else (0, 1)
+        paths = self._paths[rank::world_size]
+
+        def piece(number: Any, path: Any) -> Any:
+            return change(self._batched(self._records(path)).enumerate(number))
+
+        files = tf.data.Dataset.from_tensor_slices((np.arange(len(paths), dtype=np.int64), paths))
+        return files.flat_map(piece).with_options(self._options)
+
+    def _records(self, paths: Any) -> Any:
+        assert self._files is not None, "only files hold records"
+        return tf.data.TFRecordDataset(paths, self._files.compression)
+
+    def _call(self, eval_set: EvalSet) -> Any:
+        return call(f"eval set {self._name!r}", eval_set.source, *([self._shard] if eval_set.shards_itself else []))
+
+    def _opened(self, made: Any, eval_set: EvalSet) -> Any:
+        if isinstance(made, list):
+            made = tuple(made)
+        if isinstance(made, tuple | dict | np.ndarray) or tf.is_tensor(made):
+            self._require_equally_many(made)
+            made = tf.data.Dataset.from_tensor_slices(made)  # copied into tensors once, not written into a graph
+        elif is_sequence(made):
+            self.batch_size = None  # its elements are batches, whatever the task says, as for Keras
+            made = self._generate(in_order(made), lambda: in_order(self._call(eval_set)))
+        elif isinstance(made, Iterator):
+            made = self._generate(made, lambda: self._call(eval_set))
+        if not isinstance(made, tf.data.Dataset):
+            raise EvaluationError(
+                "task_error", f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(made).__name__}"
+            )
+        if made.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise EvaluationError(
+                "task_error", f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)"
+            )
+        return made
+
+    def _generate(self, made: Iterator[Any], make: Callable[[], Iterator[Any]]) -> Any:
+        self._generated = GeneratorSource(self._name, made, make, is_batched=self.batch_size is None)
+        return self._generated.dataset
+
+    def _require_equally_many(self, made: Any) -> None:
+        arrays = [each for each in tf.nest.flatten(made) if getattr(each, "shape", None)]
+        lengths = [int(each.shape[0]) for each in arrays]
+        if len(set(lengths)) > 1:
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self._name!r}: its arrays (x, y, sample_weight) need equally many examples, found "
+                f"{', '.join(map(str, lengths))}",
+            )
+
+    def _batched(self, dataset: Any) -> Any:
+        if self.batch_size is not None:
+            return dataset.batch(self.batch_size)
+        if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self._name!r} yields single examples, {dataset.element_spec}{unless_batched(None)}",
+            )
+        return dataset
+
+    def _find_damage(self) -> None:
+        """Raise naming the file that cannot be read, if there is one: TensorFlow names a place in it only."""
+        for path in self._paths:
+            try:
+                for _ in self._records(path).batch(1024):
+                    pass
+            except tf.errors.OpError as error:
+                what = error.message.split("}} ")[-1].partition(" [Op:")[0]
+                compression = self._files.compression if self._files is not None else None
+                raise EvaluationError(
+                    "task_error",
+                    f"eval set {self._name!r}: {path} cannot be read as TFRecords with compression={compression!r}: "
+                    f"{what}",
+                ) from None
+
+
+def alone(shard: Shard) -> Shard:
+    """The same rank where rank 0 owns every batch, and any other none."""
+    return replace(shard, world_size=1)
+
+
+def unless_batched(batch_size: int | None) -> str:
+    """What to add where a batch turned out to be none."""
+    if batch_size is not None:
+        return ""
+    return "; Task(batch_size=None) means that the data is batched already: if it is not, give a batch_size"
+
+
+def _find(name: str, files: RecordFiles) -> list[str]:
+    """Paths in the order of their names; raises `EvaluationError` for a pattern that none matches, or a path twice."""
+    found: list[str] = []
+    for pattern in files.patterns:
+        paths = tf.io.gfile.glob(os.path.expanduser(pattern))  # noqa: PTH111 - it may be a URL
+        if not paths:
+            where = pattern if "://" in pattern else os.path.abspath(pattern)  # noqa: PTH100
+            raise EvaluationError("task_error", f"eval set {name!r}: tfrecords finds no file {where}")
+        found += paths
+    path, times = Counter(found).most_common(1)[0]
+    if times > 1:
+        raise EvaluationError("task_error", f"eval set {name!r}: tfrecords is given {path} {times} times")
+    return sorted(found)

@@ -1,0 +1,65 @@
+"""A model's variables as a TensorFlow checkpoint, written beside every evaluation.
+
+`tf.train.Checkpoint.write` walks the object graph each time, in Python, while the evaluation waits for the interpreter.
+The graph does not change, so it is walked once; from then on its serialized form and the variables go out in one
+operation that needs no Python, under the same keys.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, variables_of
+
+NAME: Final = "weights"
+"""Of the checkpoint in a worker's folder."""
+
+
+class Weights:
+    """Of one model, which is built."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._graph: bytes | None = None  # serialized
+        self._keys: list[str] | None = None  # of `variables_of(model)`; None while not known to be all there is
+
+    def write(self, folder: Path) -> None:
+        """To be read with `tf.train.Checkpoint(model=model).restore(folder / "weights")`; raises `OSError`."""
+        prefix = str(folder / NAME)
+        with as_os_error():
+            if self._keys is None:
+                tf.train.Checkpoint(model=self._model).write(prefix)
+                self._learn(prefix)
+            else:
+                self._write_again(prefix, self._keys)
+
+    def _learn(self, prefix: str) -> None:
+        """Remember the keys, unless there is more than variables: lookup tables, which are saved in their own way."""
+        reader = tf.train.load_checkpoint(prefix)
+        keys = keys_of(self._model, prefix)
+        if keys is not None and set(reader.get_variable_to_shape_map()) == {GRAPH_KEY, *keys}:
+            self._graph, self._keys = reader.get_tensor(GRAPH_KEY), keys
+
+    def _write_again(self, prefix: str, keys: list[str]) -> None:
+        values = [tf.convert_to_tensor(variable) for variable in variables_of(self._model)]
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=[*keys, GRAPH_KEY],
+            shape_and_slices=[""] * (len(keys) + 1),
+            tensors=[*values, tf.constant(self._graph)],
+        )
+
+
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """What TensorFlow raises when it cannot write, as `OSError`."""
+    try:
+        yield
+    except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
+        is_full = os.strerror(errno.ENOSPC) in str(error.message)
+        raise OSError(errno.ENOSPC if is_full else errno.EIO, error.message) from error

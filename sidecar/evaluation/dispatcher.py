@@ -1,0 +1,99 @@
+"""What a worker process does when it is told to: check a task, form a group, evaluate a checkpoint.
+
+Holds what stays warm between checkpoints. Every failure is a `Failed` report, never an exception.
+"""
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+
+from sidecar.evaluation import task as tasks
+from sidecar.evaluation.backend import Backend, Collective, Evaluator
+from sidecar.evaluation.failures import EvaluationError, as_failed
+from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.evaluation.shard import Shard
+from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
+
+
+class Dispatcher:
+    """Carries out commands, one at a time."""
+
+    def __init__(self, framework: Backend, report: Callable[[Report], None]) -> None:
+        self._backend = framework
+        self._report = report
+        self._join: Join | None = None
+        self._collective: Collective | None = None
+        self._evaluator: Evaluator | None = None
+        self._task_digest = ""
+        self._phase = "import"
+        self._frozen = False
+
+    def run(self, command: Command | Report) -> None:
+        """Do one command; a failure is reported, never raised."""
+        plan = command.plan if isinstance(command, Evaluate) else None
+        try:
+            if isinstance(command, Check):
+                self._check(command)
+            elif isinstance(command, Join):
+                self._form(command)
+            elif isinstance(command, Evaluate):
+                self._evaluate(command)
+            else:
+                raise EvaluationError("join", f"{type(command).__name__} is no command")  # noqa: TRY301 - told like any other
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon is told, and decides; a task may call sys.exit
+            rank = self._join.rank if self._join else None
+            failed = as_failed(error, phase=self._phase, plan=plan, rank=rank)
+            if isinstance(command, Evaluate):  # where it is held says nothing to the user, and is gone afterwards
+                failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))
+            self._report(failed)
+
+    def _enter(self, phase: str, plan: int | None = None) -> None:
+        self._phase = phase
+        self._report(Phase(phase, plan))
+
+    def _check(self, command: Check) -> None:
+        self._enter("import")
+        loaded = tasks.load(command.task, command.search_path)
+        sets, builds = tuple(loaded.task.eval_sets), loaded.task.build_model is not None
+        self._report(Checked(loaded.digest, sets, self._backend.profile(command), builds))
+
+    def _form(self, command: Join) -> None:
+        if self._join is not None:
+            raise EvaluationError(
+                "join", f"asked to join {command.group} after {self._join.group}: one group in a life"
+            )
+        self._enter("join")
+        self._join = command
+        self._collective = self._backend.join(command)
+        self._enter("import")  # only now: TensorFlow refuses a cluster after any operation of the task's module
+        loaded = tasks.load(command.task, command.search_path)
+        self._task_digest = loaded.digest
+        self._enter("build")
+        shard = Shard(command.rank, len(command.members))
+        self._evaluator = self._backend.build(loaded.task, shard, command)
+        self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
+        if command.trust_saved_graph:
+            self._tidy()  # freezes what is there, which must not be a stored graph: that would stay for ever
+
+    def _evaluate(self, command: Evaluate) -> None:
+        if self._join is None or self._collective is None or self._evaluator is None:
+            raise EvaluationError("join", "asked to evaluate before the group was formed and the task built")
+        done = evaluate(
+            command,
+            join=self._join,
+            collective=self._collective,
+            evaluator=self._evaluator,
+            task_digest=self._task_digest,
+            profile=self._backend.profile(self._join),
+            enter=lambda phase: self._enter(phase, command.plan),
+            report=self._report,
+        )
+        self._report(done)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Collect what is no longer used, where nobody waits for it."""
+        gc.collect()
+        if not self._frozen:  # a framework's million objects stay: looking through them takes 0.2 s each time
+            gc.freeze()
+            self._frozen = True

@@ -1,0 +1,118 @@
+"""A worker process's life: import the framework, say ready, then do what the daemon commands, one thing at a time.
+
+It never outlives its daemon (parent-death signal, and end of input) and never writes to the daemon's pipes but in lines
+of `group.messages`: whatever the user's code prints goes to its log.
+"""
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Final
+
+from sidecar.errors import RecordError
+from sidecar.evaluation.process_guard import leave_guard
+from sidecar.workers.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
+
+_PR_SET_PDEATHSIG: Final = 1
+_IOPRIO_WHO_PROCESS: Final = 1
+_IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best effort, lowest priority in it
+_SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
+_NICENESS: Final = 10  # half way: training on the same node wins, the machine stays usable for both
+_OOM_SCORE: Final = "1000"  # the first to go when memory is short: a worker is replaced, a trainer is not
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run until the daemon closes our input."""
+    parser = argparse.ArgumentParser(prog="sidecar worker process")
+    parser.add_argument("--framework", required=True)
+    parser.add_argument("--reports", type=int, required=True, help="file descriptor to write reports to")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the daemon")
+    parser.add_argument("--mark", required=True, help="NAME=VALUE in the environment of this process alone")
+    options = parser.parse_args(arguments)
+    _never_outlive(options.parent)
+    leave_guard(options.mark)
+    _be_gentle()
+    commands = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
+        os.dup2(nothing.fileno(), 0)  # the user's code must not read commands
+    os.set_inheritable(options.reports, False)  # nor may what it starts hold the daemon's pipe open
+    reports = os.fdopen(options.reports, "wb", buffering=0)
+
+    def report(message: Report) -> None:
+        _write_all(reports, encode(message))
+
+    status = 0
+    try:
+        _serve(options.framework, commands, report)
+    except BaseException:  # noqa: BLE001 - whatever it is, it belongs into the log, and this process must end
+        traceback.print_exc()
+        status = 1
+    # Not a normal exit: TensorFlow's own shutdown may wait for peers that are gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None]) -> None:
+    """Do what is commanded until there are no more commands."""
+    try:
+        from sidecar.evaluation.backend import backend
+        from sidecar.evaluation.dispatcher import Dispatcher
+        from sidecar.evaluation.failures import as_failed
+    except ModuleNotFoundError as error:
+        report(Failed("join", _cannot_import(error), phase="import"))
+        return
+    try:
+        made = backend(framework)
+    except ModuleNotFoundError as error:
+        report(Failed("join", _cannot_import(error), phase="import"))
+        return
+    except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
+        report(as_failed(error, phase="join", plan=None, rank=None))
+        return
+    report(Ready(framework, made.version))
+    worker = Dispatcher(made, report)
+    while line := commands.readline(MAX_LINE_BYTES):
+        try:
+            command = decode(line)
+        except RecordError as error:
+            report(Failed("worker_died", f"the worker process was sent nonsense: {error}"))
+            return
+        worker.run(command)
+
+
+def _cannot_import(error: ModuleNotFoundError) -> str:
+    return (
+        f"{sys.executable} has no module {error.name!r}: install it there, or name the Python of the training "
+        f"environment with worker_python"
+    )
+
+
+def _write_all(stream: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[stream.write(view) :]
+
+
+def _never_outlive(parent: int) -> None:
+    """Be killed when the daemon's main thread ends; it may have ended before this took effect."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _be_gentle() -> None:
+    os.nice(_NICENESS)
+    number = _SYS_IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_BEST_EFFORT_LAST)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123 - procfs
+            score.write(_OOM_SCORE)
+    except OSError:  # a container may forbid it; being polite is no reason to fail
+        return

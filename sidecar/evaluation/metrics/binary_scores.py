@@ -1,0 +1,31 @@
+"""One score for each example, and whether it is positive: what curves are made of. Imports numpy only."""
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.metric import EvalBatch
+from sidecar.evaluation.metrics.pairs import Pairs, classes, zeros_and_ones
+
+
+def check_positive(metric: str, positive: int | None) -> None:
+    """Raises `TaskError` unless it can be the number of a class."""
+    if positive is not None and (isinstance(positive, bool) or not isinstance(positive, int) or positive < 0):
+        raise TaskError(f"metric {metric!r}: positive={positive!r} must be the number of a class, or None")
+
+
+def binary_scores(metric: str, seen: EvalBatch, positive: int | None) -> Pairs:
+    """Labels as bool and scores (m,): as they are, or of one class against all others.
+
+    Raises `TaskError` for labels and shapes that do not fit.
+    """
+    if positive is None:
+        if seen.predictions.ndim == seen.y.ndim + 1 and seen.predictions.shape[-1] > 1:
+            raise TaskError(
+                f"metric {metric!r}: predictions {seen.predictions.shape} are of several classes: say with positive=… "
+                f"which one is looked for"
+            )
+        return zeros_and_ones(metric, seen)
+    pairs = classes(metric, seen, "index")
+    count = pairs.predicted.shape[-1]
+    if positive >= count:
+        raise TaskError(f"metric {metric!r}: there is no class positive={positive}, predictions have {count}")
+    scores = pairs.predicted[:, positive]
+    return Pairs(pairs.actual == positive, scores, pairs.weights, pairs.places, pairs.alone)

@@ -1,0 +1,72 @@
+"""Areas under curves from a histogram of scores: bounded memory, whatever the number of examples. numpy only."""
+
+import numpy as np
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.binary_scores import binary_scores, check_positive
+from sidecar.evaluation.metrics.curves import average_precision, roc_auc
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.pairs import has_nan
+from sidecar.evaluation.metrics.tally import Tally
+from sidecar.evaluation.states import SetStates
+
+
+class BinnedAUC:
+    """Area under the ROC curve and average precision of scores that are rounded down to one of some bins.
+
+    Exactly those of the rounded scores: ROC-AUC differs from that of the scores themselves by at most half of the
+    share of (positive, negative) pairs that fall into the same bin. NaN as in `AUC`. No interval.
+
+    Args:
+        positive: See `AUC`; labels and scores may have further positions, (n, …).
+        bins: Equal parts of 0 to 1.
+        from_logits: Whether scores are logits, of which the sigmoid is taken.
+        name: The numbers are `roc_<name>` and `pr_<name>`.
+    """
+
+    def __init__(
+        self,
+        positive: int | None = None,
+        *,
+        bins: int = 1000,
+        from_logits: bool = False,
+        name: str = "binned_auc",
+    ) -> None:
+        check_positive(name, positive)
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:  # noqa: PLR2004 - one bin ranks nothing
+            raise TaskError(f"metric {name!r}: BinnedAUC(bins={bins!r}) must be a number from 2")
+        self.name = name
+        self._positive, self._bins, self._from_logits = positive, bins, from_logits
+        self._tally = Tally((2, bins))
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state: weights of negatives and of positives by bin."""
+        del extent  # counts do not depend on it
+        return self._tally.states()
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and for scores outside 0 to 1."""
+        pairs = binary_scores(self.name, seen, self._positive)
+        scores = pairs.predicted.astype(np.float64)
+        if self._from_logits:
+            with np.errstate(over="ignore"):  # far below 0 the sigmoid is 0
+                scores = 1 / (1 + np.exp(-scores))
+        wrong = scores[(scores < 0) | (scores > 1)]
+        if wrong.size:
+            raise TaskError(
+                f"metric {self.name!r}: scores must be from 0 to 1, found {wrong[0]:g}: give from_logits=True if the "
+                f"model returns logits"
+            )
+        unknown = has_nan(scores)
+        bins = np.minimum(np.where(unknown, 0, scores) * self._bins, self._bins - 1).astype(np.int64)
+        self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """`roc_binned_auc` and `pr_binned_auc`."""
+        negatives, positives = self._tally.totals(states)[:, ::-1]
+        return MetricResult(
+            {
+                f"roc_{self.name}": value(roc_auc(positives, negatives), "max"),
+                f"pr_{self.name}": value(average_precision(positives, negatives), "max"),
+            }
+        )

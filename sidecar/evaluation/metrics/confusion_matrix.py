@@ -1,0 +1,121 @@
+"""Which class was taken for which, and precision, recall and F1 made of that. Imports numpy only."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.decisions import decisions
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.pairs import Labels, check_labels
+from sidecar.evaluation.metrics.tally import Tally
+from sidecar.evaluation.states import SetStates
+from sidecar.records import Value
+
+_BINARY_CLASSES: Final = 2
+
+Floats = NDArray[np.float64]
+
+
+class ConfusionMatrix:
+    """Weights by (actual, predicted) class; precision, recall and F1 of each, and their averages.
+
+    The averages are those of scikit-learn's `precision_recall_fscore_support` with all classes as its `labels`: macro
+    (each class alike), micro (all weight together), weighted (by the actual weight of each class). A class without any
+    label counts in macro. Of equal scores the first class wins. A NaN among the scores of what counts makes all
+    numbers NaN, and so does a total weight of 0.
+
+    Args:
+        classes: How many, or their names. Of n classes the states take 32·n² bytes on every rank, with weights that
+            are no whole numbers 90·n².
+        labels: See `Accuracy`; "binary" needs 2 classes.
+        threshold: See `Accuracy`.
+        zero_division: What stands for 0 / 0, such as the precision of a class that was never predicted: 0, 1, or NaN,
+            which is left out of macro and weighted averages.
+        name: None: the numbers are `precision_macro`, …; else `<name>_precision_macro`, ….
+    """
+
+    def __init__(
+        self,
+        classes: int | Sequence[str],
+        labels: Labels = "index",
+        *,
+        threshold: float = 0.5,
+        zero_division: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        self.name = "confusion_matrix" if name is None else name
+        self._prefix = "" if name is None else f"{name}_"
+        check_labels(self.name, labels)
+        self._classes = _names(self.name, classes)
+        if labels == "binary" and len(self._classes) != _BINARY_CLASSES:
+            raise TaskError(f"metric {self.name!r}: labels='binary' needs 2 classes, found {len(self._classes)}")
+        if not (zero_division in (0, 1) or math.isnan(zero_division)):
+            raise TaskError(f"metric {self.name!r}: zero_division={zero_division!r} must be 0, 1 or NaN")
+        self._labels, self._threshold, self._zero_division = labels, threshold, zero_division
+        self._tally = Tally((len(self._classes), len(self._classes)))
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state; `counts` and `weights` are the matrix, a row for each actual class."""
+        del extent  # counts do not depend on it
+        return self._tally.states()
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and another number of classes."""
+        found = decisions(self.name, seen, self._labels, self._threshold)
+        if found.classes != len(self._classes):
+            raise TaskError(
+                f"metric {self.name!r}: predictions have {found.classes} classes, but it was made for "
+                f"{len(self._classes)}: write ConfusionMatrix({found.classes})"
+            )
+        cells = np.where(found.predicted < 0, -1, found.actual * found.classes + found.predicted)
+        self._tally.add(states, cells, found.pairs.weights)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """`precision`, `recall` and `f1` of each class, and `_macro`, `_micro` and `_weighted` of each of the three."""
+        matrix = self._tally.totals(states)
+        right, predicted, actual = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
+        if not matrix.any():
+            right = np.full(len(matrix), math.nan)
+        numbers: dict[str, Value] = {}
+        by_class: dict[str, Mapping[str, Value]] = {}
+        for name, above, below in _ratios(right, predicted, actual):
+            key = f"{self._prefix}{name}"
+            each = self._divide(above, below)
+            by_class[key] = {own: value(float(one), "max") for own, one in zip(self._classes, each, strict=True)}
+            numbers[f"{key}_macro"] = value(_average(each, np.ones(len(each))), "max")
+            numbers[f"{key}_micro"] = value(float(self._divide(above.sum(), below.sum())), "max")
+            numbers[f"{key}_weighted"] = value(_average(each, actual), "max")
+        return MetricResult(numbers, by_class)
+
+    def _divide(self, above: Floats, below: Floats) -> Floats:
+        with np.errstate(all="ignore"):
+            found: Floats = np.where((below == 0) & ~np.isnan(above), self._zero_division, above / below)
+        return found
+
+
+def _ratios(right: Floats, predicted: Floats, actual: Floats) -> Iterator[tuple[str, Floats, Floats]]:
+    """Name, numerator and denominator: C. J. van Rijsbergen, "Information Retrieval", 1979, chapter 7."""
+    yield "precision", right, predicted
+    yield "recall", right, actual
+    yield "f1", 2 * right, predicted + actual
+
+
+def _average(each: Floats, weights: Floats) -> float:
+    """The mean of those that are not NaN."""
+    kept = ~np.isnan(each)
+    total = math.fsum(weights[kept].tolist())
+    return math.fsum((each[kept] * weights[kept]).tolist()) / total if total else math.nan
+
+
+def _names(metric: str, classes: int | Sequence[str]) -> list[str]:
+    if isinstance(classes, int) and not isinstance(classes, bool) and classes >= _BINARY_CLASSES:
+        return [str(number) for number in range(classes)]
+    if isinstance(classes, Sequence) and not isinstance(classes, str):
+        found = [each for each in classes if isinstance(each, str)]
+        if len(set(found)) == len(classes) >= _BINARY_CLASSES:
+            return found
+    raise TaskError(f"metric {metric!r}: classes must be a number from 2, or different names, found {classes!r}")

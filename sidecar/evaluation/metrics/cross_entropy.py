@@ -1,0 +1,78 @@
+"""The loss of a classifier at each position: minus the log of the probability of the truth. Imports numpy only."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.metric import EvalBatch
+from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
+
+Losses = tuple[NDArray[np.float64], Pairs]
+"""Natural logarithms (m,), and what they are of."""
+
+_REMEDY: Final = "give from_logits=True if the model returns logits"
+
+
+def cross_entropies(metric: str, seen: EvalBatch, labels: Labels, *, from_logits: bool) -> Losses:
+    """Losses in float64.
+
+    Probabilities are kept in [eps, 1 - eps] as scikit-learn's `log_loss` does, where eps is that of their dtype
+    (bfloat16: of float32). Raises `TaskError` for labels and shapes that do not fit, and for what are no probabilities.
+    """
+    if labels == "binary":
+        pairs = zeros_and_ones(metric, seen)
+        own = pairs.predicted.astype(np.float64)
+        if from_logits:
+            with np.errstate(all="ignore"):  # numpy warns of NaN
+                return np.logaddexp(0.0, np.where(pairs.actual, -own, own)), pairs  # log(1 + exp(-z)) of a positive
+        _check(metric, own, _tolerance(pairs.predicted))
+        return _minus_log(np.where(pairs.actual, own, 1 - own), _eps(pairs.predicted)), pairs
+    pairs = classes(metric, seen, labels)
+    scores = pairs.predicted.astype(np.float64)
+    if from_logits:
+        return _from_logits(scores, pairs.actual), pairs
+    _check(metric, scores, _tolerance(pairs.predicted))
+    _check_sums(metric, scores.sum(axis=-1), _tolerance(pairs.predicted))
+    losses = _minus_log(_of_truth(scores, pairs.actual), _eps(pairs.predicted))
+    return np.where(has_nan(scores), np.nan, losses), pairs  # as with logits, whichever of a row is NaN
+
+
+def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = np.take_along_axis(scores, actual[:, np.newaxis], axis=-1)[:, 0]
+    return found
+
+
+def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
+    """Minus log softmax: log Σ exp(z) - z of the truth, with the largest taken out, so that nothing overflows."""
+    with np.errstate(all="ignore"):  # infinite logits give NaN
+        moved = scores - scores.max(axis=-1, keepdims=True)
+        losses: NDArray[np.float64] = np.log(np.exp(moved).sum(axis=-1)) - _of_truth(moved, actual)
+    return losses
+
+
+def _minus_log(probabilities: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = -np.log(np.clip(probabilities, eps, 1 - eps))
+    return found
+
+
+def _eps(predictions: NDArray[Any]) -> float:
+    return float(np.finfo(predictions.dtype if predictions.dtype.kind == "f" else np.float64).eps)
+
+
+def _tolerance(predictions: NDArray[Any]) -> float:
+    """How far from 0, 1 or a sum of 1 a probability may be by rounding; scikit-learn allows the same for sums."""
+    return float(np.sqrt(_eps(predictions)))
+
+
+def _check(metric: str, probabilities: NDArray[np.float64], tolerance: float) -> None:
+    wrong = probabilities[(probabilities < -tolerance) | (probabilities > 1 + tolerance)]  # NaN is let through
+    if wrong.size:
+        raise TaskError(f"metric {metric!r}: probabilities must be from 0 to 1, found {wrong[0]:g}: {_REMEDY}")
+
+
+def _check_sums(metric: str, sums: NDArray[np.float64], tolerance: float) -> None:
+    wrong = sums[np.abs(sums - 1) > tolerance]
+    if wrong.size:
+        raise TaskError(f"metric {metric!r}: probabilities of all classes must sum to 1, found {wrong[0]:g}: {_REMEDY}")

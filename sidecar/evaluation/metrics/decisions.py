@@ -1,0 +1,46 @@
+"""For which class a model decides: the one of the largest score, or by a threshold. Imports numpy only."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.metrics.metric import EvalBatch
+from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
+
+UNDECIDED: Final = -1
+"""Instead of a class, where a score is NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided at the m positions of a batch that count.
+
+    Args:
+        pairs: What it was decided on.
+        actual: Numbers of the classes (m,).
+        predicted: Numbers of the classes, or `UNDECIDED` (m,).
+        classes: How many classes there are.
+    """
+
+    pairs: Pairs
+    actual: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    classes: int
+
+
+def decisions(metric: str, seen: EvalBatch, labels: Labels, threshold: float) -> Decided:
+    """The class of the largest score, of equal ones the first, as in numpy and Keras; binary: 1 above the threshold.
+
+    Raises `TaskError` as `classes` and `zeros_and_ones` do.
+    """
+    if labels == "binary":
+        pairs, count = zeros_and_ones(metric, seen), 2
+        decided = pairs.predicted > threshold
+    else:
+        pairs = classes(metric, seen, labels)
+        count = pairs.predicted.shape[-1]
+        decided = pairs.predicted.argmax(axis=-1)
+    predicted = np.where(has_nan(pairs.predicted), UNDECIDED, decided).astype(np.int64)
+    return Decided(pairs, pairs.actual.astype(np.int64), predicted, count)

@@ -1,0 +1,62 @@
+"""The mean of whatever a function says of each example. Imports numpy only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.average import Average
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Goal, MetricResult, value
+from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
+from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
+from sidecar.evaluation.states import SetStates
+
+
+class Mean:
+    """Σ w·v / Σ w over the values of a function of (labels, predictions), or over the predictions themselves.
+
+    Args:
+        function: Called with numpy arrays (n, …); returns one value for each example (n,) or position (n, …).
+        name: Of the metric and its number.
+        goal: Whether more is better ("max"), less ("min"), or neither ("none").
+        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[NDArray[Any], NDArray[Any]], Any] | None = None,
+        *,
+        name: str = "mean",
+        goal: Goal = "none",
+        interval: IntervalOf = usual_interval,
+    ) -> None:
+        if function is not None and not callable(function):
+            raise TaskError(f"metric {name!r}: Mean takes a function of (y, predictions), found {function!r}")
+        self.name = name
+        self._function, self._goal, self._interval = function, goal, interval
+        self._average = Average()
+
+    def states(self, extent: EvalSetInfo) -> SetStates:
+        """The identity of every state."""
+        del extent  # sums do not depend on it
+        return self._average.states()
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` unless there is a value for each example."""
+        made = seen.predictions if self._function is None else self._function(seen.y, seen.predictions)
+        found = as_numbers(self.name, "values", np.asarray(made))
+        if found.shape[:1] != seen.predictions.shape[:1]:
+            raise TaskError(
+                f"metric {self.name!r}: its function must return one value for each of {len(seen.predictions)} "
+                f"examples, found shape {found.shape}: leave averages to the metric"
+            )
+        found = without_trailing_ones(found)
+        positions = counting(self.name, seen.weights, found.shape, found)
+        self._average.add(states, positions.arrays[0], positions.weights, alone=positions.alone)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """The mean; NaN for a total weight of 0."""
+        interval = self._average.interval(states, self._interval)
+        return MetricResult({self.name: value(self._average.mean(states), self._goal, interval)})

@@ -1,0 +1,119 @@
+"""Labels and predictions that belong together, position by position. Imports numpy only.
+
+Which axis is what is told by the metric's constructor, never guessed: a batch of two examples with two classes looks
+like many other things.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.metric import EvalBatch
+from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
+
+Labels = Literal["index", "one_hot", "binary"]
+"""How labels are written.
+
+index: The number of the class, (n, …) beside predictions (n, …, classes).
+one_hot: 1 at the class and 0 elsewhere, (n, …, classes) as the predictions.
+binary: 0 or 1, (n, …) as the predictions, which are one probability or score each.
+"""
+
+_REMEDY: Final = "labels='index', 'one_hot' or 'binary' says how they are written"
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The m positions of a batch that count.
+
+    Args:
+        actual: Numbers of the classes, or values (m,).
+        predicted: Scores of the classes (m, classes), or values (m,).
+        weights: float32 (m,), above 0.
+        places: Number of each among all positions of the batch (m,).
+        alone: Whether each is the only one of its example.
+    """
+
+    actual: NDArray[Any]
+    predicted: NDArray[Any]
+    weights: NDArray[np.float32]
+    places: NDArray[np.intp]
+    alone: bool
+
+
+def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
+    """Raises `TaskError` unless labels can be written so."""
+    if labels not in allowed:
+        raise TaskError(f"metric {metric!r}: labels={labels!r} must be one of {', '.join(map(repr, allowed))}")
+
+
+def values(metric: str, seen: EvalBatch) -> Pairs:
+    """One prediction for each label; (n, 1) is (n,). Raises `TaskError` for shapes that differ otherwise."""
+    y = without_trailing_ones(as_numbers(metric, "labels", seen.y))
+    predictions = without_trailing_ones(as_numbers(metric, "predictions", seen.predictions))
+    if y.shape != predictions.shape or not y.ndim:
+        raise TaskError(
+            f"metric {metric!r}: labels {seen.y.shape} and predictions {seen.predictions.shape} must have one shape: "
+            f"let the model return one value for each label"
+        )
+    found = counting(metric, seen.weights, y.shape, y, predictions)
+    own_labels, own_predictions = found.arrays
+    return Pairs(own_labels, own_predictions, found.weights, found.places, found.alone)
+
+
+def zeros_and_ones(metric: str, seen: EvalBatch) -> Pairs:
+    """One score for each label of 0 or 1, as bool. Raises `TaskError` for other labels."""
+    pairs = values(metric, seen)
+    wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
+    if wrong.size:
+        raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
+    return Pairs(pairs.actual == 1, pairs.predicted, pairs.weights, pairs.places, pairs.alone)
+
+
+def classes(metric: str, seen: EvalBatch, labels: Labels) -> Pairs:
+    """Scores of all classes for each label, which becomes a number; `labels` is not "binary".
+
+    Raises `TaskError` for shapes that do not fit, for numbers of classes that do not exist, and for rows that are not
+    one-hot.
+    """
+    y = as_numbers(metric, "labels", seen.y)
+    scores = as_numbers(metric, "predictions", seen.predictions)
+    if labels == "index" and y.ndim == scores.ndim > 1 and y.shape[-1] == 1:
+        y = y[..., 0]
+    expected = scores.shape if labels == "one_hot" else scores.shape[:-1]
+    if y.shape != expected or scores.ndim < 2 or scores.shape[-1] < 2:  # noqa: PLR2004 - (n, classes), 2 or more
+        raise TaskError(
+            f"metric {metric!r}: labels {seen.y.shape} and predictions {seen.predictions.shape} do not fit to "
+            f"labels={labels!r}, predictions (n, …, classes): {_REMEDY}"
+        )
+    found = counting(metric, seen.weights, scores.shape[:-1], y, scores)
+    own, own_scores = found.arrays
+    actual = _of_one_hot(metric, own) if labels == "one_hot" else _index(metric, own, scores.shape[-1])
+    return Pairs(actual, own_scores, found.weights, found.places, found.alone)
+
+
+def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which positions (m,) have no ranking, since a score among theirs (m, …) is NaN."""
+    found: NDArray[np.bool_] = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
+    return found
+
+
+def _index(metric: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    wrong = labels[~((labels >= 0) & (labels < count) & (labels == np.trunc(labels)))]
+    if wrong.size:
+        raise TaskError(
+            f"metric {metric!r}: labels must be whole numbers from 0 to {count - 1}, as predictions have {count} "
+            f"classes, found {wrong[0]}: give what is no class the weight 0"
+        )
+    return labels.astype(np.int64)
+
+
+def _of_one_hot(metric: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+    right = ((labels == 0) | (labels == 1)).all(axis=-1) & (np.count_nonzero(labels, axis=-1) == 1)
+    if not right.all():
+        row = np.array2string(labels[~right][0], threshold=10, separator=", ")
+        raise TaskError(f"metric {metric!r}: one-hot labels must have one 1 and else 0, found {row}: {_REMEDY}")
+    return np.asarray(labels.argmax(axis=-1), np.int64)

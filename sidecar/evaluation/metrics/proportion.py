@@ -1,0 +1,48 @@
+"""How often something is right, as exact counts. Imports numpy only."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.intervals import Interval
+from sidecar.evaluation.metrics.sample import IntervalOf, Sample
+from sidecar.evaluation.metrics.tally import Tally
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+
+
+class Proportion:
+    """The states of a proportion: weights of what is wrong, and of what is right."""
+
+    def __init__(self) -> None:
+        self._tally = Tally((2,))
+
+    def states(self) -> SetStates:
+        """The identity of every state."""
+        return self._tally.states() | {"beside": ExactSum((), "int64")}  # not the only ones of their example
+
+    def add(
+        self,
+        states: SetStates,
+        right: NDArray[np.bool_],
+        unknown: NDArray[np.bool_],
+        weights: NDArray[np.float32],
+        *,
+        alone: bool,
+    ) -> None:
+        """Add what is right or unknown (m,) with weights (m,) above 0; `alone` if each is its example's only one."""
+        self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), weights)
+        exact_sum(states, "beside").add(np.int64(0 if alone else len(right)))
+
+    def number(self, states: SetStates) -> float:
+        """Divided once; NaN for a total weight of 0, and if anything was unknown."""
+        wrong, right = self._tally.totals(states).tolist()
+        return right / (wrong + right) if wrong + right else math.nan
+
+    def interval(self, states: SetStates, of: IntervalOf) -> Interval:
+        """Of the proportion; none where there are weights, or several values belong to one example."""
+        wrong, right = self._tally.totals(states).tolist()
+        if math.isnan(right) or not self._tally.is_counted(states) or int(exact_sum(states, "beside").integers()):
+            return None, None
+        count = int(wrong + right)
+        return of(Sample(count, right, right, count)) if count else (None, None)

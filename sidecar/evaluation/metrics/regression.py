@@ -1,0 +1,68 @@
+"""How far predicted values are from the labels: MSE, RMSE, MAE. Imports numpy only.
+
+Every value counts: of labels (n, d) the mean is over n·d values, as scikit-learn's `uniform_average`.
+"""
+
+import math
+
+import numpy as np
+
+from sidecar.evaluation.metrics.average import Average, MeanLoss
+from sidecar.evaluation.metrics.metric import EvalBatch, MetricResult, value
+from sidecar.evaluation.metrics.pairs import values
+from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
+from sidecar.evaluation.states import SetStates
+
+
+class MSE(MeanLoss):
+    """Mean squared error of predictions (n, …) for labels of the same shape; NaN if either is, where it counts.
+
+    Args:
+        name: Of the metric and its number.
+        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+    """
+
+    def __init__(self, *, name: str = "mse", interval: IntervalOf = usual_interval) -> None:
+        super().__init__(name, interval)
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` for shapes that differ."""
+        _add_errors(self._average, states, self.name, seen, squared=True)
+
+
+class RMSE(MeanLoss):
+    """Root of the mean squared error, taken once, of the mean over all examples; no interval.
+
+    Args:
+        name: Of the metric and its number.
+    """
+
+    def __init__(self, *, name: str = "rmse") -> None:
+        super().__init__(name)
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` for shapes that differ."""
+        _add_errors(self._average, states, self.name, seen, squared=True)
+
+    def conclude(self, states: SetStates) -> MetricResult:
+        """The root; NaN for a total weight of 0."""
+        return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min")})
+
+
+class MAE(MeanLoss):
+    """Mean absolute error of predictions (n, …) for labels of the same shape; arguments as of `MSE`."""
+
+    def __init__(self, *, name: str = "mae", interval: IntervalOf = usual_interval) -> None:
+        super().__init__(name, interval)
+
+    def add(self, states: SetStates, seen: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` for shapes that differ."""
+        _add_errors(self._average, states, self.name, seen, squared=False)
+
+
+def _add_errors(average: Average, states: SetStates, metric: str, seen: EvalBatch, *, squared: bool) -> None:
+    pairs = values(metric, seen)
+    with np.errstate(all="ignore"):  # what is not finite, or overflows, shows in the result
+        errors = pairs.predicted.astype(np.float64) - pairs.actual.astype(np.float64)
+        errors = np.square(errors) if squared else np.abs(errors)
+    average.add(states, errors, pairs.weights, alone=pairs.alone)

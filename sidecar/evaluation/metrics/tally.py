@@ -1,0 +1,48 @@
+"""How much weight fell into each cell of an array, without rounding. Imports numpy only.
+
+A weight of 1 is counted in int64; other weights enter an exact sum, which needs no row where there are none. So counts
+of unweighted sets are integers to the end, and a mask of zeros and ones is as exact as no mask.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+
+
+class Tally:
+    """Weights by cell.
+
+    Args:
+        shape: Of the array of cells.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+
+    def states(self) -> SetStates:
+        """The identity of every state."""
+        return {
+            "counts": ExactSum(self._shape, "int64"),
+            "weights": ExactSum(self._shape, "float32"),
+            "outside": ExactSum((), "int64"),
+        }
+
+    def add(self, states: SetStates, cells: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
+        """Add weights (m,) above 0 to cells (m,), in C order; what has a number below 0 belongs nowhere."""
+        inside = cells >= 0
+        exact_sum(states, "outside").add(np.int64(np.count_nonzero(~inside)))
+        ones, others = inside & (weights == 1), inside & (weights != 1)
+        exact_sum(states, "counts").add_at(cells[ones], np.ones(np.count_nonzero(ones), np.int64))
+        exact_sum(states, "weights").add_at(cells[others], weights[others])
+
+    def is_counted(self, states: SetStates) -> bool:
+        """Whether all weights were 1."""
+        return not exact_sum(states, "weights").used().any()
+
+    def totals(self, states: SetStates) -> NDArray[np.float64]:
+        """Weight of each cell; all NaN if something belonged nowhere."""
+        found = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
+        return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(found)

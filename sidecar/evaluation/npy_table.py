@@ -1,0 +1,154 @@
+"""Columns with one row for each example that grow on disk while an evaluation runs. Imports numpy, never a framework.
+
+One `.npy` file per column: numpy and pandas read it without us, bits as they are, and a large one need not be read into
+memory (`numpy.load(path, mmap_mode="r")`). Its header is written twice: without rows at first, with all of them at the
+end. NumPy leaves room in it for a first dimension that grows (format version 1.0, numpy.lib.format), so what was broken
+off is an empty column, never a wrong one. Nothing is kept in memory but the files' own buffers.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.parse import quote
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backend import Rows
+from sidecar.evaluation.failures import EvaluationError
+
+PLACE: Final = "place"
+"""The column that says where in the whole eval set an example stands, where that is known."""
+
+
+class NpyTable:
+    """The columns that one worker keeps of one eval set.
+
+    Args:
+        folder: Where its files go; made with the first rows.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._columns: dict[str, _Column] = {}
+        self.rows = 0
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names."""
+        return list(self._columns)
+
+    def add(self, rows: Rows) -> None:
+        """Append the rows of one batch.
+
+        Raises `OSError` if they cannot be written, `EvaluationError` if they do not fit to those before.
+        """
+        columns = {name: _plain(name, array) for name, array in rows.columns.items()}
+        if PLACE in columns:
+            raise _refused(PLACE, "is a name that this program uses: choose another")
+        if rows.first is not None:
+            columns = {PLACE: np.arange(rows.first, rows.first + rows.examples, dtype=np.int64)} | columns
+        for name, array in columns.items():
+            if array.ndim == 0 or len(array) != rows.examples:
+                raise _refused(name, f"has shape {array.shape} for {rows.examples} examples: keep one row for each")
+        if not self._columns:
+            self._folder.mkdir(parents=True)
+            for name, array in columns.items():
+                self._columns[name] = _Column(file_of(self._folder, name), array)
+                self._columns[name].begin()
+        if columns.keys() != self._columns.keys():
+            raise EvaluationError(
+                "task_error",
+                f"Task(predictions=…): a batch has columns {list(columns)} after others with {self.columns}",
+            )
+        for name, array in columns.items():
+            self._columns[name].add(name, array)
+        self.rows += rows.examples
+
+    def finish(self) -> None:
+        """Write how many rows there are, and make all of it durable."""
+        for column in self._columns.values():
+            column.finish(self.rows)
+
+    def close(self) -> None:
+        """Let go of the files, finished or not."""
+        for column in self._columns.values():
+            column.close()
+
+
+class _Column:
+    """One `.npy` file; its type and the shape of a row are those of the first batch."""
+
+    def __init__(self, path: Path, like: NDArray[Any]) -> None:
+        self._dtype, self._row = like.dtype, like.shape[1:]
+        self._file: IO[bytes] = path.open("xb")
+        self._start = 0
+
+    def begin(self) -> None:
+        self._write_header(0)
+        self._start = self._file.tell()
+
+    def add(self, name: str, array: NDArray[Any]) -> None:
+        if (array.dtype, array.shape[1:]) != (self._dtype, self._row):
+            raise _refused(
+                name,
+                f"has rows of {array.dtype} {array.shape[1:]} after rows of {self._dtype} {self._row}: keep what has "
+                f"one shape in all batches, or pad it in Task(predictions=lambda x, y, predictions: …)",
+            )
+        self._file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def finish(self, rows: int) -> None:
+        self._file.seek(0)
+        self._write_header(rows)
+        assert self._file.tell() == self._start, "NumPy's header of this column has grown over its first rows"
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what cannot be flushed was told already, or does not matter any more
+            self._file.close()
+
+    def _write_header(self, rows: int) -> None:
+        header = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (rows, *self._row)}
+        npy.write_array_header_1_0(self._file, header)
+
+
+def file_of(folder: Path, column: str) -> Path:
+    """Where a column lies."""
+    return folder / f"{file_name(column)}.npy"
+
+
+def file_name(name: str) -> str:
+    """A name that is chosen by the task, as a file name that stays where it is put."""
+    quoted = quote(name, safe="-_.+=, ", errors="surrogatepass")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
+def columns_of(name: str, structure: Any) -> dict[str, Any]:
+    """A column for every part of a nested structure: `predictions_digit` of {"digit": …}, as Keras names metrics."""
+    if not isinstance(structure, Mapping | list | tuple):
+        return {name: structure}
+    parts = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
+    found: dict[str, Any] = {}
+    for key, part in parts:
+        for column, each in columns_of(f"{name}_{key}", part).items():
+            if column in found:
+                raise _refused(column, "is the name of two parts: give them others")
+            found[column] = each
+    return found
+
+
+def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """The array in a type that the format knows."""
+    if array.dtype.kind == "V":  # bfloat16 and float8, which NumPy does not know by itself: float32 holds them exactly
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biufc":
+        raise _refused(name, f"holds {array.dtype}, which no .npy file of numbers can: keep numbers, such as an index")
+    return array
+
+
+def _refused(column: str, complaint: str) -> EvaluationError:
+    return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")

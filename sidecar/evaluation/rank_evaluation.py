@@ -1,0 +1,327 @@
+"""One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ all-reduce ▶ result.
+
+The same for every framework. Three collectives, whatever the number of batches: the hello, in which ranks prove that
+they are about to evaluate the same thing; the digest of what they restored, hashed meanwhile, and which rows of the
+metric states anybody uses; and the sum of those. A rank enters the last two only after its own saves are durable, so
+that the result of a sum proves all of them.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sidecar.evaluation import nonfinite
+from sidecar.evaluation.artifact_writer import ArtifactWriter
+from sidecar.evaluation.backend import Collective, Evaluator, Int64s, States, Stream
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.states import exact_sum
+from sidecar.evaluation.task import MAX_EVAL_SETS
+from sidecar.records import EvalData, Result, Value
+from sidecar.workers.messages import Done, Evaluate, Join, Progress, Report
+
+_HELLO: Final = {
+    "plan": "are not in the same plan",
+    "checkpoint": "were told different checkpoints",
+    "task": "run different code of the task",
+    "profile": "compute with different versions, devices or settings",
+    "eval sets": "have different eval sets",
+    "metrics": "have different metrics",
+    "outside": "hold different vocabularies, bins, assets or settings outside the model's variables",
+}
+"""What ranks compare before they evaluate, and how to say that it differs.
+
+What they restored they compare later, in the second collective: it is hashed while they evaluate.
+"""
+
+_PROFILE_BYTES: Final = 1024
+"""Of every rank's profile that travel in the hello, so that each can say what differs; a usual one has 300."""
+
+_PARTS: Final = 4096
+"""Parts of a model whose digests travel, should ranks differ in any of them."""
+
+_PARTS_TOLD: Final = 5
+
+_SMALL_BYTES: Final = 4 * 1024 * 1024
+"""States of that size cross any link within seconds: daemons take a group for stuck that takes longer in `reduce`.
+
+Larger ones, such as a confusion matrix of a thousand classes, may take their time; the phase is called `sum` then.
+"""
+
+_TIMED: Final = ("restore", "evaluate", "save", "reduce")
+"""Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
+
+
+def evaluate(
+    command: Evaluate,
+    *,
+    join: Join,
+    collective: Collective,
+    evaluator: Evaluator,
+    task_digest: str,
+    profile: dict[str, str],
+    enter: Callable[[str], None],
+    report: Callable[[Report], None],
+    now: Callable[[], float] = time.monotonic,
+) -> Done:
+    """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure."""
+    seconds = dict.fromkeys(_TIMED, 0.0)
+
+    @contextmanager
+    def phase(name: str, counted_as: str) -> Iterator[None]:
+        enter(name)
+        start = now()
+        yield
+        seconds[counted_as] += now() - start
+
+    progress = _Progress(command, report, now)
+    restored = evaluator.restore(command.path) if command.attempt == 1 else None
+    with phase("read", "evaluate"):
+        streams = evaluator.read(progress.tick, command.evaluated)
+    is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read beforehand
+    progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
+    with phase("restore", "restore"):
+        (restored or evaluator.restore(command.path))()
+        hashed = evaluator.digest()
+        outside = evaluator.outside()
+    with phase("hello", "reduce"):
+        _say_hello(
+            collective,
+            join,
+            streams,
+            {
+                "plan": str(command.plan),
+                "checkpoint": command.checkpoint.digest,
+                "task": task_digest,
+                "profile": _lines(profile),
+                "eval sets": repr([stream.eval_set for stream in streams]),
+                "metrics": evaluator.layout(),
+                "outside": _lines(outside),
+            },
+            outside,
+        )
+    with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
+        with phase("evaluate", "evaluate"):
+            saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
+            states = evaluator.evaluate(progress.tick, saves.keep)
+        with phase("save", "save"):
+            variables = hashed()
+            saves.finish(states, variables)
+    with phase("sum" if _bytes(states) > _SMALL_BYTES else "reduce", "reduce"):
+        reduced, slowest = _reduce(collective, join, states, seconds, variables)
+    enter("conclude")
+    examples = _count(streams, reduced)
+    found_nonfinite = nonfinite.conclude(streams, reduced)
+    numbers = evaluator.conclude(reduced)
+    result = Result(
+        group=join.group,
+        workers=len(join.members),
+        examples=examples,
+        metrics={name: dict(each.values) for name, each in numbers.items()},
+        phases=slowest,
+        variables=variables,
+        task=task_digest,
+        profile=profile,
+        saves=(),
+        classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
+        data={stream.eval_set: _data(stream) for stream in streams},
+        nonfinite=found_nonfinite,
+        notes=_notes(numbers),
+    )
+    return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
+
+
+def _bytes(states: States) -> int:
+    return 8 * sum(state.rows * state.width for by_name in states.values() for state in by_name.values())
+
+
+def _saves_weights(command: Evaluate, join: Join) -> bool:
+    """All ranks restored the same, so that rank 0 can save it for all."""
+    return command.save_weights == "all" or (command.save_weights == "first" and join.rank == 0)
+
+
+class _Progress:
+    """Reports at most one progress message per interval."""
+
+    def __init__(self, command: Evaluate, report: Callable[[Report], None], now: Callable[[], float]) -> None:
+        self._command, self._report, self._now = command, report, now
+        self._batches, self._told = 0, -1.0
+        self._total: int | None = None
+
+    def start_over(self, total: int | None) -> None:
+        self._batches, self._total, self._told = 0, total, -1.0
+
+    def tick(self) -> None:
+        self._batches += 1
+        now = self._now()
+        if self._batches == 1 or now - self._told >= self._command.progress_seconds or self._batches == self._total:
+            self._told = now
+            self._report(Progress(self._command.plan, self._batches, self._total))
+
+
+def _say_hello(
+    collective: Collective, join: Join, streams: Sequence[Stream], said: dict[str, str], outside: Mapping[str, str]
+) -> None:
+    """Compare what every rank is about to do; raises `mismatch` or `stream_differs` naming the ranks that differ.
+
+    Each rank adds its row of 64-bit digests into a matrix of zeros, so that the sum is all rows.
+    """
+    texts = [said[name] for name in _HELLO]
+    compared = [stream for stream in streams if stream.fingerprint]
+    texts += [f"{each.sharding} {each.fingerprint} {each.batches} {each.examples}" for each in compared]
+    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
+    row[: len(texts)] = [_short_digest(text) for text in texts]
+    profile = np.frombuffer(said["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
+    rows = _gather(collective, join, np.concatenate([row, profile]))
+    for column, (name, complaint) in enumerate(_HELLO.items()):
+        if groups := _differing(rows[:, column]):
+            told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or _tell(groups, join)
+            if name == "outside":
+                told = f"{_tell_parts(collective, join, outside)}: {told}"
+            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}", sides=groups)
+    for column, stream in enumerate(compared, start=len(_HELLO)):
+        if groups := _differing(rows[:, column]):
+            raise EvaluationError(
+                "stream_differs",
+                f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must "
+                f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
+                f"not at all, list files with shuffle=False, and let all nodes see the same files",
+                sides=groups,
+            )
+
+
+def _reduce(
+    collective: Collective, join: Join, states: States, seconds: dict[str, float], variables: str
+) -> tuple[States, dict[str, float]]:
+    """All ranks' states added up, and each phase's time on the slowest rank.
+
+    Raises `mismatch` where ranks restored different values, before any sum exists.
+    """
+    ordered = [states[name][key] for name in sorted(states) for key in sorted(states[name])]
+    said = np.zeros((len(join.members), 1 + len(_TIMED)), np.int64)
+    said[join.rank] = [_short_digest(variables), *(int(seconds[name] * 1e6) for name in _TIMED)]
+    used = np.concatenate([state.used() for state in ordered])
+    told = collective.sum(np.concatenate([said.ravel(), used.astype(np.int64)]))
+    restored, *times = told[: said.size].reshape(said.shape).T
+    if groups := _differing(restored):
+        complaint = "restored different values from the same checkpoint (variables)"
+        raise EvaluationError("mismatch", f"ranks {complaint}: {_tell(groups, join)}", sides=groups)
+    # Most states are counts, which fill one row in nine: what nobody uses stays at home.
+    rows = np.split(told[said.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
+    packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]
+    total = collective.sum(np.concatenate(packs))
+    ends = np.cumsum([len(pack) for pack in packs])[:-1]
+    for state, chosen, pack in zip(ordered, rows, np.split(total, ends), strict=True):
+        state.unpack(pack, chosen)
+    slowest = {name: each.max() / 1e6 for name, each in zip(_TIMED, times, strict=True)}
+    slowest["reduce"] = times[_TIMED.index("reduce")].min() / 1e6  # others waited there for the slowest
+    return states, {name: float(each) for name, each in slowest.items()}
+
+
+def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
+    """Each sentence once, behind the eval sets that it is of where there are several."""
+    by_note: dict[str, list[str]] = {}
+    for name, each in numbers.items():
+        for note in each.notes:
+            by_note.setdefault(note, []).append(name)
+    return tuple(
+        note if len(names) == len(numbers) else f"eval set {', '.join(map(repr, names))}: {note}"
+        for note, names in by_note.items()
+    )
+
+
+def _data(stream: Stream) -> EvalData:
+    batches = stream.batches if stream.sharding == "batches" else None
+    return EvalData(stream.fingerprint or None, batches, stream.sharding)
+
+
+def _few_classes(numbers: MetricResult) -> dict[str, dict[str, Value]]:
+    """Numbers by class, of metrics that have few: the journal keeps them for ever, and each becomes a gauge."""
+    return {name: dict(classes) for name, classes in numbers.classes.items() if len(classes) <= MAX_CLASSES}
+
+
+MAX_CLASSES: Final = 50
+"""Metrics of more classes tell their averages alone; the rest is in the states that workers save."""
+
+EXAMPLES: Final = "examples"
+"""The state every eval set has beside its metrics': how many examples were evaluated."""
+
+
+def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
+    """Examples evaluated per set; raises `count` unless they are the examples that were read."""
+    counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
+    for stream in streams:
+        found = counted[stream.eval_set]
+        if stream.sharding == "batches" and found != stream.examples:
+            raise EvaluationError(
+                "count", f"eval set {stream.eval_set!r}: {found} examples were evaluated of {stream.examples} read"
+            )
+        if stream.expected is not None and found != stream.expected:
+            raise EvaluationError(
+                "count",
+                f"eval set {stream.eval_set!r}: {found} examples were evaluated, EvalSet says {stream.expected}",
+            )
+        if found == 0:
+            raise EvaluationError("task_error", f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
+    return counted
+
+
+def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:
+    matrix = np.zeros((len(join.members), len(row)), np.int64)
+    matrix[join.rank] = row
+    return collective.sum(matrix.ravel()).reshape(matrix.shape)
+
+
+def _short_digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def _differing(column: Int64s) -> list[list[int]]:
+    """Ranks grouped by value, or nothing if all are equal."""
+    values = list(dict.fromkeys(column.tolist()))
+    return [[int(rank) for rank in np.flatnonzero(column == value)] for value in values] if len(values) > 1 else []
+
+
+def _tell(groups: list[list[int]], join: Join) -> str:
+    return " against ".join(_named(ranks, join) for ranks in groups)
+
+
+def _named(ranks: Iterable[int], join: Join) -> str:
+    return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
+
+
+def _lines(profile: Mapping[str, str]) -> str:
+    """One entry a line, in their own order: the first are told best, should not all fit."""
+    return "".join(f"{name}\t{value}\n" for name, value in profile.items())
+
+
+def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) -> str:
+    """Names of the parts that differ: one more collective, which all ranks enter, since all know that some do."""
+    parts = sorted(outside.items())
+    row = np.zeros(_PARTS, np.int64)
+    row[: len(parts)] = [_short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
+    rows = _gather(collective, join, row)
+    differing = [number for number in range(_PARTS) if _differing(rows[:, number])]
+    names = [parts[number][0] for number in differing if number < len(parts)]
+    more = f" and {len(names) - _PARTS_TOLD} more" if len(names) > _PARTS_TOLD else ""
+    return (", ".join(names[:_PARTS_TOLD]) or "some layers") + more
+
+
+def _tell_profiles(rows: Int64s, join: Join) -> str:
+    """Entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
+    lines = [row.tobytes().rstrip(b"\0").decode(errors="replace").splitlines() for row in rows]
+    profiles = [dict(line.split("\t", 1) for line in each if "\t" in line) for each in lines]
+    told = []
+    for name in dict.fromkeys(name for each in profiles for name in each):
+        by_value: dict[str, list[int]] = {}
+        for rank, each in enumerate(profiles):
+            by_value.setdefault(each.get(name, "nothing"), []).append(rank)
+        if len(by_value) > 1:
+            values = (f"{value!r} for {_named(ranks, join)}" for value, ranks in by_value.items())
+            told.append(f"{name} is {' against '.join(values)}")
+    return "; ".join(told)

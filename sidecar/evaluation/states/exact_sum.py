@@ -1,0 +1,360 @@
+"""Sums without rounding: the state of nearly every metric. Imports numpy, never a framework.
+
+A float is an integer times a power of two, so a sum of floats is kept as one long integer per element and rounded once,
+when somebody asks. It depends neither on the order of additions nor on how the examples were divided among workers. The
+worker adds each batch's delta here, the ranks all-reduce the packs, and the sum of the packs is the sum of all.
+
+The long integer is a fixed-point superaccumulator, as in R. M. Neal, "Fast exact summation using small and large
+superaccumulators" (arXiv:1505.05571, 2015): digits of 44 bits in int64, so that 2^18 additions fit before anything has
+to be carried. One digit has the weight 2^0. Counts live in it alone, and the others exist only once a value needs them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sidecar.errors import RecordError
+from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of
+
+_DIGIT_BITS: Final = 44
+_BASE: Final = 1 << _DIGIT_BITS
+_LIMIT: Final = 1 << 62  # no digit may pass it: one bit of int64 stays free for the addition of a carry
+_PACK_LIMIT: Final = _LIMIT >> 13  # so that 8192 packs can be summed
+_BLOCK: Final = 1 << 14  # values added at once: few enough that the temporaries stay in the processor's cache
+
+# What is not finite is flagged: per element one int64 with three fields, each with room for the sum of 2^21 - 1 packs.
+_NAN: Final = 1
+_POSITIVE: Final = 1 << 21
+_NEGATIVE: Final = 1 << 42
+_FIELD: Final = (1 << 21) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a kind of number has its bits, and the digits that hold both its smallest value and 2^64 of its largest."""
+
+    kind: type[np.generic]
+    bits: type[np.signedinteger[Any]]
+    mantissa_bits: int  # without the implicit one
+    lowest: int  # exponent of the smallest subnormal
+    fraction_digits: int
+    digits: int
+    words: int  # of a packed element: its digits, then its flags
+
+
+_FLOAT32: Final = _Layout(np.float32, np.int32, 23, -149, fraction_digits=4, digits=8, words=9)
+_FLOAT64: Final = _Layout(np.float64, np.int64, 52, -1074, fraction_digits=25, digits=50, words=51)
+_INT64: Final = _Layout(np.int64, np.int64, 63, 0, fraction_digits=0, digits=1, words=1)
+
+
+def _layout_of(dtype: str) -> _Layout:
+    if dtype in {"float16", "bfloat16", "float32"}:
+        return _FLOAT32
+    if dtype == "float64":
+        return _FLOAT64
+    if np.dtype(dtype).kind in "biu":
+        return _INT64
+    raise TypeError(f"a state of dtype {dtype} cannot be summed exactly: use floats of 16 to 64 bits, integers or bool")
+
+
+class ExactSum:
+    """One exact sum per element of an array of any shape; zero, the identity of `merge`, when new.
+
+    `dtype` is that of the values added: float16, bfloat16 and float32 share one layout, float64 has its own, integers
+    and bool are summed in int64. Raises `TypeError` for any other.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (), dtype: str = "float32") -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._layout = _layout_of(dtype)
+        self._size = math.prod(shape)
+        self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or the units alone
+        self._flags: NDArray[np.int64] = np.zeros(self._size, np.int64)
+        self._reach = 0  # no digit is larger than this
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether this is a sum of integers, which `integers` gives."""
+        return self._layout is _INT64
+
+    @property
+    def rows(self) -> int:
+        """9, 51 or 1, by dtype: the digits from the least significant, then the flags of what is not finite."""
+        return self._layout.words
+
+    @property
+    def width(self) -> int:
+        """One column per element."""
+        return self._size
+
+    def add(self, delta: ArrayLike) -> None:
+        """Add an array of exactly this shape.
+
+        Raises `ValueError` for another shape, `TypeError` for a dtype that this layout cannot hold exactly,
+        `OverflowError` when a sum of integers could pass 2^62.
+        """
+        values = self._accept(delta)
+        if values.shape != self.shape:
+            raise ValueError(f"a delta of shape {values.shape} was added to a state of shape {self.shape}")
+        self._add_rows(values.reshape(1, -1))
+
+    def add_all(self, deltas: ArrayLike) -> None:
+        """Add several at once, an array (times, …) of deltas of this shape: cheaper, and the same. Raises as `add`."""
+        values = self._accept(deltas)
+        if values.shape[1:] != self.shape:
+            raise ValueError(f"deltas of shape {values.shape[1:]} were added to a state of shape {self.shape}")
+        self._add_rows(values.reshape(len(values), self._size))
+
+    def add_each(self, values: ArrayLike) -> None:
+        """Add every element of an array of any shape to this sum of shape (). Raises what `add` does."""
+        if self.shape != ():
+            raise ValueError(f"add_each needs a state of shape (), this one has {self.shape}: use add")
+        self._add_rows(self._accept(values).reshape(-1, 1))
+
+    def add_at(self, elements: NDArray[np.int64], values: ArrayLike) -> None:
+        """Add values (m,) to the elements with these numbers (m,), in C order, of which one may occur several times.
+
+        It costs what the values cost, not what the array is large. Raises what `add` does.
+        """
+        array = self._accept(values)
+        for first in range(0, len(array), _BLOCK):
+            own, at = array[first : first + _BLOCK], elements[first : first + _BLOCK]
+            self._reserve(self._growth(own) * len(own))
+            whole = np.ones(len(own), np.bool_) if self.is_integral else _is_count(own)
+            np.add.at(self._units(), at[whole], own[whole].astype(np.int64))
+            self._add_others(at[~whole], own[~whole])
+
+    def merge(self, other: Self) -> None:
+        """Add what was added to another sum. Raises `ValueError` unless it has the same shape and layout."""
+        if (self.shape, self._layout) != (other.shape, other._layout):
+            raise ValueError(f"{other.dtype} {other.shape} cannot be merged into {self.dtype} {self.shape}")
+        other._carry()
+        self._reserve(other._reach)
+        if len(other._digits) > 1:
+            self._widen()
+            self._digits += other._digits
+        else:
+            self._units()[:] += other._units()
+        self._flags |= other._flags
+
+    def used(self) -> NDArray[np.bool_]:
+        """Which rows are not zero: of whole numbers it is one."""
+        self._carry()
+        return np.array([self._row(number).any() for number in range(self.rows)])
+
+    def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """The sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
+
+        A row holds one digit of every element, in [-2^43, 2^43); the last one the flags, bit 0 for NaN, 21 for inf, 42
+        for -inf. 44 bits per digit and one word for the flags make a float32 9 words; 32-bit digits and three counters
+        would make 13. Raises `OverflowError` for a sum of integers from 2^49 on.
+        """
+        self._carry()
+        if self.is_integral and self._reach >= _PACK_LIMIT:
+            raise OverflowError(
+                f"an integer sum reached {self._reach}: from 2^49 on the ranks' sum could overflow int64"
+            )
+        chosen = chosen_rows(self, rows)
+        packed = np.zeros((len(chosen), self._size), np.int64)
+        for place, number in enumerate(chosen):
+            packed[place] = self._row(number)
+        return packed.reshape(-1)
+
+    def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
+        """Replace the sums by those of a pack, or of an element-wise sum of packs.
+
+        Raises `ValueError` for another length or dtype, `OverflowError` for what no sum of 8192 packs can be.
+        """
+        chosen = chosen_rows(self, rows)
+        found = dict(zip(chosen, matrix_of(self, packed, len(chosen)), strict=True))
+        flags = found.pop(self.rows - 1, None) if not self.is_integral else None
+        reach = max((_largest(row) for row in found.values()), default=0)
+        if reach > _LIMIT:
+            raise OverflowError(f"a digit of the pack is {reach}: it is damaged, or more than 8192 packs were summed")
+        units = self._layout.fraction_digits
+        self._digits, self._flags = np.zeros((1, self._size), np.int64), np.zeros(self._size, np.int64)
+        if any(row.any() for number, row in found.items() if number != units):
+            self._widen()
+            for number, row in found.items():
+                self._digits[number] = row
+        elif units in found:
+            self._digits[0] = found[units]
+        self._reach = reach
+        if flags is not None:
+            for flag in (_NAN, _POSITIVE, _NEGATIVE):
+                self._flags[(flags // flag & _FIELD) > 0] |= flag
+
+    def round(self) -> NDArray[np.float64]:
+        """The sums as float64, each rounded once to the nearest, ties to even.
+
+        NaN where a NaN or both infinities were added; infinite where one was, or where the sum is beyond float64.
+        """
+        self._carry()
+        units = self._units()
+        rounded = units.astype(np.float64)
+        # This conversion rounds correctly, so only sums that have other digits too pass through Python.
+        for element in np.flatnonzero(np.count_nonzero(self._digits, axis=0) > (units != 0)):
+            rounded[element] = _to_float(self._digits[:, element].tolist(), self._layout.fraction_digits)
+        positive, negative = self._flags & _POSITIVE > 0, self._flags & _NEGATIVE > 0
+        rounded[positive] = math.inf
+        rounded[negative] = -math.inf
+        rounded[(self._flags & _NAN > 0) | (positive & negative)] = math.nan
+        return rounded.reshape(self.shape)
+
+    def integers(self) -> NDArray[np.int64]:
+        """The sums themselves, of this shape. Raises `TypeError` unless they are of integers or bool."""
+        if not self.is_integral:
+            raise TypeError(f"a sum of {self.dtype} need not be an integer: use round")
+        return self._units().reshape(self.shape).copy()
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON: shape, dtype, and by their number those rows that are not zero."""
+        used = self.used()
+        rows = self.pack(used).reshape(-1, self._size).tolist()
+        kept = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
+        return {"reduction": "sum", "shape": list(self.shape), "dtype": self.dtype, "rows": kept}
+
+    @classmethod
+    def from_json(cls, parsed: dict[str, Any]) -> Self:
+        """Read back what `to_json` wrote. Raises `RecordError` when it is anything else."""
+        try:
+            state = cls(tuple(parsed["shape"]), parsed["dtype"])
+            rows = np.zeros((state.rows, state._size), np.int64)
+            for number, row in parsed["rows"].items():
+                rows[int(number)] = np.array(row).astype(np.int64, casting="safe")  # of floats there are none
+            state.unpack(rows.reshape(-1))
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise RecordError(f"not the saved state of a metric: {error!r}") from error
+        return state
+
+    def _row(self, number: int) -> NDArray[np.int64]:
+        """One row of the pack; of digits that do not exist, zeros."""
+        if number == self.rows - 1 and not self.is_integral:
+            return self._flags
+        if len(self._digits) > 1:
+            row: NDArray[np.int64] = self._digits[number]
+            return row
+        return self._units() if number == self._layout.fraction_digits else np.zeros(self._size, np.int64)
+
+    def _accept(self, values: ArrayLike) -> NDArray[Any]:
+        """The values as an array that `_add` understands; raises `TypeError` where that would change one."""
+        array = np.asarray(values)
+        is_integer = array.dtype.kind in "biu"  # numpy calls int64 to float64 safe, which it is not
+        if is_integer != self.is_integral or not (is_integer or np.can_cast(array.dtype, self._layout.kind)):
+            raise TypeError(f"values of dtype {array.dtype} cannot be added exactly to a state of dtype {self.dtype}")
+        return array if is_integer else array.astype(self._layout.kind, copy=False)
+
+    def _add_rows(self, values: NDArray[Any]) -> None:
+        """Add values (times, size) in blocks."""
+        columns = min(max(1, self._size), _BLOCK)
+        times = _BLOCK // columns
+        for start in range(0, len(values), times):
+            rows = values[start : start + times]
+            self._reserve(self._growth(rows) * len(rows))
+            for first in range(0, self._size, columns):
+                self._add(rows[:, first : first + columns], first)
+
+    def _add(self, values: NDArray[Any], first: int) -> None:
+        """Add each column of values (times, columns) to its element, from the element with number `first` on."""
+        units = self._units()[first : first + values.shape[1]]
+        if self.is_integral:
+            units += values.astype(np.int64, copy=False).sum(axis=0)
+            return
+        counts = _is_count(values)
+        whole = values if counts.all() else np.where(counts, values, 0)
+        units += whole.astype(np.int64).sum(axis=0)
+        if whole is values:
+            return
+        self._add_others(np.nonzero(~counts)[1] + first, values[~counts])
+
+    def _add_others(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
+        """Add floats that are no small whole numbers, each to its element."""
+        finite = np.isfinite(values)
+        if finite.any():
+            self._add_digits(elements[finite], values[finite])
+        for flag, found in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
+            np.bitwise_or.at(self._flags, elements[found(values)], flag)
+
+    def _add_digits(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
+        """Add finite floats, each to its element, by their bits (IEEE 754-2019, section 3.4)."""
+        self._widen()
+        layout = self._layout
+        bits = values.view(layout.bits).astype(np.int64)
+        one = 1 << layout.mantissa_bits
+        exponent = (bits & np.iinfo(layout.bits).max) >> layout.mantissa_bits
+        mantissa = (bits & (one - 1)) + (exponent > 0) * one  # a subnormal has no implicit one
+        mantissa *= 1 - 2 * (bits < 0)
+        place = np.maximum(exponent, 1) - 1 + (layout.fraction_digits * _DIGIT_BITS + layout.lowest)
+        row = place // _DIGIT_BITS
+        kept = (row + 1) * _DIGIT_BITS - place  # bits that fit into the lowest of the digits
+        # Shifts and masks floor, so they divide a negative mantissa as exactly as a positive one.
+        low = (mantissa & ((1 << kept) - 1)) << (_DIGIT_BITS - kept)
+        high = mantissa >> kept
+        parts = (low, high) if layout is _FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
+        for offset, part in enumerate(parts):
+            np.add.at(self._digits.reshape(-1), (row + offset) * self._size + elements, part)
+
+    def _units(self) -> NDArray[np.int64]:
+        """The digits of weight 2^0, as a view."""
+        row: NDArray[np.int64] = self._digits[self._layout.fraction_digits if len(self._digits) > 1 else 0]
+        return row
+
+    def _widen(self) -> None:
+        """Let the other digits exist."""
+        if len(self._digits) < self._layout.digits:
+            digits = np.zeros((self._layout.digits, self._size), np.int64)
+            digits[self._layout.fraction_digits] = self._units()
+            self._digits = digits
+
+    def _growth(self, values: NDArray[Any]) -> int:
+        """How much a digit can gain from one of the values at most, whichever digits that goes to."""
+        return _largest(values) if self.is_integral else _BASE
+
+    def _reserve(self, growth: int) -> None:
+        """Make sure that every digit can grow by this much."""
+        if self._reach + growth > _LIMIT:
+            self._carry()
+        if self._reach + growth > _LIMIT:
+            raise OverflowError(f"a sum of {self.dtype} could overflow int64: {self._reach} and up to {growth} more")
+        self._reach += growth
+
+    def _carry(self) -> None:
+        """Bring every digit but the highest into [-2^43, 2^43), which makes the digits of a sum unique."""
+        if _largest(self._digits) >= _BASE // 2:
+            self._widen()
+        for row in range(len(self._digits) - 1):
+            carry = (self._digits[row] + _BASE // 2) >> _DIGIT_BITS
+            self._digits[row] -= carry << _DIGIT_BITS
+            self._digits[row + 1] += carry
+        self._reach = _largest(self._digits)
+
+
+def exact_sum(states: SetStates, name: str) -> ExactSum:
+    """The state of that name, which is an exact sum."""
+    state = states[name]
+    assert isinstance(state, ExactSum), f"{name} is no sum"
+    return state
+
+
+def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which floats are whole and fit into one digit; NaN and infinities do not."""
+    found: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
+    return found
+
+
+def _largest(values: NDArray[Any]) -> int:
+    """The largest magnitude, as an int that cannot overflow; 0 for none."""
+    return max(int(values.max()), -int(values.min())) if values.size else 0
+
+
+def _to_float(digits: list[int], fraction_digits: int) -> float:
+    """The number with these digits, the least significant first."""
+    total = sum(digit << row * _DIGIT_BITS for row, digit in enumerate(digits))
+    try:  # a quotient of Python's integers is rounded correctly
+        return total / (1 << fraction_digits * _DIGIT_BITS)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf

@@ -1,8 +1,0 @@
-"""The one HTTP port of a daemon, read only: metrics, health, readiness, status as JSON and as a page for people.
-
-`server` holds the connections, `hosts` decides whose requests are answered, `views` makes the answers.
-"""
-
-from sidecar.http.server import Server, dialled
-
-__all__ = ["Server", "dialled"]

@@ -1,0 +1,274 @@
+"""Log lines: one per happening, on standard error, readable by people on a terminal and by programs elsewhere.
+
+Everything this process says goes through here, the standard library's `logging` included. Lines about the journal are
+views of its records, so they cannot disagree with the gauges. Called by the composition root (`configure`) and by the
+daemon (`entry_logged`); imports neither.
+"""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+from sidecar.coordination.journal_state import Closed, Entry, Settled
+from sidecar.coordination.totals import Best
+from sidecar.observability.sentences import sentence
+from sidecar.records import Outcome, Plan, Value
+
+LogFormat = Literal["console", "json"]
+
+_YELLOW: Final = "\x1b[33m"
+_PLAIN: Final = "\x1b[0m"
+_TEXTS: Final = ("message", "reason", "remedy", "warning")  # sentences of this program and tracebacks of the user's
+
+_FIRST: Final = "daemon_started"  # the line that says whose log this is
+
+
+def configure(log_format: LogFormat | None = None, stream: TextIO | None = None, *, verbose: bool = False) -> None:
+    """Send every log line to `stream` (default: standard error) as text or as JSON lines.
+
+    Without a format, a terminal gets text and everything else JSON. Text is sentences, or with `verbose`
+    every event and all of its fields. Libraries that use `logging` are heard from WARNING on. Calling it again replaces
+    what the last call set.
+    """
+    stream = sys.stderr if stream is None else stream
+    if log_format is None:
+        log_format = "console" if stream.isatty() else "json"
+    lines = _Lines(stream)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    rendering = _console(colors=stream.isatty(), verbose=verbose) if log_format == "console" else _json()
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=False,  # module-level loggers must follow a later call
+    )
+    bridge = _Bridge(lines)
+    bridge.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Bridge)]:
+        root.removeHandler(handler)
+    root.addHandler(bridge)
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)  # else they would stand between JSON lines as bare text
+
+
+def entry_logged(
+    log: FilteringBoundLogger,
+    entry: Entry | Plan,
+    best: Mapping[tuple[str, str], Best] = MappingProxyType({}),
+    log_of: Callable[[Closed], str | None] = lambda _: None,
+) -> None:
+    """Write the one line that an entry of the journal is worth: a plan opened, a plan closed, a checkpoint settled.
+
+    `best` tells which evaluation is the best so far by each metric, `log_of` where this node's worker wrote its log.
+
+    A plan that only settles opens nothing and is silent: what it settled follows as entries of their own.
+    """
+    if isinstance(entry, Plan):
+        if entry.checkpoint is not None and entry.members is not None:
+            log.info(
+                "plan_opened",
+                **_about(entry),
+                attempt=entry.attempt,
+                workers=len(entry.members),
+                nodes=list(dict.fromkeys(member.node for member in entry.members)),
+            )
+    elif isinstance(entry, Closed):
+        _closed(log, entry, best, log_of(entry))
+    else:
+        _settled(log, entry)
+
+
+def _closed(
+    log: FilteringBoundLogger, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None
+) -> None:
+    plan, outcome = closed.plan, closed.outcome
+    if outcome.status == "failed" or outcome.result is None:
+        where = {} if worker_log is None else {"log": worker_log}
+        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome), **where)
+        return
+    result = outcome.result
+    numbers = {
+        f"{eval_set}.{name}": _number(value)
+        for eval_set, values in result.metrics.items()
+        for name, value in values.items()
+    }
+    seconds = {phase: round(length, 3) for phase, length in result.phases.items()}
+    about = _about(plan)
+    is_best = [f"{eval_set}.{name}" for (eval_set, name), each in best.items() if each.folder == plan.folder]
+    marked = {"best": is_best} if is_best else {}
+    notes = {"notes": list(result.notes)} if result.notes else {}
+    log.info(
+        "evaluation_succeeded",
+        **about,
+        workers=result.workers,
+        **numbers,
+        examples=result.examples,
+        seconds=seconds,
+        **marked,
+        **notes,
+    )
+    if result.changed:
+        remedy = "its curves do not compare with those before; give data that changed a new name"
+        log.warning("eval_set_changed", **about, eval_sets=list(result.changed), remedy=remedy)
+    if result.nonfinite:
+        log.warning("nonfinite_examples", **about, found=result.warnings())
+
+
+def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
+    settlement = settled.settlement
+    say = log.info if settlement.verdict in ("skipped", "requeued") else log.warning
+    say(
+        "checkpoint_settled",
+        plan=settled.plan.plan,
+        checkpoint=settlement.name,
+        step=settlement.step,
+        verdict=settlement.verdict,
+        reason=settlement.reason,
+    )
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    checkpoint = plan.checkpoint
+    return {
+        "plan": plan.plan,
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint and checkpoint.step,
+        **({"step_source": "order"} if checkpoint and checkpoint.step_source == "order" else {}),
+    }
+
+
+def _failure(outcome: Outcome) -> dict[str, Any]:
+    return {"kind": outcome.kind, "node": outcome.node, "rank": outcome.rank, "message": outcome.message}
+
+
+def _number(value: Value) -> float | str:
+    """The number, or `nan`, `inf`, `-inf` as text, which strict JSON can carry."""
+    return value.hex if value.value is None else value.value
+
+
+def _json() -> list[Processor]:
+    # Local variables may hold secrets from the environment, so tracebacks go without them.
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
+
+
+def _console(*, colors: bool, verbose: bool) -> list[Processor]:
+    render = structlog.dev.ConsoleRenderer(
+        colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    fields: list[Processor] = [_brief, _printable, render]
+    return fields if verbose else [_Sentences(fields, colors=colors)]
+
+
+class _Sentences:
+    """Writes an event as a sentence; one that has none is written with its fields."""
+
+    def __init__(self, otherwise: list[Processor], *, colors: bool) -> None:
+        self._otherwise = otherwise
+        self._colors = (_YELLOW, _PLAIN) if colors else ("", "")
+
+    def __call__(self, log: Any, method: str, event: EventDict) -> Any:
+        text = None if "exception" in event or "exc_info" in event else sentence(_escaped(event))
+        if text is None:
+            rendered: Any = event
+            for process in self._otherwise:
+                rendered = process(log, method, rendered)
+            return rendered
+        if not text:
+            raise structlog.DropEvent
+        at = str(event.get("timestamp", ""))[11:19]
+        start, end = ("", "") if event.get("level") == "info" else self._colors
+        return f"{at} {start}{'' if event.get('level') == 'info' else 'warning: '}{text}{end}"
+
+
+def _escaped(event: EventDict) -> dict[str, Any]:
+    """The fields without control characters; a message keeps its lines, indented so that none looks like an event."""
+    return {
+        key: _unescaped_lines(value) if key in _TEXTS and isinstance(value, str) else _without_controls(value)
+        for key, value in event.items()
+    }
+
+
+def _unescaped_lines(text: str) -> str:
+    return "\n    ".join(_without_controls(line) for line in text.splitlines())
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value)
+    if isinstance(value, list | tuple):
+        return [_without_controls(each) for each in value]
+    return value
+
+
+def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
+    """What a person at a terminal needs of a line: not which run and node they are looking at, not the date."""
+    kept = {key: value for key, value in event.items() if key not in ("run", "node") or event["event"] == _FIRST}
+    kept["timestamp"] = str(event.get("timestamp", ""))[11:19]
+    return {key: _rounded(value) for key, value in kept.items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters: the name of a file must not steer somebody's terminal."""
+    return {
+        key: repr(value) if isinstance(value, str) and not value.isprintable() else value
+        for key, value in event.items()
+    }
+
+
+class _Lines:
+    """Writes whole lines for all threads, and never raises: a full disk behind the log must not stop the daemon."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        """Write one line."""
+        try:
+            with self._lock:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):  # nowhere is left to say it; ValueError: the stream is closed
+            pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Bridge(logging.Handler):
+    """Takes what libraries say through `logging` to the same lines."""
+
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, formatted like every other line."""
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a library's broken log call is its own affair, as `logging` has it
+            self.handleError(record)
+        else:
+            self._lines.msg(line)

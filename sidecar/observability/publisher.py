@@ -1,0 +1,74 @@
+"""Publish what the loop reports: one status and one history become a log line, gauges, the status page and sd_notify.
+
+Called by the daemon's loop through `Publisher` and `DaemonLog`, which `commands.bootstrap` builds. It decides nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sidecar.coordination.journal_state import Closed, Entry, JournalState
+from sidecar.coordination.totals import Best
+from sidecar.observability.log import entry_logged
+from sidecar.observability.prometheus import Exporter
+from sidecar.observability.report import status_json
+from sidecar.observability.status import Status
+from sidecar.observability.systemd import Notifier
+from sidecar.records import Plan
+
+
+@dataclass(slots=True)
+class Published:
+    """The values that request threads show. The loop replaces each of them as a whole, and never changes one."""
+
+    status: dict[str, Any]
+    unready: str | None = "starting"
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Hands the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
+
+    published: Published
+    exporter: Exporter
+    notify: Notifier
+    last: tuple[Status, int] | None = None
+
+    def __call__(self, status: Status, history: JournalState) -> None:
+        """Notify systemd that the loop turned. Update the gauges and the status page if anything changed."""
+        self.notify(status, history)
+        if self.last == (status, history.count):
+            return
+        self.last = status, history.count
+        self.exporter.update(status, history)
+        self.published.unready = status.unready
+        self.published.status = status_json(status, history)
+
+
+@dataclass(slots=True)
+class DaemonLog:
+    """The log of the loop: named events, and one canonical line for each record of the journal."""
+
+    log: Any
+    best: Callable[[], Mapping[tuple[str, str], Best]] = dict  # the best evaluation so far, by metric
+    worker_log: Callable[[str], Path | None] = lambda _: None  # the log of a worker process of this node
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log an event."""
+        self.log.info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log an event that may need a person."""
+        self.log.warning(event, **fields)
+
+    def entry(self, entry: Entry | Plan) -> None:
+        """Log a record of the journal."""
+        entry_logged(self.log, entry, self.best(), self._log_of)
+
+    def _log_of(self, closed: Closed) -> str | None:
+        """Return the log of the worker that failed, or, if it ran on another node, of a worker of this one."""
+        members = closed.plan.members or ()
+        ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)
+        logs = (self.worker_log(member.worker) for member in ranks)
+        return next((str(path) for path in logs if path is not None), None)

@@ -1,0 +1,244 @@
+"""The past as rows: `sidecar history` for programs and for people, and the JSON behind the status page.
+
+Pure views of `JournalState` and `Status`. `table` imports rich when it is called, since the daemon never needs it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sidecar.clock import timestamp
+from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
+from sidecar.observability.status import Status
+from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = dict[str, Any]
+
+_RECENT_ROWS = 10
+_RECENT_ENTRIES = 40  # read a little further back, so that a settled failure finds the attempt it belongs to
+
+
+def rows(history: JournalState) -> list[Row]:
+    """One JSON object per closed plan and settled checkpoint, oldest first.
+
+    `final` is true for what nothing follows: successes, settled checkpoints, and the last failed attempt at a
+    checkpoint that was then settled as failed. That attempt's row stands for the settlement too.
+    """
+    return _rows(history.entries)
+
+
+def recent(history: JournalState) -> list[Row]:
+    """The newest of these rows, newest first; its cost does not grow with the history."""
+    return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
+
+
+def table(history: JournalState) -> "Table":
+    """Build the same rows as a table for people, one column per metric."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
+    from rich.table import Table  # noqa: PLC0415 - only people need it
+    from rich.text import Text  # noqa: PLC0415
+
+    shown = rows(history)
+    columns = dict.fromkeys(
+        (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
+    )
+    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as wide as its numbers: terminals are narrow
+    result.add_column("step", justify="right", no_wrap=True)
+    result.add_column("checkpoint", overflow="fold", min_width=10)
+    result.add_column("status", overflow="fold", min_width=6)
+    for eval_set, name in columns:
+        result.add_column(Text(f"{printable(eval_set)}\n{printable(name)}"), justify="right", no_wrap=True)
+    for name in ("examples", "workers", "s"):
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("UTC", no_wrap=True)
+    for row in shown:
+        cells = [
+            shown_step(row["step"], row["step_source"]),
+            row["checkpoint"],
+            _verdict(row),
+            *(_number(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
+            str(sum(row["examples"].values())) if row["examples"] else "",
+            str(row["workers"] or ""),
+            f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
+            row["completed_at"][5:16].replace("T", " "),
+        ]
+        result.add_row(*(Text(printable(cell)) for cell in cells))
+    return result
+
+
+def status_json(status: Status, history: JournalState) -> dict[str, Any]:
+    """Everything the status page shows, as strict JSON. Its cost does not grow with the history.
+
+    `recent` holds the newest rows of `sidecar history`, newest first; `evaluation` what the gauges show.
+    """
+    plan = history.open
+    return {
+        "run": status.run,
+        "node": status.node,
+        "incarnation": status.incarnation,
+        "version": status.version,
+        "role": status.role,
+        "role_source": status.role_source,
+        "state": status.state,
+        "publisher": status.publisher,
+        "ready": status.unready is None,
+        "unready": status.unready,
+        "hint": status.hint,
+        "plan": None if plan is None else open_plan(plan),
+        "evaluation": _shown(history),
+        "recent": recent(history),
+        "pending": status.pending,
+        "newest_checkpoint": status.newest
+        and {
+            "checkpoint": status.newest.checkpoint,
+            "step": status.newest.step,
+            "step_source": status.newest.step_source,
+            "written_at": timestamp(status.newest.written_at),
+        },
+        "evaluated": len(history.succeeded),
+        "settled": len(history.without_result),
+        "group_size": status.group_size,
+        "groups_formed": status.groups_formed,
+        "members": dict(status.members),
+        "workers": [dataclasses.asdict(worker) for worker in status.workers],
+        "pins_bytes": status.pins_bytes,
+        "saves_bytes": status.saves_bytes,
+        "left_out": dict(status.left_out),
+        "unknown": list(status.unknown),
+        "unknown_count": status.unknown_count,
+    }
+
+
+def _rows(entries: Iterable[Entry]) -> list[Row]:
+    found: list[Row] = []
+    failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
+    for entry in entries:
+        if isinstance(entry, Closed):
+            found.append(row := _closed_row(entry))
+            if entry.outcome.status == "failed" and entry.plan.checkpoint is not None:
+                failed[entry.plan.checkpoint.key] = entry.plan, row
+            continue
+        settlement = entry.settlement
+        attempt = failed.get(settlement.key)
+        if attempt and settlement.verdict == "failed" and settlement.task in (None, attempt[0].task):
+            attempt[1]["final"] = True
+            del failed[settlement.key]
+        else:
+            found.append(_settled_row(entry))
+    return found
+
+
+def _shown(history: JournalState) -> Row | None:
+    """The newest evaluation's row, with the last numbers of eval sets that it left out, and the step of each set."""
+    if history.newest is None:
+        return None
+    latest = history.latest.items()
+    return _closed_row(history.newest) | {
+        "examples": {eval_set: result.examples[eval_set] for eval_set, (_, result) in latest},
+        "metrics": {eval_set: _numbers(result.metrics.get(eval_set, {})) for eval_set, (_, result) in latest},
+        "steps": {eval_set: checkpoint.step for eval_set, (checkpoint, _) in latest},
+        "step_sources": {eval_set: checkpoint.step_source for eval_set, (checkpoint, _) in latest},
+    }
+
+
+def _closed_row(closed: Closed) -> Row:
+    plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
+    checkpoint: Checkpoint | None = plan.checkpoint
+    assert checkpoint is not None  # History closes no plan without one
+    nonfinite = {
+        eval_set: {place: dataclasses.asdict(each) for place, each in places.items()}
+        for eval_set, places in ({} if result is None else result.nonfinite).items()
+    }
+    return {
+        "plan": plan.plan,
+        "attempt": plan.attempt,
+        "checkpoint": checkpoint.name,
+        "digest": checkpoint.digest,
+        "step": checkpoint.step,
+        "step_source": checkpoint.step_source,
+        "status": outcome.status,
+        "final": outcome.status == "succeeded",
+        "kind": outcome.kind,
+        "message": outcome.message,
+        "workers": len(plan.members or ()) if result is None else result.workers,
+        "group": None if result is None else result.group,
+        "examples": {} if result is None else dict(result.examples),
+        "metrics": {}
+        if result is None
+        else {eval_set: _numbers(values) for eval_set, values in result.metrics.items()},
+        "changed": [] if result is None else list(result.changed),
+        "phases": {} if result is None else dict(result.phases),
+        "proposed_at": plan.proposed_at,
+        "completed_at": outcome.completed_at,
+    } | {
+        name: found
+        for name, found in (("nonfinite", nonfinite), ("notes", [] if result is None else list(result.notes)))
+        if found
+    }
+
+
+def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
+        for name, value in values.items()
+    }
+
+
+def _settled_row(settled: Settled) -> Row:
+    """No attempt was made: the plan that carried the settlement may have been about another checkpoint."""
+    plan, settlement = settled.plan, settled.settlement
+    return {
+        "plan": plan.plan,
+        "attempt": None,
+        "checkpoint": settlement.name,
+        "digest": settlement.digest,
+        "step": settlement.step,
+        "step_source": None,
+        "status": settlement.verdict,
+        "final": settlement.verdict != "requeued",
+        "kind": None,
+        "message": settlement.reason,
+        "workers": 0,
+        "group": None,
+        "examples": {},
+        "metrics": {},
+        "changed": [],
+        "phases": {},
+        "proposed_at": plan.proposed_at,
+        "completed_at": plan.proposed_at,
+    }
+
+
+def open_plan(plan: Plan) -> dict[str, Any]:
+    """A plan that has no outcome yet, as strict JSON."""
+    checkpoint, members = plan.checkpoint, plan.members or ()
+    return {
+        "plan": plan.plan,
+        "attempt": plan.attempt,
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint and checkpoint.step,
+        "step_source": checkpoint and checkpoint.step_source,
+        "workers": len(members),
+        "nodes": list(dict.fromkeys(member.node for member in members)),
+        "proposed_at": plan.proposed_at,
+    }
+
+
+def _verdict(row: Row) -> str:
+    if row["status"] == "succeeded":
+        return "ok"
+    return str(row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}")
+
+
+def _number(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return ""
+    return str(value["hex"]) if value["value"] is None else f"{value['value']:.5g}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters: the name of a file must not steer somebody's terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -1,0 +1,148 @@
+"""Holds checkpoints without holding up the rest: a link is made at once, a copy of 500 GB goes on beside it.
+
+Owned by the keeper. One checkpoint is pinned at a time, so that copies do not take the storage away from training; one
+whose files hang does not count as one of them.
+"""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from sidecar.bounded_calls import Calls, call_directly
+from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.clock import Clock, SystemClock
+from sidecar.errors import StorageError
+from sidecar.pins.pin import pin, remove, unpin
+from sidecar.pins.thread_progress import turns_of
+from sidecar.pins.unfinished import UnfinishedPins
+from sidecar.pins.usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
+from sidecar.records import Checkpoint, Key
+
+_MOST: Final = 4
+"""Checkpoints that are pinned at once, all but one of them hanging: each takes a thread that cannot be ended."""
+
+
+class MakePin(Protocol):
+    """Makes one pin; raises what `checkpoints.pin.pin` raises."""
+
+    def __call__(self, found: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str) -> DiscoveredCheckpoint:
+        """Make it, if `copies` also where it takes a copy of much."""
+        ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """One pin in the making; `turns` is how often its thread had got on at `moved_at`."""
+
+    checkpoint: Checkpoint
+    thread: threading.Thread
+    moved_at: float
+    turns: int | None = None
+    pinned: DiscoveredCheckpoint | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class BackgroundPinner:
+    """Pins in threads of its own, which are waited for only as long as links take."""
+
+    pins: Path
+    owner: str = ""  # this node's name: what it left half pinned in a former life is told by that
+    patience_seconds: float = 1.0  # links to hundreds of shards on slow storage
+    make: MakePin = pin
+    hangs_after_seconds: float = 30.0  # without any progress: disks that sleep, and servers that change over, take less
+    clock: Clock = field(default_factory=SystemClock)
+    calls: Calls = call_directly  # makes calls that may hang
+    _work: dict[Key, _Work] = field(default_factory=dict)
+    _leftovers: UnfinishedPins = field(init=False)
+    _idle: frozenset[str] = frozenset()  # folders of pins in the making that do not grow
+
+    def __post_init__(self) -> None:
+        self._leftovers = UnfinishedPins(self.owner)
+
+    def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
+        """The pinned checkpoint, or None while it is not finished: then ask again at the next look.
+
+        `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
+        `checkpoints.pin.pin` raises, and `StorageError` if as many hang already as may.
+        """
+        key = found.checkpoint.key
+        work = self._work.get(key)
+        if work is None:
+            self._forget_finished()
+            hanging = self.hanging()
+            if len(self._work) > len(hanging):
+                return None
+            if len(hanging) >= _MOST:
+                names = ", ".join(sorted(each.checkpoint.name for each in self._work.values()))
+                raise StorageError(f"not begun, since reading {_MOST} others hangs: {names}")
+            work = self._work[key] = self._begin(found, copies=copies)
+            work.thread.join(self.patience_seconds)
+        if work.thread.is_alive():
+            return None
+        del self._work[key]
+        if work.error is not None:
+            raise work.error
+        return work.pinned
+
+    def works_on(self, key: Key) -> bool:
+        """Whether it is being pinned."""
+        return key in self._work
+
+    def hanging(self) -> Mapping[str, str]:
+        """Return the checkpoints whose reading hangs, by the names of their pins, and a sentence about each."""
+        now, hanging = self.clock.now(), {}
+        for work in self._work.values():
+            if (turns := turns_of(work.thread)) != work.turns:
+                work.turns, work.moved_at = turns, now
+            if work.thread.is_alive() and now >= work.moved_at + self.hangs_after_seconds:
+                hanging[work.checkpoint.folder] = f"reading {work.checkpoint.name} hangs: look at its storage"
+        return hanging
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """Let it go; raises what `checkpoints.pin.unpin` raises."""
+        self.calls(f"/unpin {checkpoint.folder}", partial(unpin, checkpoint, self.pins))
+
+    def bytes(self) -> int:
+        """What all pins hold together, but for those that were begun and do not grow."""
+        return self.calls("/bytes", partial(pins_bytes, self.pins, self._idle))
+
+    def bytes_alone(self) -> int:
+        """What of it the trainer deleted, or what was copied."""
+        return self.calls("/bytes alone", partial(pins_bytes_alone, self.pins, self._idle))
+
+    def bytes_copied(self) -> Mapping[str, int]:
+        """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
+        return bytes_copied(self.pins)
+
+    def clean(self, now: float, patience: float) -> None:
+        """Look at pins in the making, and remove what nobody makes any more.
+
+        `now`: seconds of the node's clock; `patience`: how long a copy may not grow. Raises `StorageError`.
+        """
+        self._leftovers.observe(in_the_making(self.pins), now)
+        self._idle = self._leftovers.idle(now, patience)
+        for name in self._leftovers.abandoned(now, patience):
+            with contextlib.suppress(OSError):
+                remove(name, self.pins)
+
+    def _begin(self, found: DiscoveredCheckpoint, *, copies: bool) -> _Work:
+        def run() -> None:
+            try:
+                work.pinned = self.make(found, self.pins, copies=copies, owner=self.owner)
+            except Exception as error:  # noqa: BLE001 - raised where it is asked for
+                work.error = error
+
+        thread = threading.Thread(target=run, name="pin", daemon=True)
+        work = _Work(found.checkpoint, thread, self.clock.now())
+        thread.start()
+        return work
+
+    def _forget_finished(self) -> None:
+        """What nobody asks for any more: it vanished, or others settled it. A pin that stands is found anyway."""
+        for key in [key for key, work in self._work.items() if not work.thread.is_alive()]:
+            del self._work[key]

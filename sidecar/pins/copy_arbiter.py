@@ -1,0 +1,79 @@
+"""Which node copies a checkpoint whose files cannot be linked: one is enough, as each copy takes from training.
+
+Links cost nothing, so every node makes them at once. A copy is the first node's; the next in line makes it if none
+appears, or one that was begun no longer grows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.records import Key
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Another node's, or none so far. What counts is the most: one that begins again and again gets nowhere."""
+
+    began_at: float
+    grew_at: float
+    most: int = -1  # bytes
+
+    @property
+    def seconds(self) -> float:
+        """For how long it grew."""
+        return self.grew_at - self.began_at
+
+
+@dataclass(slots=True)
+class CopyArbiter:
+    """What this node saw of copies, by its own clock; the storage's times are never compared with it."""
+
+    patience_seconds: float = 10.0  # for each node that comes before this one
+    _copies: dict[Key, _Copy] = field(default_factory=dict)
+    _asked: set[Key] = field(default_factory=set)  # in this look
+    _read: Callable[[], Mapping[str, int]] = dict
+    _bytes: Mapping[str, int] | None = None  # None: this look did not ask yet
+
+    def begin(self, read: Callable[[], Mapping[str, int]]) -> None:
+        """A look begins; how far copies are on any node is read once in it, if at all, as `pin.bytes_copied` does."""
+        self._read, self._bytes = read, None
+        self._copies = {key: copy for key, copy in self._copies.items() if key in self._asked}
+        self._asked = set()
+
+    def copied(self, found: DiscoveredCheckpoint) -> int | None:
+        """Bytes that some node has copied of it so far; None: none is at it."""
+        return self._bytes_of(found.checkpoint.digest[:12])
+
+    def is_mine(self, found: DiscoveredCheckpoint, *, before: int, now: float) -> bool:
+        """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
+        copied = self.copied(found)
+        copy = self._follow(found.checkpoint.key, copied, now)
+        patience = self.patience_seconds * (before + (copied is not None))
+        if copied is not None and copied >= sum(file.size for file in found.files):
+            patience += copy.seconds  # it is made durable, and checked: no slower than it was copied
+        return now >= copy.grew_at + patience
+
+    def goes_on(self, digest: str, now: float) -> bool:
+        """Whether some node is still copying what this one never saw, of which it knows 12 digits of the digest."""
+        copied = self._bytes_of(digest)
+        copy = self._follow(("", digest), copied, now)
+        return copied is not None and now < copy.grew_at + self.patience_seconds + copy.seconds
+
+    def anything_goes_on(self, now: float) -> bool:
+        """Whether any node is still copying anything."""
+        self._bytes_of("")
+        return bool([digest for digest in self._bytes or () if self.goes_on(digest, now)])
+
+    def _bytes_of(self, digest: str) -> int | None:
+        if self._bytes is None:
+            self._bytes = self._read()
+        return self._bytes.get(digest)
+
+    def _follow(self, key: Key, copied: int | None, now: float) -> _Copy:
+        self._asked.add(key)
+        copy = self._copies.setdefault(key, _Copy(now, now))
+        if copied is not None and copied > copy.most:
+            copy.began_at = now if copy.most < 0 else copy.began_at
+            copy.most, copy.grew_at = copied, now
+        return copy

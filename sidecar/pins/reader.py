@@ -1,0 +1,190 @@
+"""Reads one pin: what it holds, or why that cannot be said.
+
+`PinReader.read` changes nothing and remembers nothing. It blocks for as long as the storage does.
+"""
+
+import contextlib
+import json
+import re
+import stat
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from sidecar.checkpoints.files import File, list_files, read_file
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.inspect import as_checkpoint
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, parent_of, written_at
+from sidecar.confined import Folder
+from sidecar.entry_errors import Entry, Meaning, meaning
+from sidecar.errors import CheckpointError, IncompleteError, RecordError
+from sidecar.pins.names import PIN_RECORD
+from sidecar.records import SCHEMA, Checkpoint, loads
+
+_MAX_RECORD_BYTES: Final = 64 * 1024
+_NEWER: Final = "it needs a newer release of this daemon"
+
+Signature = tuple[int, int, int]
+
+
+class PinState(StrEnum):
+    """What reading a pin showed."""
+
+    WHOLE = "whole"
+    GONE = "gone"
+    BROKEN = "broken"  # every file can be read, and they do not hold what the pin should
+    UNKNOWN = "unknown"  # storage does not let this node read it
+    NEWER = "newer"  # a newer release made it, and this one does not understand it
+
+
+class PinReading(NamedTuple):
+    """What reading a pin brought. `found` is what it holds or, of a broken one, what its record says it should."""
+
+    state: PinState
+    signature: Signature | None = None
+    found: DiscoveredCheckpoint | None = None
+    why: str = ""
+
+
+Known = tuple[Signature, DiscoveredCheckpoint]
+"""A pin that was whole: the signature of its folder then, and what it held."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinReader:
+    """How pins are read; `step_key` and `step_pattern` are the catalog's."""
+
+    step_key: str | None
+    step_pattern: re.Pattern[str] | None
+
+    def read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
+        """Read the pin of that name in the folder of pins; if it did not change that is what was `known`."""
+        again = False
+        while True:
+            try:
+                return self._read(pins, name, known, now)
+            except OSError as error:
+                match meaning(Entry.PIN, error, again=again):
+                    case Meaning.RETRY:
+                        again = True
+                        continue
+                    case Meaning.GONE:
+                        return PinReading(PinState.GONE)
+                return PinReading(PinState.UNKNOWN, why=f"{error.filename}: {error.strerror}")
+
+    def _read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
+        """Raise FileNotFoundError if the pin is gone, another OSError if it cannot be read."""
+        there = pins.stat(name)
+        if stat.S_ISLNK(there.st_mode):
+            why = f"{pins.path / name} is a link where a folder is expected: remove the link"
+            return PinReading(PinState.UNKNOWN, why=why)
+        if not stat.S_ISDIR(there.st_mode):
+            return PinReading(PinState.GONE)
+        signature = there.st_ino, there.st_mtime_ns, there.st_ctime_ns
+        if known is not None and known[0] == signature:
+            return PinReading(PinState.WHOLE, signature, known[1])
+        try:
+            found = _as_recorded(self._content(pins.path / name, now), pins, name)
+        except (CheckpointError, FileNotFoundError) as error:
+            return self._broken(pins, name, str(error), now)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
+            why = f"reading it failed, please report it: {type(error).__name__}: {error}"
+            return self._broken(pins, name, why, now)
+        if known is not None and (known[1].checkpoint, known[1].files) == (found.checkpoint, found.files):
+            found = known[1]
+        return PinReading(PinState.WHOLE, signature, found)
+
+    def _content(self, folder: Path, now: float) -> DiscoveredCheckpoint:
+        """Return what a pin holds; its name is a promise about its content, and the content is believed."""
+        listing, parents = list_files(folder), self._parents(folder)
+        for format_ in FORMATS.values():
+            for candidate in format_.candidates(folder, listing):
+                inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
+                for parent in parents:
+                    name = in_folder(parent, candidate.name)
+                    checkpoint = as_checkpoint(format_, name, inspection, self.step_pattern)
+                    if checkpoint.folder == folder.name:
+                        return _found(checkpoint, folder, candidate.files, now)
+        raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
+
+    def _parents(self, folder: Path) -> tuple[str, ...]:
+        """Return in which folders of the checkpoint directory it may have lain, as its name or its record says."""
+        names = list[str]()
+        with contextlib.suppress(UnicodeDecodeError):
+            names.append(unquote(folder.name.rpartition("@")[0], errors="surrogatepass"))
+        with contextlib.suppress(CheckpointError, RecordError, FileNotFoundError):  # long names are cut
+            names.append(loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES)).name)
+        found = dict.fromkeys(["", *map(parent_of, names)])
+        return tuple(each for each in found if not {"", ".", ".."} & {*each.split("/")} or each == "")
+
+    def _broken(self, pins: Folder, name: str, why: str, now: float) -> PinReading:
+        """Return what is said of a pin whose content is not what it should be; it may be gone, or not to be judged."""
+        pins.stat(name)
+        with pins.folder(name) as folder:
+            record = _require_readable(folder)
+        if record is not None and _is_newer(record):
+            return PinReading(PinState.NEWER, why=_NEWER)
+        try:
+            meant = None if record is None else loads(Checkpoint, record)
+        except RecordError:
+            meant = None
+        if meant is None or meant.folder != name:
+            return PinReading(PinState.BROKEN, why=why)
+        return PinReading(PinState.BROKEN, found=_found(meant, pins.path / name, (), now), why=why)
+
+
+def _as_recorded(found: DiscoveredCheckpoint, pins: Folder, name: str) -> DiscoveredCheckpoint:
+    """Return a pin with the step that the node that made it found, if that is a matter of names.
+
+    Which names a node compares depends on when it looked, and all nodes that see this pin should say the same step.
+    """
+    if found.checkpoint.step_source not in ("name", "order"):
+        return found
+    try:
+        with pins.folder(name) as folder:
+            record = loads(Checkpoint, folder.read(PIN_RECORD, _MAX_RECORD_BYTES))
+    except (OSError, RecordError):
+        return found
+    if record.key != found.checkpoint.key or record.step_source not in ("name", "order"):
+        return found
+    checkpoint = replace(found.checkpoint, step=record.step, step_source=record.step_source)
+    return replace(found, checkpoint=checkpoint)
+
+
+def _require_readable(folder: Folder) -> bytes | None:
+    """Raise OSError if any file in a pin cannot be read, since then nothing is said; return the pin's record."""
+    record = None
+    for name in folder.names():
+        try:
+            if stat.S_ISDIR(folder.stat(name).st_mode):
+                with folder.folder(name) as inner:
+                    _require_readable(inner)
+            elif name == PIN_RECORD:
+                record = folder.read(name, _MAX_RECORD_BYTES)
+            else:
+                with folder.open_file(name) as file:
+                    file.read(1)
+        except FileNotFoundError:
+            continue  # it is being removed: that says nothing against what is left
+    return record
+
+
+def _is_newer(record: bytes) -> bool:
+    """Return whether a newer release wrote a pin's record: what this one does not know is not its to judge."""
+    try:
+        parsed = json.loads(record)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(parsed, dict):
+        return False
+    schema, format_ = parsed.get("schema"), parsed.get("format")
+    return (isinstance(schema, int) and schema > SCHEMA) or (isinstance(format_, str) and format_ not in FORMATS)
+
+
+def _found(checkpoint: Checkpoint, folder: Path, files: tuple[File, ...], now: float) -> DiscoveredCheckpoint:
+    pinned = replace(checkpoint, pin=f"{folder.parent.name}/{folder.name}")
+    return DiscoveredCheckpoint(pinned, folder, written_at(files), now, files)

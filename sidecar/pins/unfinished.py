@@ -1,0 +1,62 @@
+"""Which pins in the making nobody makes any more: their makers died, or could not remove them.
+
+Judged by this node's own clock from what it saw of them: the storage's times are compared with each other only. No I/O.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.pins.names import is_of
+from sidecar.pins.pin import TOUCH_SECONDS
+from sidecar.pins.usage import Progress
+
+_OWN_SECONDS: Final = 4 * TOUCH_SECONDS  # only this node makes them, and it touches what it makes
+_OTHERS_SECONDS: Final = 600.0  # far more than a maker that lives, on a machine that is slow, leaves between touches
+_PATIENCES: Final = 10
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One of them, as it was seen last; times are seconds of this node's clock."""
+
+    progress: Progress
+    began_at: float
+    grew_at: float
+    changed_at: float
+
+
+@dataclass(slots=True)
+class UnfinishedPins:
+    """What this node, named `owner`, saw of pins in the making."""
+
+    owner: str
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+
+    def observe(self, making: Mapping[str, Progress], now: float) -> None:
+        """Note how far they are now."""
+        self._seen = {name: self._follow(name, progress, now) for name, progress in making.items()}
+
+    def idle(self, now: float, patience: float) -> frozenset[str]:
+        """Return those that do not grow: no room is kept for them.
+
+        A copy that is whole is made durable and checked, which takes no longer than copying it took.
+        """
+        return frozenset(
+            name for name, each in self._seen.items() if now >= each.grew_at + patience + each.grew_at - each.began_at
+        )
+
+    def abandoned(self, now: float, patience: float) -> list[str]:
+        """Return those that nobody has even touched for long: they may be removed."""
+        return [name for name, each in self._seen.items() if now >= each.changed_at + self._bound(name, patience)]
+
+    def _bound(self, name: str, patience: float) -> float:
+        return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _PATIENCES * patience)
+
+    def _follow(self, name: str, progress: Progress, now: float) -> _Seen:
+        seen = self._seen.get(name)
+        if seen is None:
+            return _Seen(progress, now, now, now)
+        grew_at = now if progress.size > seen.progress.size else seen.grew_at
+        changed_at = now if progress != seen.progress else seen.changed_at
+        return _Seen(progress, seen.began_at, grew_at, changed_at)

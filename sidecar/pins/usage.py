@@ -1,0 +1,110 @@
+"""What the folder of pins takes of the storage, and how far pins in the making are.
+
+Nothing is read but sizes and times, and no link is followed. It blocks for as long as the storage does. A pin that
+cannot be looked into is counted as far as it can.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sidecar.confined import Folder, open_folder
+from sidecar.errors import StorageError
+from sidecar.pins.names import PIN_RECORD, being_made, is_temporary
+
+
+class Progress(NamedTuple):
+    """A pin in the making, or being removed: its bytes, and when anything of it changed, by the storage's clock."""
+
+    size: int
+    changed_ns: int
+
+
+def pins_bytes(pins_dir: Path, but: Container[str] = ()) -> int:
+    """Bytes in all pins, counting a linked file in full: what they would occupy once the trainer deleted its own.
+
+    `but`: names of folders that do not count.
+    """
+    return sum(there.st_size for there in _files(pins_dir, but))
+
+
+def pins_bytes_alone(pins_dir: Path, but: Container[str] = ()) -> int:
+    """Bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
+    return sum(there.st_size for there in _files(pins_dir, but) if there.st_nlink == 1)
+
+
+def bytes_copied(pins_dir: Path) -> dict[str, int]:
+    """How far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
+    copied: dict[str, int] = {}
+    for name, (size, _) in in_the_making(pins_dir).items():
+        if (digest := being_made(name)) is not None:
+            copied[digest] = max(copied.get(digest, 0), size)
+    return copied
+
+
+def in_the_making(pins_dir: Path) -> Mapping[str, Progress]:
+    """The folders of pins that are being made or removed, by name."""
+    found: dict[str, Progress] = {}
+    with _opened(pins_dir) as pins:
+        if pins is None:
+            return found
+        for name in filter(is_temporary, _names(pins)):
+            with contextlib.suppress(OSError):
+                itself = pins.stat(name)
+                if stat.S_ISDIR(itself.st_mode):
+                    inside = _inside(name, pins)
+                    newest = max(there.st_ctime_ns for there in (itself, *inside))
+                    found[name] = Progress(sum(there.st_size for there in filter(_is_file, inside)), newest)
+    return found
+
+
+def _files(pins_dir: Path, but: Container[str]) -> Iterator[os.stat_result]:
+    with _opened(pins_dir) as pins:
+        if pins is None:
+            return
+        for name in _names(pins):
+            if name not in but:
+                yield from filter(_is_file, _inside(name, pins))
+
+
+def _is_file(there: os.stat_result) -> bool:
+    return not stat.S_ISDIR(there.st_mode)
+
+
+def _inside(name: str, folder: Folder) -> list[os.stat_result]:
+    """Of all files and folders below a folder, as far as they can be asked for; none if it is not a folder."""
+    found: list[os.stat_result] = []
+    with contextlib.suppress(OSError), folder.folder(name) as opened:
+        for each in opened.names():
+            if each == PIN_RECORD:
+                continue  # a few bytes of this program's own
+            with contextlib.suppress(OSError):
+                there = opened.stat(each)
+                found.append(there)
+                if stat.S_ISDIR(there.st_mode):
+                    found += _inside(each, opened)
+    return found
+
+
+@contextlib.contextmanager
+def _opened(pins_dir: Path) -> Iterator[Folder | None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            state = stack.enter_context(open_folder(pins_dir.parent))
+            pins = stack.enter_context(state.folder(pins_dir.name))
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read the pins in {pins_dir}: {error.strerror}") from error
+        yield pins
+
+
+def _names(pins: Folder) -> list[str]:
+    try:
+        return pins.names()
+    except OSError as error:
+        raise StorageError(f"cannot read the pins in {pins.path}: {error.strerror}") from error

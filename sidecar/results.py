@@ -1,0 +1,8 @@
+"""What the workers of an evaluation saved, joined: `from sidecar import results; results.read(folder)`.
+
+Needs numpy and no framework, so that it can be used wherever the files are.
+"""
+
+from sidecar.evaluation.artifact_reader import Evaluation, read
+
+__all__ = ["Evaluation", "read"]

@@ -1,0 +1,309 @@
+"""This node's part of the eval groups: its worker processes, what each is doing, and which bound it has overrun.
+
+Each replica is a slot with at most one active worker (it joined a group) and one standby (framework imported, task
+not). Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sidecar.observability.status import WorkerStatus
+from sidecar.records import Slot, group_id
+from sidecar.workers.environment import worker_environment
+from sidecar.workers.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.workers.ports import Port, Ports
+from sidecar.workers.process import Event, Exited, Halted, Post, Process, start
+from sidecar.workers.timeouts import Limit, PhaseTimeouts, TimedOut, limit
+
+__all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLaunch:
+    """How worker processes are started on this node."""
+
+    interpreter: str
+    framework: str
+    environment: Mapping[str, str]
+    changes: Mapping[str, str | None]
+    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers
+    logs: Path
+    directory: str
+
+
+class Start(Protocol):
+    """Starts a worker process; see `process.start`."""
+
+    def __call__(
+        self,
+        worker: str,
+        *,
+        interpreter: str,
+        framework: str,
+        environment: Mapping[str, str],
+        directory: str,
+        log: Path,
+        keep_logs: Collection[str],
+        post: Post,
+    ) -> Process:
+        """Start it."""
+        ...
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker process as its reports tell it."""
+
+    worker: str
+    process: Process
+    port: Port
+    address: str
+    phase: str = "import"
+    since: float = 0.0  # when it entered the phase
+    ready: bool = False  # the framework is imported
+    group: str | None = None
+    joined: Joined | None = None
+    plan: int | None = None
+    batches: int = 0
+    total_batches: int | None = None
+    heard: float = 0.0  # its last sign of life
+    slowest: float = 0.0  # longest time between two of them while it worked on batches
+    halted: float | None = None  # since when it is stopped by a signal
+    killed: bool = False
+
+    def enter(self, phase: str, now: float) -> None:
+        """It does something else now."""
+        self.phase, self.since, self.heard, self.batches = phase, now, now, 0
+
+    def advance(self, progress: Progress, now: float) -> None:
+        """It did batches since it was heard last."""
+        if progress.batches > 1:  # the first one may have traced and compiled
+            self.slowest = max(self.slowest, now - self.heard)
+        self.batches, self.total_batches = progress.batches, progress.total
+
+    def overrun(self, bounds: PhaseTimeouts, now: float) -> TimedOut | None:
+        """The bound that it has passed, if any."""
+        if self.killed:
+            return None
+        seconds, bound = now - self.heard, limit(bounds, self.phase, batches=self.batches, slowest=self.slowest)
+        if self.halted is not None:
+            seconds, bound = now - self.halted, Limit(bounds.halt, "stalled", "was stopped by a signal (SIGSTOP?)")
+        if bound is None or seconds <= bound.seconds:
+            return None
+        message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
+        return TimedOut(self.worker, bound.kind, message, self.phase)
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One slot of the node."""
+
+    devices: str
+    active: Worker | None = None
+    standby: Worker | None = None
+
+
+@dataclass(slots=True)
+class WorkerPool:
+    """All worker processes of this node."""
+
+    launch: WorkerLaunch
+    bounds: PhaseTimeouts
+    name: str  # unique for all time: node and incarnation
+    host: str
+    ports: Ports
+    post: Post
+    start: Start = start
+    keep_standby: bool = True
+    _replicas: list[_Replica] = field(default_factory=list)
+    _leaving: list[Worker] = field(default_factory=list)  # replaced and killed, not yet ended
+    _probe: Worker | None = None
+    _started: int = 0
+
+    def __post_init__(self) -> None:
+        self._replicas = [_Replica(devices) for devices in self.launch.devices]
+
+    def fill(self, now: float) -> list[Worker]:
+        """Start a standby in every slot that should have one; returns those that were started.
+
+        While the one before it joins and builds none is started: its import would hold up the next evaluation.
+        """
+        started = []
+        for replica in self._replicas:
+            has_joined = replica.active is not None and replica.active.joined is not None
+            if replica.standby is None and (replica.active is None or (self.keep_standby and has_joined)):
+                replica.standby = self._start(replica.devices, now)
+                started.append(replica.standby)
+        return started
+
+    def probe(self, now: float) -> bool:
+        """Start, unless it runs, a process of its own in which the task is tried: it never joins a group.
+
+        Returns whether it was started now.
+        """
+        if self._probe is not None:
+            return False
+        self._probe = self._start("-1", now)
+        return True
+
+    def log_of(self, worker: str) -> Path | None:
+        """Return where a worker process of this node and incarnation writes its log; None: it is another's."""
+        return self.launch.logs / f"{worker}.log" if worker.startswith(f"{self.name}.") else None
+
+    def is_probe(self, worker: str) -> bool:
+        """Whether that worker is the one in which the task is tried."""
+        return self._probe is not None and self._probe.worker == worker
+
+    def release(self, idle_since: float) -> None:
+        """End the active workers that have been idle since then, so that others get their GPU."""
+        for replica in self._replicas:
+            active = replica.active
+            if active is not None and not active.killed and active.phase == "idle" and active.since <= idle_since:
+                self.kill(active)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots as a heartbeat tells them: only workers that can be listed in a plan."""
+        found = []
+        for replica in self._replicas:
+            active = replica.active if replica.active and not replica.active.killed else None
+            standby = (
+                replica.standby if replica.standby and replica.standby.ready and not replica.standby.killed else None
+            )
+            found.append(
+                Slot(
+                    active.worker if active else None,
+                    active.group if active else None,
+                    active.address if active else None,
+                    standby.worker if standby else None,
+                    standby.address if standby else None,
+                )
+            )
+        return tuple(found)
+
+    def find(self, worker: str) -> Worker | None:
+        """The live worker with that id."""
+        return next((each for each in self.all() if each.worker == worker), None)
+
+    def all(self) -> Iterator[Worker]:
+        """Every worker process there is."""
+        for replica in self._replicas:
+            if replica.active is not None:
+                yield replica.active
+            if replica.standby is not None:
+                yield replica.standby
+        yield from self._leaving
+        if self._probe is not None:
+            yield self._probe
+
+    def join(self, command: Join, worker: str, now: float) -> None:
+        """Let a standby form a group; the slot's former active worker is replaced."""
+        replica = next(each for each in self._replicas if each.standby and each.standby.worker == worker)
+        assert replica.standby is not None
+        if replica.active is not None:
+            self.kill(replica.active)
+            self._leaving.append(replica.active)
+        replica.active, replica.standby = replica.standby, None
+        replica.active.group = command.group
+        replica.active.enter("join", now)
+        replica.active.process.send(command)
+
+    def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
+        """Give an active worker a checkpoint."""
+        active = self.find(worker)
+        assert active is not None
+        active.plan = command.plan
+        if active.joined is not None:
+            active.enter("restore", now)
+        active.process.send(command)
+
+    def observe(self, worker: str, report: Event, now: float) -> None:
+        """Learn from a report. A worker that exited gives its slot and its port back."""
+        found = self.find(worker)
+        if found is None:
+            return
+        if isinstance(report, Halted):  # no sign of life, even if it goes on
+            found.halted = now if report.halted else None
+            return
+        if isinstance(report, Progress):
+            found.advance(report, now)
+        found.heard = now
+        if isinstance(report, Ready):
+            found.ready = True
+            found.enter("standby", now)
+        elif isinstance(report, Phase):
+            found.enter(report.phase, now)
+        elif isinstance(report, Joined):
+            found.joined = report
+            found.enter("idle", now)
+        elif isinstance(report, Done | Checked):
+            found.plan = None
+            found.enter("idle", now)
+        elif isinstance(report, Failed):
+            found.enter("failed", now)
+        elif isinstance(report, Exited):
+            self._remove(found)
+
+    def overruns(self, now: float) -> list[TimedOut]:
+        """Workers that passed a bound. They are told once, since whoever asks kills them."""
+        return [overrun for each in self.all() if (overrun := each.overrun(self.bounds, now)) is not None]
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL it and everything that it started; its end is told by `Exited`."""
+        worker.killed = True
+        worker.process.kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL every worker process."""
+        for worker in self.all():
+            self.kill(worker)
+
+    def kill_group(self, group: str | None = None, *, other_than: str | None = None) -> None:
+        """SIGKILL the active workers of a group, or of every group but one."""
+        for replica in self._replicas:
+            active = replica.active
+            if active is not None and (active.group == group if other_than is None else active.group != other_than):
+                self.kill(active)
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """What each worker process is doing, for people."""
+        return tuple(
+            WorkerStatus(each.worker, each.process.pid, each.phase, each.batches, each.total_batches)
+            for each in self.all()
+        )
+
+    def _start(self, devices: str, now: float) -> Worker:
+        self._started += 1
+        worker = f"{self.name}.{self._started}"
+        port = self.ports.reserve()
+        environment = worker_environment(
+            self.launch.environment, devices=devices, hosts=[self.host], changes=self.launch.changes
+        )
+        try:
+            process = self.start(
+                worker,
+                interpreter=self.launch.interpreter,
+                framework=self.launch.framework,
+                environment=environment,
+                directory=self.launch.directory,
+                log=self.launch.logs / f"{worker}.log",
+                keep_logs={each.worker for each in self.all()},
+                post=self.post,
+            )
+        except BaseException:
+            port.close()
+            raise
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return Worker(worker, process, port, f"{host}:{port.number}", since=now, heard=now)
+
+    def _remove(self, worker: Worker) -> None:
+        worker.port.close()
+        self._leaving = [each for each in self._leaving if each is not worker]
+        if self._probe is worker:
+            self._probe = None
+        for replica in self._replicas:
+            if replica.active is worker:
+                replica.active = None
+            if replica.standby is worker:
+                replica.standby = None

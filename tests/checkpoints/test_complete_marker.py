@@ -1,0 +1,141 @@
+"""The user's own marker, asked for on top of what each format needs; and formats that are not looked for."""
+
+import shutil
+
+import pytest
+from checkpoints.kinds import NEVER_WHOLE
+from fakes import save
+
+from sidecar.checkpoints.complete_marker import CompleteMarker
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.pins.pin import pin
+from sidecar.settings.model import FORMATS as KNOWN_TO_SETTINGS
+
+SAVED_MODELS = ("saved_model", "saved_model_by_tf_keras", "export")
+KINDS = ("keras", "weights", "h5", "shards", "tf_object", *SAVED_MODELS)
+
+
+def names(look) -> list[str]:
+    return [found.checkpoint.name for found in look.found]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_marker_beside_each_checkpoint(written, root, new_catalog, clock, kind):
+    """Whole and unchanged for long, but not found before `<name>.STABLE` is there; its pin needs none."""
+    assert kind not in NEVER_WHOLE
+    shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    catalog = new_catalog(complete_marker="{name}.STABLE")
+    catalog.look()
+    clock.seconds += 300
+    look = catalog.look()
+    ((name, reason),) = look.waiting
+    assert (look.found, look.corrupt) == ((), ())
+    assert f"{name}.STABLE is not there" in reason
+    (root / f"{name}.STABLE").touch()
+    (found,) = catalog.look({f"{name}.STABLE"}, sweep=False).found
+    pinned = pin(found, root / ".sidecar/run/pins")
+    shutil.rmtree(root / name, ignore_errors=True)
+    for path in root.glob(f"{name}*"):
+        path.unlink()
+    (again,) = new_catalog(complete_marker="{name}.STABLE").look().found
+    assert again.checkpoint == pinned.checkpoint
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", SAVED_MODELS)
+@pytest.mark.parametrize("pattern", ["_SUCCESS", "{name}/_SUCCESS"])
+def test_a_marker_inside_a_saved_model(written, root, new_catalog, clock, kind, pattern):
+    """Seen by the sweep, as nothing outside changes with it; one beside it means nothing."""
+    shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    catalog = new_catalog(complete_marker=pattern)
+    (root / "_SUCCESS").touch()
+    catalog.look()
+    clock.seconds += 300
+    ((name, reason),) = catalog.look().waiting
+    assert f"{name}/_SUCCESS" in reason
+    (root / name / "_SUCCESS").touch()
+    assert names(catalog.look()) == [name]
+
+
+@pytest.mark.tensorflow
+def test_one_marker_for_all_files(written, root, new_catalog, clock):
+    """Without `{name}` it says that everything beside it is finished."""
+    for kind in ("keras", "tf_object"):
+        shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    catalog = new_catalog(complete_marker="STABLE")
+    catalog.look()
+    clock.seconds += 10
+    assert catalog.look().found == ()
+    (root / "STABLE").touch()
+    assert sorted(names(catalog.look({"STABLE"}, sweep=False))) == ["m-5", "m-5.keras"]
+
+
+def test_a_marker_that_comes_too_early_declares_nothing(root, new_catalog, clock):
+    """The structure is checked all the same, and what stays broken is told as such."""
+    save(root, 5)
+    whole = (root / "ckpt-5.index").read_bytes()
+    (root / "ckpt-5.index").write_bytes(whole[:40])
+    (root / "ckpt-5.done").touch()
+    catalog = new_catalog(complete_marker="{name}.done")
+    ((_, reason),) = catalog.look().waiting
+    assert "done" not in reason
+    (root / "ckpt-5.index").write_bytes(whole)
+    assert names(catalog.look()) == ["ckpt-5"]
+    (root / "ckpt-5.index").write_bytes(whole[:40])
+    catalog.look()
+    clock.seconds += 60
+    assert [each.verdict for each in catalog.look().corrupt] == ["corrupt"]
+
+
+def test_a_marker_that_listings_do_not_show_yet(root, new_catalog, monkeypatch):
+    """It is opened: on NFS a listing may be half a minute old."""
+    save(root, 5)
+    catalog = new_catalog(complete_marker="{name}.done")
+    catalog.look()
+    (root / "ckpt-5.done").touch()
+    monkeypatch.setattr(type(catalog._directory._folder), "changed", lambda *_, **__: set())
+    assert names(catalog.look()) == ["ckpt-5"]
+
+
+def test_hidden_markers_and_odd_names(root, new_catalog):
+    """A marker may begin with a dot, and a checkpoint's name hold what means something in a pattern."""
+    save(root, 5)
+    for path in root.glob("ckpt-5*"):
+        path.rename(root / path.name.replace("ckpt-5", "a (1)+[x]"))
+    (root / "checkpoint").write_text('model_checkpoint_path: "a (1)+[x]"')
+    catalog = new_catalog(complete_marker=".{name}.ok")
+    assert catalog.look().found == ()
+    (root / ".a (1)+[x].ok").touch()
+    assert names(catalog.look()) == ["a (1)+[x]"]
+
+
+def test_a_marker_is_a_file(root):
+    """Also one that a link leads to; no folder, link to nothing, or name that is too long."""
+    marker = CompleteMarker("{name}.ok")
+    (root / "a.ok").mkdir()
+    (root / "b.ok").symlink_to("nowhere")
+    (root / "d.ok").symlink_to("e")
+    (root / "e").touch()
+    assert marker.is_there(root, "d", is_folder=False)
+    assert not marker.is_there(root, "a", is_folder=False)
+    assert not marker.is_there(root, "b", is_folder=False)
+    assert not marker.is_there(root, "c" * 300, is_folder=False)
+
+
+@pytest.mark.tensorflow
+def test_formats_that_are_not_looked_for(written, root, new_catalog, clock):
+    """A data set beside the checkpoints may be an HDF5 file, too."""
+    for kind in ("keras", "h5", "tf_object"):
+        shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    catalog = new_catalog(formats=("tf_object", "keras"))
+    catalog.look()
+    clock.seconds += 3
+    look = catalog.look()
+    assert sorted(names(look)) == ["m-5", "m-5.keras"]
+    assert look.waiting == ()
+
+
+def test_settings_know_every_format():
+    """They cannot import what reads them."""
+    assert tuple(FORMATS) == KNOWN_TO_SETTINGS

@@ -1,0 +1,74 @@
+"""In which order a node wants what it found."""
+
+from pathlib import Path
+
+from sidecar.checkpoints import discovery_order
+from sidecar.checkpoints.discovery_order import DiscoveryOrder
+from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.records import Checkpoint
+
+
+def found(step, written_at):
+    return DiscoveredCheckpoint(
+        Checkpoint(f"ckpt-{step}", f"{step:064d}", step, "tf_object"), Path("/pins"), written_at, 0.0
+    )
+
+
+def steps(order):
+    return [int(digest) for _, digest in sorted(order, key=order.__getitem__)]
+
+
+def test_what_was_met_as_a_pin_only_finds_its_place():
+    """However many, in whatever order they come, by the time at which they were written, which keeps a rollback."""
+    here, known = DiscoveryOrder(), {}
+    lying = [found(200, 20.0), found(400, 40.0), found(300, 50.0)]
+    for now, each in enumerate(lying):
+        here.add([each], known, {each.checkpoint.key}, float(now))
+        known[each.checkpoint.key] = each
+    for step, written_at in ((250, 30.0), (100, 10.0), (500, 45.0), (150, 15.0)):
+        each = found(step, written_at)
+        here.add([each], known, set(), 9.0)
+        known[each.checkpoint.key] = each
+    assert steps(here.order) == [100, 150, 200, 250, 400, 500, 300]
+
+
+def test_what_could_not_be_read_at_first_is_no_rollback():
+    """Its step is lower and it was written before; a rollback is written later, and what a step says may be unknown."""
+    here = DiscoveryOrder()
+    known = {each.checkpoint.key: each for each in (found(200, 20.0), found(300, 30.0))}
+    here.add(known.values(), {}, known, 0.0)
+    for each in (found(100, 10.0), found(250, 40.0), found(400, 5.0)):
+        here.add([each], known, {each.checkpoint.key}, 9.0)
+        known[each.checkpoint.key] = each
+    assert steps(here.order) == [100, 200, 300, 250, 400]
+
+
+def test_there_is_room_for_any_number_before_one():
+    """A node that was cut off while a slow queue grew meets all of it at once, behind what it found itself."""
+    here, lying = DiscoveryOrder(), [found(step, float(step)) for step in (*range(1, 5), 1000)]
+    known = {each.checkpoint.key: each for each in lying}
+    here.add(lying, {}, known, 0.0)
+    here.add([found(step, float(step)) for step in range(5, 200)], known, set(), 9.0)
+    assert steps(here.order) == [*range(1, 200), 1000]
+    assert len({place for place, _ in here.order.values()}) == 200
+
+
+def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
+    """Another node saw it sooner."""
+    here, first, second = DiscoveryOrder(), found(1, 10.0), found(2, 20.0)
+    here.add([first], {}, {first.checkpoint.key}, 0.0)
+    here.add([second], {first.checkpoint.key: first}, set(), 5.0)
+    assert steps(here.order) == [1, 2]
+    assert here.order[second.checkpoint.key][1] == 5.0
+
+
+def test_natural_order():
+    """Numbers in names compare as numbers."""
+    assert sorted(["b-1", "a-10", "a-9", "a", "10", "9"], key=lambda name: list(discovery_order.natural(name))) == [
+        "9",
+        "10",
+        "a",
+        "a-9",
+        "a-10",
+        "b-1",
+    ]

@@ -1,0 +1,259 @@
+"""Full verification: what real writers wrote passes, and no flipped bit in a checksummed range does."""
+
+import contextlib
+import os
+import random
+import shutil
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from checkpoints.kinds import KINDS, NEVER_WHOLE
+from fakes import AllAlike
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sidecar.artifacts.cleanup import ArtifactCleanup
+from sidecar.checkpoints.files import list_files
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
+from sidecar.checkpoints.inspect import check
+from sidecar.errors import CheckpointError, ChecksumError, CorruptError
+from sidecar.pins.background import BackgroundPinner
+from sidecar.pins.pin import pin
+from sidecar.pins.reconciler import PinReconciler
+from sidecar.settings.model import Settings
+
+pytestmark = pytest.mark.tensorflow
+
+WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
+WITH_CHECKSUMS = [kind for kind in WHOLE_KINDS if kind.startswith(("keras", "saved_model", "export", "tf_object"))]
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_what_was_written_passes(written, kind):
+    """Every kind of every writer."""
+    for format_ in FORMATS.values():
+        for candidate in format_.candidates(written / kind, list_files(written / kind)):
+            format_.check(written / kind, candidate.name)
+
+
+@pytest.mark.parametrize("kind", ["keras", "plain", "sharded", "step", "wide", "odd_name", "keras2"])
+def test_object_checkpoints_pass(real_writer, kind):
+    """Several shards, thousands of tensors, strings, integers."""
+    for name in real_writer.wrote[kind]:
+        check(real_writer.folder / kind / name, "tf_object")
+
+
+def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
+    """Which bytes of which file a checksum covers."""
+    found = {}
+    for file in files:
+        size = (root / file).stat().st_size
+        if file.endswith(".keras"):
+            with zipfile.ZipFile(root / file) as archive:
+                starts = [(each.header_offset + 30 + len(each.filename), each.file_size) for each in archive.infolist()]
+            found[file] = [range(start, start + length) for start, length in starts]
+        elif ".data-" in file or file.endswith(".index"):
+            found[file] = [range(size)]
+    return found
+
+
+@pytest.mark.parametrize("kind", WITH_CHECKSUMS)
+def test_every_flip_is_found(written, root, kind, tally):
+    """A bit of each byte at the edges of each range, and of some hundred bytes between: none goes unnoticed."""
+    shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    ((format_, name),) = [
+        (each, one.name) for each in FORMATS.values() for one in each.candidates(root, list_files(root))
+    ]
+    tried, chance = 0, random.Random(kind)
+    for file, ranges in checksummed(root, format_.inspect(root, name).files).items():
+        whole = (root / file).read_bytes()
+        for covered in ranges:
+            inner = covered[128:-128]
+            positions = {*covered[:128], *covered[-128:], *chance.sample(inner, min(300, len(inner)))}
+            for position in sorted(positions):
+                with (root / file).open("r+b") as damaged:
+                    damaged.seek(position)
+                    damaged.write(bytes([whole[position] ^ 1 << chance.randrange(8)]))
+                with pytest.raises(CorruptError):
+                    format_.check(root, name)
+                with (root / file).open("r+b") as damaged:
+                    damaged.seek(position)
+                    damaged.write(whole[position : position + 1])
+                tried += 1
+    format_.check(root, name)
+    tally.add("flipped bits, against the checksums", tried, tried)
+    print(f"{kind}: {tried} flipped bits in checksummed ranges, {tried} caught")
+    assert tried > 500
+
+
+def test_the_message_names_the_tensor(written, root):
+    """File, tensor, expected, found."""
+    shutil.copytree(written / "tf_object", root, dirs_exist_ok=True)
+    with (root / "m-5.data-00000-of-00001").open("r+b") as file:
+        file.seek(file.seek(0, os.SEEK_END) // 2)
+        file.write(b"\xff\xff\xff\xff\xff")
+    expected = (
+        r"m-5\.data-00000-of-00001: .*\b(model|optimizer)/\S+ \(\d+ bytes .*\d+\) "
+        r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
+    )
+    with pytest.raises(ChecksumError, match=expected):
+        check(root / "m-5", "tf_object")
+
+
+def test_the_message_names_the_slice(written, root):
+    """Where a tensor is divided among shards, its key is a code."""
+    shutil.copytree(written / "tf_object_sharded", root, dirs_exist_ok=True)
+    for file in root.glob("m-5.data-*"):
+        flip(file)
+    with pytest.raises(ChecksumError, match=r"m-5\.data-0000\d-of-0000\d: .*\w\S+VALUE .*\bslice\b.*\d+ bytes"):
+        check(root / "m-5", "tf_object")
+
+
+def test_the_message_names_the_member(written, root):
+    """Archive, member, expected, found."""
+    shutil.copytree(written / "keras", root, dirs_exist_ok=True)
+    with (root / "m-5.keras").open("r+b") as file:
+        file.seek(50_000)
+        file.write(b"\xff\xff\xff\xff\xff")
+    expected = (
+        r"m-5\.keras: .*\bmodel\.weights\.h5 \(\d+ bytes .*\d+\) "
+        r".*\b[0-9a-f]{8}\b.*\b[0-9a-f]{8}\b"
+    )
+    with pytest.raises(ChecksumError, match=expected):
+        check(root / "m-5.keras", "keras")
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20, 1 << 28])
+def test_a_member_that_expands_to_more_or_less_than_it_says(tmp_path, size):
+    """A bomb is left after as many bytes as it declares, in bounded memory and time."""
+    path = tmp_path / "m.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("metadata.json", "config.json"):
+            archive.writestr(name, "{}")
+        archive.writestr("model.weights.h5", b"\0" * (100 << 20))
+    content = bytearray(path.read_bytes())
+    for signature, at in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
+        position = content.rfind(signature)
+        content[position + at : position + at + 4] = size.to_bytes(4, "little")
+    path.write_bytes(content)
+    started = time.monotonic()
+    with pytest.raises(CheckpointError, match=rf"model\.weights\.h5 .*\d+ bytes.*\b{size}\b"):
+        check(path, "keras")
+    assert time.monotonic() - started < 10
+
+
+def test_tensors_over_one_another(tmp_path):
+    """An index that names the same bytes a million times is refused, not read a million times."""
+    (tmp_path / "shard").write_bytes(b"x" * 100)
+    entry = Entry(1, (25,), sliced=False, shard=0, offset=0, size=100, crc=0xAA21888E)
+    with pytest.raises(CorruptError, match="lies over"):
+        check_tensors(tmp_path, ["shard"], [(b"a", entry), (b"b", Entry(4, (50,), False, 0, 50, 50, 0))])
+    (tmp_path / "shard").write_bytes(b"\xff" * 100)
+    with pytest.raises(ChecksumError, match="no readable lengths"):
+        check_tensors(tmp_path, ["shard"], [(b"s", Entry(7, (), False, 0, 0, 100, 0))])
+
+
+@settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from([1, 7, 21]), st.integers(0, 70), st.integers(0, 70), st.lists(st.integers(0, 70)))
+    ),
+)
+def test_arbitrary_tensors_have_an_answer(tmp_path, data, tensors):
+    """Whatever lies in a shard and whatever the index says of it."""
+    (tmp_path / "shard").write_bytes(data)
+    entries = [
+        (b"%d" % number, Entry(dtype, tuple(shape), sliced=False, shard=0, offset=offset, size=size, crc=0))
+        for number, (dtype, offset, size, shape) in enumerate(tensors)
+    ]
+    with contextlib.suppress(CheckpointError):
+        check_tensors(tmp_path, ["shard"], entries)
+
+
+@pytest.fixture
+def keeper(new_catalog, pins, clock):
+    """As the daemon makes it with `verify = "full"`."""
+
+    def make(level: str) -> PinReconciler:
+        def held(found, folder, *, copies, owner):
+            return pin(found, folder, copies=copies, owner=owner, check=level == "full")
+
+        run = pins.parent
+        return PinReconciler(
+            run,
+            new_catalog(settle_seconds=0),
+            None,
+            BackgroundPinner(pins, "n1", 60, held),
+            ArtifactCleanup(run),
+            clock,
+        )
+
+    return make
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    stat = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("tf_object", "m-5.data-00000-of-00001"),
+        ("keras", "m-5.keras"),
+        ("export", "m-5/variables/variables.data-00000-of-00001"),
+    ],
+)
+def test_damaged_checkpoints_end_as_corrupt(written, root, pins, keeper, kind, file):
+    """Structure alone lets them pass; full verification gives them up before they are held, and reads them once."""
+    shutil.copytree(written / kind, root, dirs_exist_ok=True)
+    flip(root / file)
+    full = keeper("full")
+    for _ in range(2):
+        sight = full.look(AllAlike(wanted=True), leaving=False)
+        ((name, verdict, reason),) = [(each.name, each.verdict, each.reason) for each in sight.given_up]
+        assert name.startswith("m-5")
+        assert verdict == "corrupt"
+        assert "has the checksum" in reason
+        assert sight.look.found == ()
+        assert list(pins.iterdir()) == []
+    flip(root / file)  # it was copied again, and is whole now
+    os.utime(root / file)
+    sight = full.look(AllAlike(wanted=True), leaving=False)
+    assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
+    assert sight.given_up == ()
+
+
+def test_structure_alone_does_not_read_tensors(written, root, keeper):
+    """The default: such damage is found when TensorFlow restores."""
+    shutil.copytree(written / "tf_object", root, dirs_exist_ok=True)
+    flip(root / "m-5.data-00000-of-00001")
+    sight = keeper("structure").look(AllAlike(wanted=True), leaving=False)
+    assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
+
+
+def test_the_setting(tmp_path):
+    """Structure unless told otherwise."""
+    assert Settings(checkpoint_dir=tmp_path).verify == "structure"
+    assert Settings(checkpoint_dir=tmp_path, verify="full").verify == "full"
+
+
+def test_speed(root, record_property):
+    """Tensors are read at more than 100 MB/s, where Python alone would need minutes for a GB."""
+    size = 64 << 20
+    data = root / "data"
+    data.write_bytes(bytes(size))
+    started = time.monotonic()
+    with pytest.raises(ChecksumError):
+        check_tensors(root, ["data"], [(b"t", Entry(4, (size,), False, 0, 0, size, 0))])
+    rate = size / 1e6 / (time.monotonic() - started)
+    record_property("CRC-32C, MB/s", round(rate))
+    print(f"CRC-32C of tensors: {rate:.0f} MB/s")
+    assert rate > 100

@@ -1,0 +1,151 @@
+"""Records as short as a test needs them, and storage that fails on schedule."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import StorageError
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, dumps, group_id
+
+CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf")
+MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)
+
+
+class FaultyStorage:
+    """Real files; each `create` meets the next fault of the schedule, and none once that is used up."""
+
+    def __init__(self, storage, schedule: Iterable[str]):
+        self.storage = storage
+        self.schedule = list(schedule)
+        self.created = 0
+
+    def create(self, path, data):
+        """Create, or fail, or pretend either."""
+        self.created += 1
+        fault = self.schedule.pop(0) if self.schedule else "works"
+        assert fault in ("works", "lost_reply", "not_done", "silently_lost")
+        if fault in ("works", "lost_reply"):
+            self.storage.create(path, data)
+        if fault in ("lost_reply", "not_done"):
+            raise StorageError(f"cannot create {path}: Connection timed out")
+
+    def read(self, path):
+        """Read the real file."""
+        return self.storage.read(path)
+
+    def replace(self, path, data):
+        """Replace the real file."""
+        self.storage.replace(path, data)
+
+    def sync(self, folder):
+        """Make the real folder durable."""
+        self.storage.sync(folder)
+
+    def names(self, folder):
+        """List the real folder."""
+        return self.storage.names(folder)
+
+
+@pytest.fixture
+def faulty():
+    return FaultyStorage
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path / "state" / "run-a")
+
+
+@pytest.fixture
+def run(storage):
+    return open_run(storage, 0.0)
+
+
+@pytest.fixture
+def journal(storage, run):
+    return Journal(storage, run)
+
+
+@pytest.fixture
+def new_plan(run):
+    """Build a plan with a group, or with `members=None` one that only settles."""
+
+    def build(number=1, nonce="mine", members=MEMBERS, **changes):
+        checkpoint = CHECKPOINT if members is not None else None
+        settles = () if members is not None else (Settlement("old", "0" * 64, 1, "skipped", "newer ones wait"),)
+        given = {
+            "plan": number,
+            "run": run,
+            "nonce": nonce,
+            "checkpoint": checkpoint,
+            "attempt": 1,
+            "members": members,
+            "settles": settles,
+            "task": "t",
+            "proposer": "worker-1",
+            "proposed_at": "2026-01-31T12:00:00.000Z",
+        }
+        return Plan(**(given | changes))
+
+    return build
+
+
+@pytest.fixture
+def new_outcome(run):
+    """Build a success, or with `kind` a failure."""
+
+    def build(number=1, nonce="end", kind=None, **changes):
+        result = Result(group_id(MEMBERS), 1, {"test": 3}, {"test": {}}, {}, "v", "t", {}, ())
+        given = {
+            "plan": number,
+            "run": run,
+            "nonce": nonce,
+            "status": "failed" if kind else "succeeded",
+            "closed_by": "worker-1",
+            "completed_at": "2026-01-31T12:00:01.000Z",
+            "result": None if kind else result,
+            "kind": kind,
+        }
+        return Outcome(**(given | changes))
+
+    return build
+
+
+@pytest.fixture
+def new_heartbeat():
+    """Build what a ready worker node says."""
+
+    def build(node="worker-1", beat=1, incarnation="i1", run="run-a", state="ready", **changes):
+        given = {
+            "run": run,
+            "node": node,
+            "incarnation": incarnation,
+            "beat": beat,
+            "role": "worker",
+            "role_source": "setting",
+            "state": state,
+            "version": "1",
+            "task": "t",
+            "plan": 0,
+            "outcome": 0,
+            "slots": (),
+        }
+        return Heartbeat(**(given | changes))
+
+    return build
+
+
+@pytest.fixture
+def put(storage):
+    """Make a file stand in the state directory, whole or broken: a crash state, constructed."""
+
+    def write(path, content):
+        file = storage.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else dumps(content))
+        return file
+
+    return write

@@ -1,0 +1,137 @@
+"""A rolling upgrade: daemons of the release before read what this one writes, and this one what they wrote.
+
+`recorded` is a state directory as that release left it; `former_records` are the fields that it knows.
+"""
+
+import dataclasses
+import shutil
+import typing
+from pathlib import Path
+
+import former_records
+import pytest
+
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.journal import Journal, read_history
+from sidecar.coordination.run import Run, find_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.records import (
+    Checkpoint,
+    EvalData,
+    Heartbeat,
+    Member,
+    Nonfinite,
+    Outcome,
+    Plan,
+    Result,
+    Settlement,
+    Slot,
+    Value,
+    WorkerProgress,
+    dumps,
+    loads,
+)
+
+RECORDED = Path(__file__).with_name("recorded")
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    return PosixStorage(shutil.copytree(RECORDED, tmp_path / "state"))
+
+
+def test_a_state_directory_of_the_release_before_is_read_to_its_end(recorded):
+    """Its outcomes name no plan nonce, its run no checkpoint directory."""
+    run = find_run(recorded)
+    assert run.checkpoint_dir is None
+    history = read_history(recorded)
+    ends = [(entry.plan.checkpoint.name, entry.outcome.status, entry.outcome.plan_nonce) for entry in history.entries]
+    assert ends == [("ckpt-5", "failed", None), ("ckpt-5", "succeeded", None), ("ckpt-6", "succeeded", None)]
+    (heartbeat,) = Heartbeats(recorded, run.run).read_all().heartbeats
+    assert (heartbeat.node, heartbeat.plan) == ("worker-1", 3)
+
+
+def test_its_journal_is_continued(recorded):
+    """The next plan follows its last one."""
+    run = find_run(recorded).run
+    journal = Journal(recorded, run)
+    snapshot_store.resume(recorded, journal)
+    list(journal.read_to_end())
+    assert journal.propose(Plan(4, run, "n", None, 0, None, (), None, "worker-1", "now"))
+
+
+VALUE = Value(0.5, "0x1p-1", 0.4, 0.6, "max")
+RESULT = Result(
+    group="g",
+    workers=1,
+    examples={"test": 3},
+    metrics={"test": {"accuracy": VALUE}},
+    phases={"restore": 0.1},
+    variables="v",
+    task="t",
+    profile={"isa": "AVX512F"},
+    saves=("evaluations/a/plan-1/worker-0-of-1",),
+    classes={"test": {"accuracy": {"cat": VALUE}}},
+    data={"test": EvalData("f", 1, "batches")},
+    changed=("test",),
+    nonfinite={"test": {"label": Nonfinite(1, 0, 0)}},
+)
+CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/ckpt-5@0", "optimizer")
+SETTLEMENTS = tuple(
+    Settlement("a", "d", 1, verdict, "why", "t") for verdict in ("skipped", "vanished", "corrupt", "failed", "requeued")
+)
+FULL = {
+    "Run": Run("r", "n", "now", "/data/ckpts"),
+    "Plan": Plan(1, "r", "n", CHECKPOINT, 1, (Member(0, "w", "w.i.1", "h:1"),), SETTLEMENTS, "t", "w", "now", 1),
+    "Outcome": Outcome(1, "r", "n", "succeeded", "w", "now", RESULT, "stalled", "w", 0, "why", plan_nonce="n"),
+    "Heartbeat": Heartbeat(
+        run="r",
+        node="w",
+        incarnation="i",
+        beat=1,
+        role="worker",
+        role_source="setting",
+        state="starting",
+        version="2",
+        task="t",
+        plan=1,
+        outcome=1,
+        slots=(Slot("w.i.1", "g", "h:1", None, None),),
+        profile="p",
+        doing=(WorkerProgress("w.i.1", "evaluate", 1, 2),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_release_before_reads_what_this_one_writes(name):
+    """It ignores fields that it does not know, and finds the others with the values that they had."""
+    former, record = getattr(former_records, name), FULL[name]
+    assert dumps(loads(former, dumps(record))) == dumps(without_news(record, former))
+
+
+def without_news(record, former):
+    """The record with the fields that were known before, and the records in it likewise."""
+    known = {field.name: getattr(record, field.name) for field in dataclasses.fields(former)}
+    for name, value in known.items():
+        if dataclasses.is_dataclass(inner := getattr(former_records, type(value).__name__, None)):
+            known[name] = without_news(value, inner)
+    return former(**known)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in vars(former_records).items() if dataclasses.is_dataclass(kind)]
+)
+def test_no_field_was_renamed_and_no_word_of_a_closed_list_is_new(name):
+    """A daemon of the release before takes a record with another word for a broken one, and ends."""
+    former = getattr(former_records, name)
+    new = {"Run": Run, "Doing": WorkerProgress}.get(name) or globals()[name]
+    for field, kind in typing.get_type_hints(former).items():
+        before, now = words(kind), words(typing.get_type_hints(new)[field])
+        assert now <= before, f"{name}.{field} has words that are not known before: {now - before}"
+
+
+def words(kind):
+    """The words of a literal type; empty for others."""
+    return set(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else set()

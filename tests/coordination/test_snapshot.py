@@ -1,0 +1,198 @@
+"""A daemon that starts with a snapshot knows what one knows that read the whole journal."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.journal import Journal, outcome_path, plan_path
+from sidecar.coordination.journal_state import BEFORE_START, JournalState
+from sidecar.coordination.snapshot import RECENT, Snapshot, restore, take
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import RecordError
+from sidecar.records import (
+    KINDS,
+    PHASES,
+    Checkpoint,
+    EvalData,
+    Member,
+    Nonfinite,
+    Outcome,
+    Plan,
+    Result,
+    Settlement,
+    Value,
+    dumps,
+    group_id,
+    loads,
+)
+
+
+def journal(seed, length):
+    """Records of a journal in which everything happens: names as users choose them, all kinds, requeues, two tasks."""
+    choose, records = random.Random(seed), []
+    keys = [(f"sub dir/ckpt-{number}\udc80", f"{number:064x}") for number in range(30)]
+    for number in range(1, length + 1):
+        settles = tuple(settlement(choose, keys) for _ in range(choose.choice([0, 0, 1, 2])))
+        name, digest = choose.choice(keys)
+        checkpoint = Checkpoint(name, digest, choose.choice([None, number]), "tf") if choose.random() < 0.8 else None
+        members = tuple(Member(rank, f"n{rank}", f"n{rank}.i.{number}", "h:1") for rank in range(2))
+        task = "t1" if number < length / 2 else choose.choice(["t1", "t2", None])
+        plan = Plan(number, "r", f"p{number}", checkpoint, 1, checkpoint and members, settles, task, "n0", "now")
+        records.append(plan)
+        if checkpoint is not None:
+            records.append(outcome(choose, number, group_id(members)))
+    return records
+
+
+def settlement(choose, keys):
+    verdict = choose.choice(["skipped", "vanished", "corrupt", "failed", "requeued"])
+    name, digest = choose.choice(keys)
+    step = choose.randrange(100)
+    reason = BEFORE_START if verdict == "skipped" and step % 2 else "why"
+    return Settlement(name, digest, step if step > 20 else None, verdict, reason, choose.choice([None, "t1", "t2"]))
+
+
+def outcome(choose, number, group):
+    ended = Outcome(number, "r", f"o{number}", "failed", "n0", "2026-01-01T00:00:00Z")
+    if choose.random() < 0.4:
+        return replace(
+            ended,
+            kind=choose.choice([*KINDS, "of a newer version", None]),
+            message="why",
+            node="n1",
+            rank=1,
+            lasting=choose.choice([None, "checkpoint", "task"]),
+        )
+    return replace(ended, status="succeeded", result=result(choose, group))
+
+
+def result(choose, group):
+    sets = choose.choice([("test",), ("test", "rare")])
+    number = choose.choice([choose.random(), float("inf"), float("nan")])
+    finite = number if abs(number) < float("inf") else None
+    metrics = {name: {"loss": Value(finite, number.hex(), goal="min"), "rows": Value(1.0, "0x1p0")} for name in sets}
+    return Result(
+        group,
+        2,
+        dict.fromkeys(sets, 10),
+        metrics,
+        dict.fromkeys(PHASES, choose.random()),
+        "v",
+        "t",
+        {"cpu": "x"},
+        (),
+        data={name: EvalData(choose.choice(["f1", "f2", None]), 3, "batches") for name in sets},
+        changed=choose.choice([(), ("test",)]),
+        nonfinite=choose.choice([{}, {"test": {"label": Nonfinite(1, 0, 0)}}]),
+    )
+
+
+def fold(records, history=None):
+    history = history or JournalState(keep=RECENT)
+    for record in records:
+        history.apply(record)
+    return history
+
+
+def known(history):
+    """All of it, but for how much of the past is still kept."""
+    return replace(history, entries=history.entries[-RECENT:], _profiles={})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_and_the_rest_are_the_whole(seed):
+    """Wherever it was taken, through a file."""
+    records = journal(seed, 150)
+    whole = fold(records)
+    history, rest = JournalState(keep=RECENT), iter(records)
+    at = random.Random(seed).randrange(1, len(records))
+    for record in rest:
+        history.apply(record)
+        at -= 1
+        if at <= 0 and history.open is None:
+            break
+    restored = restore(loads(Snapshot, dumps(take(history, "r"))))
+    assert known(restored) == known(history)
+    assert known(fold(rest, restored)) == known(whole)
+    assert list(restored.spent_workers) == list(whole.spent_workers)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """A journal of ten plans, and the snapshot of it."""
+    storage, records = PosixStorage(tmp_path), journal(1, 10)
+    for record in records:
+        storage.create(plan_path(record.plan) if isinstance(record, Plan) else outcome_path(record.plan), dumps(record))
+    snapshot_store.write(storage, take(fold(records), "r"))
+    return storage
+
+
+def test_a_start_reads_only_what_came_after(storage, monkeypatch):
+    """The newest plan and its outcome, to know that they are the same, and one name that is not there."""
+    read, asked = storage.read, []
+    monkeypatch.setattr(storage, "read", lambda path: (asked.append(path), read(path))[1])
+    journal = Journal(storage, "r")
+    history = snapshot_store.resume(storage, journal)
+    assert history.through == journal.through == 10
+    assert journal.read_new() == []
+    assert asked == [snapshot_store.PATH, plan_path(10), outcome_path(10), plan_path(11)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema":99}'])
+def test_what_is_no_snapshot_is_not_believed(storage, damage):
+    """Torn by a crash, or of a newer version: the journal is read from its beginning."""
+    storage.replace(snapshot_store.PATH, damage)
+    journal = Journal(storage, "r")
+    assert snapshot_store.resume(storage, journal) is None
+    assert len(journal.read_new()) == len(globals()["journal"](1, 10))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": "another"},
+        {"fold": 0},
+        {"through": 9},
+        {"through": 11},
+        {"plan_nonce": "another"},
+        {"outcome_nonce": "another"},
+        {"outcome_nonce": None},
+        {"settled": {"of a newer version": ("d/n",)}},
+    ],
+)
+def test_a_snapshot_of_another_past_is_not_believed(storage, change):
+    """The journal may have been brought back from a backup, or folded by another version."""
+    found = loads(Snapshot, storage.read(snapshot_store.PATH))
+    snapshot_store.write(storage, replace(found, **change))
+    journal = Journal(storage, "r")
+    assert snapshot_store.resume(storage, journal) is None
+    assert (journal.through, journal.open) == (0, None)
+
+
+def test_a_snapshot_folded_in_another_way_is_refused():
+    """By its number, not by chance."""
+    taken = take(fold(journal(1, 3)), "r")
+    with pytest.raises(RecordError, match=r"\b99\b"):
+        restore(replace(taken, fold=99))
+
+
+def test_what_is_too_long_for_a_record_is_not_written(storage, monkeypatch):
+    """The one before it stays."""
+    before = storage.read(snapshot_store.PATH)
+    monkeypatch.setattr("sidecar.coordination.storage.MAX_RECORD_BYTES", 1000)
+    snapshot_store.write(storage, take(fold(journal(2, 10)), "r"))
+    monkeypatch.undo()
+    assert storage.read(snapshot_store.PATH) == before
+
+
+def test_a_snapshot_of_the_release_before_is_believed():
+    """It says nothing of losses in a row: they count from there on."""
+    history = fold(journal(1, 10))
+    assert history.losses
+    told = json.loads(dumps(take(history, "r")))
+    del told["losses"]
+    restored = restore(loads(Snapshot, json.dumps(told).encode()))
+    assert known(restored) == replace(known(history), losses={})

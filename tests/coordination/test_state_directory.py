@@ -1,0 +1,142 @@
+"""To which checkpoint directory a run belongs, and what its absence means, on real folders."""
+
+import json
+import os
+import shutil
+
+import pytest
+from fakes import FakeClock
+
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.formats import family
+from sidecar.coordination.run import Run
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.errors import RunReplacedError, SettingsError, StateUnavailableError
+
+RUN = Run("r1", "n")
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def inside(tmp_path, clock):
+    """The usual place: the state lies below the checkpoints."""
+    place = StateDirectory(tmp_path / "ckpts", tmp_path / "ckpts" / ".sidecar" / "ckpts", 10.0, clock)
+    place.run_dir.mkdir(parents=True)
+    place.join(RUN)
+    return place
+
+
+@pytest.fixture
+def elsewhere(tmp_path, clock):
+    place = StateDirectory(tmp_path / "ckpts", tmp_path / "state" / "ckpts", 10.0, clock)
+    for folder in (place.checkpoint_dir, place.run_dir):
+        folder.mkdir(parents=True)
+    return place
+
+
+def test_a_state_inside_leaves_no_marker(inside):
+    """It cannot be away while the checkpoints are there, whatever its path is on another node."""
+    assert sorted(path.name for path in inside.checkpoint_dir.iterdir()) == [".sidecar"]
+    inside.check_beginning()
+    inside.check(Run("r2", "n", None, "/elsewhere"))
+
+
+def test_a_state_elsewhere_leaves_a_marker_once(elsewhere):
+    """Whole, and not written again by the next daemon."""
+    elsewhere.join(RUN)
+    before = elsewhere.marker.stat().st_ino
+    assert json.loads(elsewhere.marker.read_text()) == {
+        "run": "r1",
+        "state_dir": str(elsewhere.run_dir.parent),
+        "schema": 1,
+    }
+    elsewhere.join(RUN)
+    assert elsewhere.marker.stat().st_ino == before
+    assert [path.name for path in elsewhere.checkpoint_dir.iterdir()] == [elsewhere.marker.name]
+    with pytest.raises(StateUnavailableError, match=rf"{elsewhere.marker}.*{elsewhere.run_dir.parent}\b"):
+        elsewhere.check_beginning()
+
+
+@pytest.mark.parametrize("odd", ["torn", "a FIFO", "a link"])
+def test_an_odd_marker_hangs_nobody_and_begins_no_run(elsewhere, odd):
+    """It stands there: a run that is away is waited for; one that is there is judged by its path."""
+    marker = elsewhere.marker
+    if odd == "torn":
+        marker.write_text('{"run"')
+    elif odd == "a FIFO":
+        os.mkfifo(marker)
+    else:
+        marker.symlink_to("/etc/passwd")
+    with pytest.raises(StateUnavailableError):
+        elsewhere.check_beginning()
+    with pytest.raises(SettingsError):
+        elsewhere.check(Run("r1", "n", None, "/elsewhere"))
+    elsewhere.join(Run("r1", "n", None, str(elsewhere.checkpoint_dir)))
+
+
+def test_a_directory_by_another_path_is_the_same(elsewhere, tmp_path):
+    """A link to it, as one node may name it."""
+    (tmp_path / "link").symlink_to(elsewhere.checkpoint_dir)
+    elsewhere.check(Run("r1", "n", None, str(tmp_path / "link")))
+
+
+def test_before_the_directory_is_there_nobody_can_tell(elsewhere):
+    """Another path may be the same one: that is waited for, and refused once it turns out not to be."""
+    run = Run("r1", "n", None, "/elsewhere")
+    shutil.rmtree(elsewhere.checkpoint_dir)
+    with pytest.raises(StateUnavailableError, match="cannot be told"):
+        elsewhere.join(run)
+    elsewhere.checkpoint_dir.mkdir()
+    with pytest.raises(SettingsError, match=r'/elsewhere\b.*/ckpts\b.*--run\b.*{"run":"r1"}'):
+        elsewhere.join(run)
+    elsewhere.marker.write_text('{"run":"r1"}')
+    elsewhere.join(run)
+
+
+def test_a_run_that_was_deleted_is_given_up_after_a_lease(inside, clock):
+    """What comes back before that was only gone for a moment."""
+    shutil.rmtree(inside.run_dir)
+    assert isinstance(inside.lost("r1", None), StateUnavailableError)
+    clock.seconds += 9.5
+    assert isinstance(inside.lost("r1", None), StateUnavailableError)
+    inside.stands()
+    assert isinstance(inside.lost("r1", None), StateUnavailableError)
+    clock.seconds += 10
+    assert isinstance(inside.lost("r1", None), RunReplacedError)
+
+
+def test_a_run_that_may_come_back_is_never_given_up(elsewhere, inside, clock):
+    """Its storage may be mounted again: elsewhere, or where records of it still lie."""
+    elsewhere.join(RUN)
+    (inside.run_dir / "plans").mkdir()
+    (inside.run_dir / "plans" / "000000000001.json").touch()
+    for place in (elsewhere, inside):
+        for _ in range(3):
+            assert isinstance(place.lost("r1", None), StateUnavailableError)
+            clock.seconds += 1000
+
+
+def test_another_run_is_joined_after_a_lease_unless_the_marker_says_that_it_is_none_of_ours(elsewhere, inside, clock):
+    """A mount point shows what lies below it, while the mount is away."""
+    elsewhere.join(RUN)
+    for _ in range(2):
+        errors = [place.lost("r1", "r2") for place in (inside, elsewhere)]
+        clock.seconds += 10
+    assert [type(error) for error in errors] == [RunReplacedError, StateUnavailableError]
+
+
+@pytest.mark.parametrize("name", ["ckpts", "x.weights", "x.h5", "x.keras"])
+def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
+    """Whatever the run is called: names of sharded weights end alike."""
+    place = StateDirectory(elsewhere.checkpoint_dir, elsewhere.run_dir.with_name(name), 10.0, clock)
+    place.run_dir.mkdir(exist_ok=True)
+    place.join(RUN)
+    assert family(place.marker.name) is None
+    catalog = Catalog(place.checkpoint_dir, place.run_dir / "pins", settle_seconds=0.0, clock=clock)
+    clock.seconds += 1000
+    look = catalog.look()
+    assert (look.found, look.waiting, look.corrupt) == ((), (), ())

@@ -1,0 +1,196 @@
+import os
+
+import pytest
+from fakes import AllAlike, FakeClock, Node, pass_time, save
+
+from sidecar.artifacts.retention import CleanupRequest
+from sidecar.coordination.journal import Journal, outcome_path, plan_path
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, dumps
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    return Node(tmp_path, FakeClock())
+
+
+@pytest.fixture
+def courier(node):
+    """The one of a node in whose directory a checkpoint lies; the run is open."""
+    save(node.checkpoint_dir, 5)
+    assert node.courier.answer(JoinRun()).run is not None
+    return node.courier
+
+
+def visit(courier, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
+    beat = Heartbeat(courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
+    return courier.answer(Sync(beat, look, AllAlike(wanted), tidying))
+
+
+def plan(courier, number=1, nonce="mine"):
+    members = (Member(0, "n1", "n1.i.1", "h:1"),)
+    checkpoint = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object")
+    return Plan(number, courier._journal.run, nonce, checkpoint, 1, members, (), "t", "n1", "now")
+
+
+def outcome(courier, number=1, nonce="mine"):
+    return Outcome(number, courier._journal.run, nonce, "failed", "n1", "now", kind="stalled")
+
+
+def test_a_state_directory_in_a_directory_that_is_missing_is_not_created(node):
+    """It would create the checkpoint directory, maybe under a mount point that is not mounted yet."""
+    assert node.courier.answer(JoinRun()).run is None
+    assert not node.checkpoint_dir.exists()
+
+
+def test_a_file_in_place_of_the_state_directory_is_explained(node):
+    """By the sentence of who would write there, not of who looked for pins."""
+    node.checkpoint_dir.mkdir(parents=True)
+    (node.checkpoint_dir / ".sidecar").write_text("")
+    assert "a file stands where a folder is expected" in str(node.courier.answer(JoinRun()).error)
+
+
+def test_a_state_directory_elsewhere_is_used_when_it_is_there(node):
+    """The checkpoint directory may come later: others hear of this node meanwhile."""
+    node.run_dir.mkdir(parents=True)
+    assert node.courier.answer(JoinRun()).run is not None
+
+
+def test_what_is_wanted_is_pinned_at_once(courier):
+    """Found, pinned and measured in one look."""
+    answer = visit(courier)
+    (found,) = answer.look.found
+    assert found.checkpoint.pin == f"pins/{found.checkpoint.folder}"
+    assert answer.pins_bytes == sum(path.stat().st_size for path in found.folder.glob("ckpt-*"))
+    assert visit(courier).pins_bytes is None  # as before
+
+
+def test_what_is_not_wanted_is_let_go_in_the_second_look(courier):
+    """A node that just came may want it: it is heard of in between."""
+    folder = visit(courier).look.found[0].folder
+    visit(courier, wanted=False)
+    assert folder.is_dir()
+    let_go = visit(courier, wanted=False)
+    assert not folder.exists()
+    assert [found.checkpoint.pin for found in let_go.look.found] == [None]  # it lies in the directory as before
+    assert visit(courier, wanted=False).look.found[0].checkpoint.pin is None
+
+
+def test_what_changes_while_it_is_pinned_is_incomplete(courier, monkeypatch):
+    """Not held, not lost: somebody is writing it, and the next look sees what it became."""
+    look = courier.keeper.catalog.look
+
+    def look_before_it_changes():
+        seen = look()
+        save(courier.keeper.root.parents[1], 5)
+        path = courier.keeper.root.parents[1] / "ckpt-5.data-00000-of-00001"
+        path.write_bytes(b"longer than before")
+        return seen
+
+    monkeypatch.setattr(courier.keeper.catalog, "look", look_before_it_changes)
+    answer = visit(courier)
+    assert [each.checkpoint.pin for each in answer.look.found] == [None]
+    assert (answer.given_up, answer.error) == ((), None)
+    assert [name for name, _ in answer.look.waiting] == ["ckpt-5"]
+
+
+def test_who_is_late_with_a_plan_reads_the_one_that_stands(courier):
+    """Nothing is created; the answer brings what decides."""
+    courier.storage.create(plan_path(1), dumps(plan(courier, nonce="theirs")))
+    answer = courier.answer(CreatePlan(plan(courier)))
+    assert [record.nonce for record in answer.entries] == ["theirs"]
+    assert courier.answer(CreatePlan(plan(courier))).entries == ()
+
+
+def test_a_plan_and_its_outcome_are_created_and_read_back(courier):
+    """What was created is known only from reading it."""
+    assert courier.answer(CreatePlan(plan(courier))).entries == (plan(courier),)
+    assert courier.answer(CreateOutcome(outcome(courier))).entries == (outcome(courier),)
+    assert courier.answer(CreateOutcome(outcome(courier))).entries == ()
+
+
+def test_an_outcome_of_a_plan_that_is_not_open_is_not_created(courier):
+    """It was closed meanwhile: the number belongs to what stands there."""
+    courier.answer(CreatePlan(plan(courier)))
+    courier.storage.create(outcome_path(1), dumps(outcome(courier, nonce="theirs")))
+    assert [record.nonce for record in courier.answer(CreateOutcome(outcome(courier))).entries] == ["theirs"]
+
+
+def test_records_read_before_an_error_come_with_it(courier):
+    """They are delivered once, and never again by the journal."""
+    courier.storage.create(plan_path(1), dumps(plan(courier)))
+    courier.storage.fails = {"names"}
+    answer = visit(courier)
+    assert answer.error is not None
+    assert answer.entries == (plan(courier),)
+    courier.storage.fails = set()
+    assert visit(courier).entries == ()
+
+
+def test_an_error_at_the_checkpoints_does_not_hide_the_others(courier, monkeypatch):
+    """The heartbeat is written and the members are read: agreement goes on."""
+
+    def fail():
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(courier.keeper.catalog, "look", fail)
+    answer = visit(courier)
+    assert answer.error.retryable
+    assert answer.reading.complete
+
+
+def test_a_long_journal_is_read_in_pieces(courier, monkeypatch):
+    """The loop shows between them that it lives."""
+    monkeypatch.setattr("sidecar.daemon.storage_thread._RECORDS_PER_ANSWER", 2)
+    journal = Journal(courier.storage, courier._journal.run)
+    for number in (1, 2):
+        journal.propose(plan(courier, number))
+        journal.read_new()
+        journal.close(outcome(courier, number))
+        journal.read_new()
+    answers = [visit(courier, look=False) for _ in range(3)]
+    assert [(len(answer.entries), answer.more) for answer in answers] == [(2, True), (2, True), (0, False)]
+
+
+def test_tidying_never_leaves_the_state_directory(courier):
+    """Folders come out of records, which are not trusted."""
+    outside = courier.keeper.root.parent / "precious"
+    outside.mkdir()
+    answer = visit(courier, tidying=CleanupRequest(drop=("../precious",)))
+    assert "not the name of a file" in answer.tidied.failed["../precious"]
+    assert answer.look is not None
+    assert outside.is_dir()
+
+
+def test_states_stay_when_weights_and_predictions_go(courier):
+    """Whatever a worker saved beside them, and whoever's it is; what stays is measured by folder."""
+    outside = courier.keeper.root / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"p")
+    for number in (1, 2):
+        folder = courier.keeper.root / f"evaluations/x/plan-{number}/worker-0-of-1"
+        (folder / "predictions" / "test").mkdir(parents=True)
+        (folder / "predictions" / "test" / "y.npy").write_bytes(b"y" * 10)
+        (folder / "weights.index").write_bytes(b"w" * 5)
+        (folder / "states.json").write_bytes(b"{}")
+        (folder / "link").symlink_to(outside)
+        (folder / "other").symlink_to(outside / "precious")
+    tidying = CleanupRequest(thin=("evaluations/x/plan-1",), measure=("evaluations/x/plan-2", "evaluations/x/plan-1"))
+    answer = visit(courier, tidying=tidying)
+    assert answer.tidied.sizes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
+    assert [path.name for path in (courier.keeper.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()] == [
+        "states.json"
+    ]
+    assert (outside / "precious").exists()
+
+
+def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):
+    """A bound smaller than one checkpoint would otherwise end the run without a word."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    node = Node(tmp_path, FakeClock(), pin_max_bytes=1)
+    for step in (1, 2):
+        save(node.checkpoint_dir, step, keep=range(1, step))
+    node.silent = {"Evaluate"}
+    pass_time(3, node)
+    assert [found.checkpoint.pin is not None for found in node.world.found.values()] == [True, False]

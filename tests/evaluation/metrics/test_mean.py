@@ -1,0 +1,99 @@
+import math
+
+import numpy as np
+import pytest
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.intervals import normal, wilson
+from sidecar.metrics import Mean, Sample, usual_interval
+
+
+def test_mean_of_a_function_of_labels_and_predictions(diabetes, number):
+    """Weighted as numpy does."""
+    metric = Mean(np.minimum, name="least")
+    each = np.minimum(diabetes.y, diabetes.predictions)
+    assert number(metric, diabetes.y, diabetes.predictions) == pytest.approx(each.mean(), rel=1e-12)
+    wanted = np.average(each, weights=diabetes.weights.astype(float))
+    assert number(metric, diabetes.y, diabetes.predictions, diabetes.weights) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_mean_of_predictions(diabetes, number):
+    """Such as of a model that returns its own loss; its labels are not looked at."""
+    p = diabetes.predictions[:, None].astype(np.float32)
+    assert number(Mean(), np.array(["?"] * len(p)), p) == pytest.approx(p.astype(float).mean(), rel=1e-12)
+
+
+def test_positions_count_one_by_one(number):
+    """With weights of examples or of positions."""
+    values = np.arange(6.0).reshape(2, 3)
+    assert number(Mean(), np.zeros(2), values) == 2.5
+    assert number(Mean(), np.zeros(2), values, [1, 0]) == 1
+    assert number(Mean(), np.zeros(2), values, [[1, 0, 0], [0, 0, 3]]) == 15 / 4
+    assert number(Mean(), np.zeros(2), values, [[1], [3]]) == (3 + 3 * 12) / 12
+
+
+def test_a_sum_loses_nothing(number):
+    """The small survive the large, in any order and any batches."""
+    values = [1e100, 1.0, -1e100, 1.0]
+    assert number(Mean(), np.zeros(4), values) == number(Mean(), np.zeros(4), values[::-1], batch=1) == 0.5
+
+
+def test_intervals_are_wilsons_of_zeros_and_ones_and_normal_else(measure):
+    """Where values are unweighted and one per example."""
+    for values, wanted in (
+        ([0.0, 1, 1, 0, 1], wilson(3, 5)),
+        ([False, True], wilson(1, 2)),
+        ([0.0, 1, 2], normal(3, 5, 3)),
+        ([7], normal(7, 49, 1)),
+    ):
+        found = measure(Mean(goal="max"), np.zeros(len(values)), values).values["mean"]
+        assert (found.lower, found.upper) == wanted
+        assert found.goal == "max"
+    assert measure(Mean(), [0, 0], [1.0, 0.0], [1, 2]).values["mean"].lower is None
+    assert measure(Mean(), [0], [[1.0, 0.0]]).values["mean"].lower is None
+
+
+def test_another_interval_is_an_argument(measure):
+    """It is told sums of single values."""
+    told = []
+
+    def interval(sample):
+        told.append(sample)
+        return usual_interval(sample)
+
+    measure(Mean(interval=interval), np.zeros(3), [1.0, 2.0, 0.0], [1, 1, 0])
+    assert told == [Sample(count=2, total=3.0, squares=5.0, binary=1)]
+    measure(Mean(interval=interval), np.zeros(0), np.zeros(0))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("values", [[1.0, math.nan], [math.inf, -math.inf]])
+def test_what_is_no_number_shows(number, measure, values):
+    """NaN, also of infinities of both signs."""
+    assert math.isnan(number(Mean(), np.zeros(2), values))
+    assert measure(Mean(), np.zeros(2), values).values["mean"].lower is None
+    assert math.isnan(number(Mean(), np.zeros(2), [1.0, 1.0], [0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (
+            lambda y, p: np.mean(y - p),
+            r"'mean'.*\b3 examples.*\(\)",
+        ),
+        (lambda y, p: (y - p)[:2], r"'mean'.*\b3 examples.*\(2,\)"),
+        (lambda y, p: [str(each) for each in y - p], "values .*dtype <U"),
+        (lambda *_: None, "values .*dtype object"),
+    ],
+)
+def test_what_a_function_must_return(number, function, told):
+    """One number per example."""
+    with pytest.raises(TaskError, match=told):
+        number(Mean(function), np.zeros(3), np.ones(3))
+
+
+def test_a_function_must_be_one():
+    """A name alone is none."""
+    with pytest.raises(TaskError, match=r"'mean': Mean .*'mae'"):
+        Mean("mae")

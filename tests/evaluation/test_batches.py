@@ -1,0 +1,303 @@
+"""Eval sets as streams of whole batches: who gets which, what is kept, and what cannot be evaluated."""
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def numbers(digits):
+    """A source of (0, 0), (1, 1) and so on."""
+    del digits
+    import tensorflow as tf
+
+    def make(count=10):
+        return lambda: tf.data.Dataset.range(count).map(lambda each: (each, each))
+
+    return make
+
+
+def contents(batches):
+    batches.read(lambda: None)
+    return [batch[1].numpy().tolist() for _, _, batch in batches.own()]
+
+
+def test_whole_batches_go_round(batches, numbers):
+    """Batch b belongs to rank b mod n, and holds the same examples for any n."""
+    whole = contents(batches(numbers()))
+    assert whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [contents(batches(numbers(), rank=rank, ranks=2)) for rank in (0, 1)] == [[whole[0], whole[2]], [whole[1]]]
+    assert contents(batches(numbers(), rank=3, ranks=4)) == []
+
+
+@pytest.mark.parametrize("cache", [0, 100, 1 << 20])
+def test_streams_and_ticks(batches, numbers, cache):
+    """All ranks read the same stream, ticking at every batch; what is kept changes nothing."""
+    streams, parts = [], []
+    for rank in range(2):
+        ticks = []
+        made = batches(numbers(), rank=rank, ranks=2, cache=cache)
+        streams.append(made.read(lambda ticks=ticks: ticks.append(1)))
+        assert len(ticks) == 3
+        assert made.read(lambda: pytest.fail("it was read already")) is streams[-1]
+        parts.append([contents(made) for _ in range(3)])
+    assert len({each.fingerprint for each in streams}) == 1
+    assert [(each.batches, each.examples, each.own_batches, each.own_examples) for each in streams] == [
+        (3, 10, 2, 6),
+        (3, 10, 1, 4),
+    ]
+    assert parts == [[[[0, 1, 2, 3], [8, 9]]] * 3, [[[4, 5, 6, 7]]] * 3]
+
+
+def test_fingerprint_tells_contents_and_order(batches):
+    """Other values, another order, another type or other texts: another fingerprint."""
+    y = [0, 1, 2]
+    sources = [
+        ([1, 2, 3], y),
+        ([1, 3, 2], y),
+        ([1.0, 2.0, 3.0], y),
+        (["a", "bc", "d"], y),
+        (["ab", "c", "d"], y),
+    ]
+    found = [batches(lambda source=source: source).read(lambda: None).fingerprint for source in sources]
+    assert len(set(found)) == len(sources)
+    assert batches(lambda: list(sources[0])).read(lambda: None).fingerprint == found[0]
+
+
+def test_read_from_memory_or_not(batches, digits):
+    """What fits is read once; what does not is read for every checkpoint; the first batch needs one more reading."""
+    del digits
+    import tensorflow as tf
+
+    def counting(times):
+        def source():
+            def generate():
+                times.append(1)
+                yield from ((number, number) for number in range(10))
+
+            spec = tf.TensorSpec((), tf.int64)
+            return tf.data.Dataset.from_generator(generate, output_signature=(spec, spec))
+
+        return source
+
+    for cache, readings in ((1 << 20, 2), (0, 4)):
+        times = []
+        made = batches(counting(times), cache=cache)
+        made.first()
+        made.read(lambda: None)
+        assert contents(made) == contents(made)
+        assert len(times) == readings
+
+
+def test_what_does_not_fit_leaves_room_for_others(batches, numbers):
+    """A set larger than the cache gives back what it took, so that the next set can have it."""
+    from sidecar.evaluation.backends.tensorflow.cache import CacheBudget
+
+    budget = CacheBudget(200)
+    large, small = (batches(numbers(count), budget=budget) for count in (100, 8))
+    for made in (large, small):
+        made.read(lambda: None)
+    assert contents(large) == contents(large)
+    assert len(contents(large)) == 25
+    assert budget.left == 200 - 8 * 2 * 8
+
+
+def test_broken_off_evaluation_is_not_kept_twice(batches, numbers):
+    """A prepared set whose evaluation ends in the middle starts from the beginning the next time."""
+    from sidecar.evaluation.task import EvalSet
+
+    made = batches(EvalSet(numbers(), prepare=lambda x, y: (x, y)))
+    made.read(lambda: None)
+    running = made.own()
+    next(running)
+    running.close()
+    assert contents(made) == contents(made) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("cache", [0, 40, 1 << 20])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_prepare_own_batches_only(batches, numbers, cache, batch_size):
+    """`prepare` is mapped over a rank's own batches alone, and the batches stay what they were."""
+    import tensorflow as tf
+
+    from sidecar.evaluation.task import EvalSet
+
+    seen = []
+
+    def look(x):
+        seen.append(x.numpy().tolist())
+        return x * 10
+
+    def prepare(x, y):
+        made = tf.py_function(look, [x], tf.int64)
+        made.set_shape(x.shape)
+        return made, y
+
+    source = numbers() if batch_size else lambda: numbers()().batch(4)
+    made = batches(EvalSet(source, prepare), batch_size=batch_size, rank=1, ranks=2, cache=cache)
+    made.read(lambda: None)
+    seen.clear()
+    assert [batch[0].numpy().tolist() for _, _, batch in made.own()] == [[40, 50, 60, 70]]
+    assert sorted(seen) == ([4, 5, 6, 7] if batch_size else [[4, 5, 6, 7]])
+    assert contents(made) == [[4, 5, 6, 7]]
+    assert made.first()[0].shape[0] == 4
+
+
+def test_set_that_shards_itself(batches, digits):
+    """It is told its shard, and yields zeros to build on where it has nothing."""
+    del digits
+    import tensorflow as tf
+
+    from sidecar import Shard
+
+    def source(shard: Shard):
+        return tf.data.Dataset.range(1).map(lambda each: (each, each)).shard(shard.world_size, shard.rank)
+
+    full, empty = (batches(source, rank=rank, ranks=2) for rank in (0, 1))
+    assert (contents(full), contents(empty)) == ([[0]], [])
+    assert empty.first()[0].numpy().tolist() == [0]
+    assert full.read(lambda: None).fingerprint == ""
+
+
+@pytest.mark.parametrize("batch_size", [4, 3])
+def test_unseeded_shuffle(refusal, numbers, batch_size):
+    """A stream in another order each time it is read is refused, with the remedy."""
+    kind, message = refusal(lambda: numbers(1000)().shuffle(1000), batch_size=batch_size)
+    assert kind == "stream_differs"
+    assert "comes in another order each time it is read: shuffle with a seed" in message
+
+
+def test_seeded_shuffle_that_reshuffles(refusal, batches, numbers):
+    """A seed alone is not enough: TensorFlow shuffles anew each time; without that it is fine."""
+    assert refusal(lambda: numbers(1000)().shuffle(1000, seed=1))[0] == "stream_differs"
+    made = batches(lambda: numbers(1000)().shuffle(1000, seed=1, reshuffle_each_iteration=False), cache=0)
+    assert made.read(lambda: None).examples == 1000
+    assert contents(made) == contents(made)
+
+
+def test_list_files(refusal, tmp_path):
+    """`list_files` shuffles unless it is told not to."""
+    import tensorflow as tf
+
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(str(number))
+    source = lambda: tf.data.Dataset.list_files(str(tmp_path / "*.txt")).map(lambda each: (each, each))  # noqa: E731
+    kind, message = refusal(source)
+    assert (kind, "list files with shuffle=False" in message) == ("stream_differs", True)
+
+
+def test_data_that_change_between_checkpoints(refusal, tmp_path):
+    """What is not kept in memory is compared with what was read first."""
+    import tensorflow as tf
+
+    file = tmp_path / "lines.txt"
+    file.write_text("a\nb\nc\nd\n")
+
+    class Changing:
+        """Appends to the file whenever a dataset is at its end."""
+
+        def __call__(self):
+            def generate():
+                yield from file.read_text().split()
+                file.write_text(file.read_text() + "more\n")
+
+            lines = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec((), tf.string))
+            return lines.map(lambda each: (each, each))
+
+    kind, message = refusal(Changing(), batch_size=2, cache=0)
+    assert (kind, "is not what it was when it was first read: its files have changed" in message) == (
+        "stream_differs",
+        True,
+    )
+
+
+def test_endless_repeat(refusal, numbers):
+    """An endless set is refused before it is read."""
+    kind, message = refusal(lambda: numbers()().repeat())
+    assert (kind, "repeats for ever: remove .repeat(), or add .take(n)" in message) == ("task_error", True)
+
+
+def test_endless_in_disguise(refusal, numbers):
+    """Where TensorFlow cannot tell that a set is endless, the number that the task expects ends it."""
+    from sidecar.evaluation.task import EvalSet
+
+    def source():
+        return numbers()().repeat().filter(lambda x, _: x >= 0)
+
+    kind, message = refusal(EvalSet(source, examples=25))
+    assert (kind, message) == ("count", "eval set 'test' has more than 25 examples, EvalSet says 25")
+
+
+def test_fewer_than_expected(refusal, numbers):
+    """Fewer examples than EvalSet says: a count error with both numbers."""
+    from sidecar.evaluation.task import EvalSet
+
+    kind, message = refusal(EvalSet(numbers(), examples=12))
+    assert (kind, message) == ("count", "eval set 'test' has 10 examples, EvalSet says 12")
+
+
+def test_empty(refusal, numbers):
+    """Nothing to evaluate."""
+    kind, message = refusal(lambda: numbers()().take(0))
+    assert (kind, message) == ("task_error", "eval set 'test' is empty: it has no example to evaluate")
+
+
+def test_single_examples_called_batched(refusal, numbers):
+    """Task(batch_size=None) promises batches."""
+    kind, message = refusal(numbers(), batch_size=None)
+    assert kind == "task_error"
+    assert "yields single examples" in message
+    assert "if it is not, give a batch_size" in message
+
+
+def test_images_called_batched(refusal, digits):
+    """An image and its one-hot label have different first dimensions: no batch."""
+    import tensorflow as tf
+
+    source = lambda: digits.held_out().map(lambda x, y: (x, tf.one_hot(y, 10)))  # noqa: E731
+    kind, message = refusal(source, batch_size=None)
+    assert kind == "task_error"
+    assert "hold [8, 10] examples, they need equally many" in message
+    assert "give a batch_size" in message
+
+
+def test_neither_dataset_nor_arrays(refusal):
+    """Something else is named by its type."""
+    kind, message = refusal(lambda: 7)
+    assert (kind, "expected a tf.data.Dataset, numpy arrays x, (x, y)" in message) == ("task_error", True)
+
+
+def test_ragged_and_sparse_sets(batches, digits):
+    """They are batched, kept and told apart as others are; a rank that has nothing builds on zeros of their kind."""
+    del digits
+    import tensorflow as tf
+
+    from sidecar import Shard
+    from sidecar.evaluation.task import EvalSet
+
+    ragged = tf.RaggedTensor.from_row_lengths([1, 2, 3, 4, 5, 6], [1, 0, 3, 2, 0])
+    sparse = tf.sparse.from_dense([[1, 0], [0, 2], [0, 0], [3, 0], [0, 4]])
+    arrays = {"ragged": ragged, "sparse": sparse}, [0, 1, 2, 3, 4]
+    made = batches(lambda: tf.data.Dataset.from_tensor_slices(arrays), batch_size=2, rank=1, ranks=2)
+    made.read(lambda: None)
+    for _ in range(2):
+        ((number, first, batch),) = made.own()
+        assert (number, first, batch[0]["ragged"].to_list()) == (1, 2, [[2, 3, 4], [5, 6]])
+        assert tf.sparse.to_dense(batch[0]["sparse"]).numpy().tolist() == [[0, 0], [3, 0]]
+
+    def source(shard: Shard):
+        return tf.data.Dataset.from_tensor_slices(arrays).take(1 - shard.rank)
+
+    zeros = batches(EvalSet(source), rank=1, ranks=2).first()[0]
+    assert (zeros["ragged"].to_list(), zeros["sparse"].dense_shape.numpy().tolist()) == ([[0]], [1, 2])
+
+
+def test_examples_that_make_no_batch(refusal, digits):
+    """Rows of different lengths, unless they are ragged: told with what to do."""
+    del digits
+    import tensorflow as tf
+
+    lengths = lambda: tf.data.Dataset.range(1, 10).map(lambda each: (tf.range(each), each))  # noqa: E731
+    kind, message = refusal(lengths)
+    assert kind == "task_error"
+    assert "eval set 'test': its examples have different shapes, so they make no batch: pad them" in message

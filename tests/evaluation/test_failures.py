@@ -1,0 +1,92 @@
+"""Which failures are said to last: those that follow from code and shapes, in which no machine takes part."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError, as_failed, following_from_code
+from sidecar.evaluation.states import ExactSum
+
+
+def lasting(error, phase="build", also=()):
+    """What the report of an error says that is raised while the task is built."""
+    with pytest.raises(type(error)) as caught, following_from_code(*also):
+        raise error
+    return as_failed(caught.value, phase=phase, plan=1, rank=0).lasting
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EvaluationError("task_error", "metrics need different names"),
+        TaskError("its function does not fit"),
+        TypeError("unsupported operand"),
+        AttributeError("'Dense' object has no attribute 'unit'"),
+        NameError("name 'kears' is not defined"),
+    ],
+)
+def test_mistakes_in_code_last(error):
+    """Another process, on any node, would make them again."""
+    assert lasting(error) == "task"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("cannot read vocabulary.txt"),
+        ImportError("libcudnn.so.9: cannot open shared object file"),
+        MemoryError(),
+        RuntimeError("the data server does not answer"),
+        ValueError("the vocabulary is empty"),
+        EvaluationError("storage", "cannot be read"),
+    ],
+)
+def test_what_a_machine_may_have_a_part_in_does_not_last(error):
+    """Files, packages, memory and networks differ from node to node and from time to time."""
+    assert lasting(error) is None
+
+
+def test_values_count_where_no_file_is_read():
+    """The model called on a first batch, a metric that is tried: Keras says with ValueError that shapes do not fit."""
+    assert lasting(ValueError("expected axis -1 to have value 81"), also=(ValueError,)) == "task"
+
+
+def test_a_file_that_does_not_fit_the_model_lasts_for_itself():
+    """Ranks that disagree, or a data set that changed, may agree the next time."""
+
+    def told(kind, phase):
+        return as_failed(EvaluationError(kind, "…"), phase=phase, plan=1, rank=0).lasting
+
+    assert told("mismatch", "restore") == "checkpoint"
+    assert [told("mismatch", "hello"), told("corrupt", "restore"), told("task_error", "restore")] == [None] * 3
+
+
+def test_a_sentence_stands_above_a_traceback():
+    """What was raised, while what was done; what Keras says may hold a whole batch, and is cut."""
+    message = as_failed(ValueError("shapes\n" + "0.5 " * 500), phase="read", plan=1, rank=0).message
+    sentence, _, rest = message.partition("\n")
+    assert sentence.startswith("ValueError: shapes 0.5 0.5")
+    assert "… (raised while the data were read)." in sentence
+    assert len(sentence) < 500
+    assert "ValueError: shapes" in rest
+
+
+def test_a_module_that_is_missing_names_the_interpreter():
+    """Most often the daemon's environment is not the one that trains."""
+    message = as_failed(ModuleNotFoundError("No module named 'flax'"), phase="import", plan=None, rank=None).message
+    assert (
+        f"Install it for {sys.executable}, or name the Python of the training environment with worker_python" in message
+    )
+
+
+def test_whole_numbers_that_are_too_large_are_told_in_a_sentence():
+    """A confusion matrix with weights of 1e30, say: no traceback of ours."""
+    state = ExactSum((), "int64")
+    state.add(np.int64(2**61))
+    with pytest.raises(OverflowError) as caught:
+        state.add(np.int64(2**62))
+    failed = as_failed(caught.value, phase="evaluate", plan=1, rank=0)
+    assert (failed.kind, "Traceback" in failed.message) == ("task_error", False)
+    assert "weights are out of all proportion" in failed.message

@@ -1,0 +1,93 @@
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.evaluation.intervals import Z, normal, wilson
+
+
+def test_z_is_the_quantile():
+    """The constant is the 97.5 % quantile of the standard normal distribution."""
+    assert pytest.approx(statistics.NormalDist().inv_cdf(0.975), abs=1e-14) == Z
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "lower", "upper"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_matches_newcombe(successes, count, lower, upper):
+    """The published examples: R. G. Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 3."""
+    assert wilson(successes, count) == pytest.approx((lower, upper), abs=5e-5)
+
+
+@given(st.integers(1, 10**12).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
+def test_wilson_solves_the_score_equation(counts):
+    """The bounds enclose the proportion inside 0 to 1, and the bounds of the failures mirror those of the successes."""
+    successes, count = counts
+    lower, upper = wilson(successes, count)
+    assert 0 <= lower <= successes / count <= upper <= 1
+    mirrored = wilson(count - successes, count)
+    assert (1 - upper, 1 - lower) == pytest.approx(mirrored, abs=1e-12)
+    for bound in (lower, upper):
+        distance, error = bound - successes / count, Z * math.sqrt(bound * (1 - bound) / count)
+        assert abs(distance) == pytest.approx(error, rel=1e-3, abs=1e-9)
+
+
+def test_wilson_without_examples_is_unknown():
+    """Nothing seen, nothing said."""
+    assert wilson(0, 0) == (None, None)
+
+
+@pytest.mark.parametrize(("successes", "count"), [(-1, 3), (4, 3), (0, -1)])
+def test_wilson_refuses_impossible_counts(successes, count):
+    """More successes than examples are a mistake of the caller."""
+    with pytest.raises(ValueError, match="cannot be"):
+        wilson(successes, count)
+
+
+def test_normal_matches_a_calculation_by_hand():
+    """The values 1, 2, 3, 4 have mean 2.5 and sample variance 5/3."""
+    half = 1.959963984540054 * math.sqrt(5 / 3 / 4)
+    assert normal(10.0, 30.0, 4) == pytest.approx((2.5 - half, 2.5 + half), rel=1e-15)
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50))
+def test_normal_matches_the_standard_library(values):
+    """Mean and sample variance are those of `statistics`."""
+    lower, upper = normal(float(sum(values)), float(sum(value * value for value in values)), len(values))
+    half = Z * math.sqrt(statistics.variance(values) / len(values))
+    assert (upper + lower) / 2 == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert (upper - lower) / 2 == pytest.approx(half, abs=1e-9)
+
+
+def test_normal_of_equal_values_has_no_width():
+    """A variance that rounding made negative is none."""
+    assert normal(0.3, 0.03, 3) == pytest.approx((0.1, 0.1))
+    below = math.nextafter(3.0, 0.0)
+    assert normal(3.0, below, 3) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("total", "total_of_squares", "count"),
+    [
+        (1.0, 1.0, 1),
+        (0.0, 0.0, 0),
+        (math.nan, 1.0, 5),
+        (math.inf, 1.0, 5),
+        (1.0, math.inf, 5),
+        (-1e308, 1.7e308, 1),
+    ],
+)
+def test_normal_is_unknown_where_it_has_no_number(total, total_of_squares, count):
+    """Fewer than two values, or a total that is not finite, give no interval."""
+    assert normal(total, total_of_squares, count) == (None, None)
+
+
+def test_normal_does_not_overflow_on_the_way():
+    """The square of a total may be beyond float64, the interval of its mean still is not."""
+    assert normal(2e200, 1e300, 2) == (1e200, 1e200)
+    lower, upper = normal(1e308, 1.7e308, 2)
+    assert math.isfinite(lower)
+    assert math.isfinite(upper)

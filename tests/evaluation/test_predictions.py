@@ -1,0 +1,224 @@
+"""Predictions that a task keeps, joined again: they and the saved states are what the published numbers are made of."""
+
+import numpy as np
+import pytest
+
+from sidecar import results
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def evaluated(digits, evaluate, tmp_path):
+    """Evaluates with some ranks, each of which saves; what was published, and what was saved."""
+    from sidecar.evaluation.artifact_writer import ArtifactWriter
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.shard import Shard
+
+    del digits
+
+    def run(task, path, ranks):
+        folder = tmp_path / f"{ranks}"
+        evaluators = [KerasEvaluator(task, Shard(rank, ranks), threads=2, cache_bytes=1 << 30) for rank in range(ranks)]
+        for rank, each in enumerate(evaluators):
+            each.read(lambda: None)
+            each.restore(path)()
+            with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}") as made:
+                made.begin(each.save_weights)
+                states = each.evaluate(lambda: None, made.keep)
+                made.finish(states, each.digest()())
+        found = results.read(folder)
+        merged = evaluators[-1].conclude(found.states)
+        published = evaluate(task, path, ranks=ranks)
+        assert {name: {key: value.hex for key, value in each.values.items()} for name, each in merged.items()} == {
+            name: {key: value.hex for key, value in each.items()} for name, each in published.values.items()
+        }
+        return published, found
+
+    return run
+
+
+def losses(y, logits):
+    """In float64, by hand."""
+    logits = logits.astype("float64")
+    logits -= logits.max(axis=1, keepdims=True)
+    return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 14])
+def test_joined_predictions_reproduce_the_published_numbers(trained, digits, evaluated, ranks):
+    """A count exactly, a loss to rounding, states to the bit; one of 14 ranks has no batch."""
+    published, found = evaluated(digits.make(digits.Subclassed, predictions=True), trained.path("subclassed"), ranks)
+    kept = found.predictions["test"]
+    assert list(kept) == ["place", "y", "predictions"]
+    x, y = digits.held_out_arrays()
+    assert np.array_equal(kept["y"], y)
+    assert kept["predictions"].dtype == np.float32
+    assert published["accuracy"].value == float((kept["predictions"].argmax(axis=1) == y).sum()) / len(y)
+    assert published["loss"].value == pytest.approx(losses(y, kept["predictions"]).mean(), rel=1e-7)
+    del x
+
+
+def test_weights_of_examples_are_kept(trained, digits, evaluated):
+    """Without them a weighted number could not be made again."""
+    task = digits.make(digits.Subclassed, {"test": digits.weighted}, predictions=True)
+    published, found = evaluated(task, trained.path("subclassed"), 2)
+    kept = found.predictions["test"]
+    assert np.array_equal(kept["weights"], digits.weights_of(kept["y"]))
+    single = losses(kept["y"], kept["predictions"]) * kept["weights"]
+    assert published["loss"].value == pytest.approx(single.mean(), rel=1e-7)
+    assert published["loss_weighted_mean"].value == pytest.approx(single.sum() / kept["weights"].sum(), rel=1e-7)
+
+
+def test_weights_saved_beside_the_evaluation_are_those_restored(trained, digits, evaluated):
+    """Every worker's own folder holds them."""
+    import tensorflow as tf
+
+    _, found = evaluated(digits.make(), trained.path("model"), 2)
+    expected = digits.conv()
+    tf.train.Checkpoint(model=expected).restore(trained.path("model")).expect_partial()
+    for worker in found.workers:
+        model = digits.conv()
+        tf.train.Checkpoint(model=model).restore(str(worker / "weights"))
+        for one, other in zip(model.weights, expected.weights, strict=True):
+            assert np.array_equal(one, other)
+    assert found.predictions == {}
+
+
+@pytest.mark.parametrize(("says", "remedy"), [("No space left on device", "make room"), ("Input/output error", None)])
+def test_a_disk_that_is_full_is_no_lack_of_memory(trained, digits, evaluated, monkeypatch, says, remedy):
+    """TensorFlow says ResourceExhausted of both."""
+    import tensorflow as tf
+
+    from sidecar.evaluation.failures import EvaluationError
+
+    def write(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, f"weights.data; {says}")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", write)
+    with pytest.raises(EvaluationError, match=rf"weights\.data; {says}") as caught:
+        evaluated(digits.make(), trained.path("model"), 1)
+    assert caught.value.kind == "storage"
+    assert ("make room there" in str(caught.value)) == (remedy is not None)
+
+
+def test_a_compiled_model_is_asked_for_its_predictions(trained, digits, evaluated):
+    """Its own test_step does not show them."""
+    task = digits.make(digits.compiled, metrics=None, loss=None, predictions=True)
+    published, found = evaluated(task, trained.path("model"), 2)
+    kept = found.predictions["test"]
+    assert published["accuracy"].value == float((kept["predictions"].argmax(axis=1) == kept["y"]).sum()) / len(
+        kept["y"]
+    )
+
+
+def test_a_task_chooses_what_it_keeps(trained, digits, evaluated):
+    """Less than everything, under names of its own; a single tensor is called predictions."""
+    import tensorflow as tf
+
+    def chosen(x, y, logits):
+        return {"guess": tf.argmax(logits, axis=1), "true": y, "ink": tf.reduce_sum(x, axis=[1, 2, 3])}
+
+    published, found = evaluated(digits.make(predictions=chosen), trained.path("model"), 2)
+    kept = found.predictions["test"]
+    assert list(kept) == ["place", "guess", "true", "ink"]
+    assert published["accuracy"].value == float((kept["guess"] == kept["true"]).sum()) / digits.HELD_OUT
+    assert kept["ink"] == pytest.approx(digits.held_out_arrays()[0].sum(axis=(1, 2, 3)))
+    task = digits.make(predictions=lambda _x, _y, logits: tf.argmax(logits, axis=1))
+    _, found = evaluated(task, trained.path("model"), 1)
+    assert list(found.predictions["test"]) == ["place", "predictions"]
+
+
+def test_several_outputs_are_several_columns(digits, evaluated, tmp_path):
+    """Named as Keras names their metrics."""
+    import keras
+    import tensorflow as tf
+
+    def build():
+        image = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(image)
+        return keras.Model(image, {"digit": keras.layers.Dense(10)(flat), "odd": keras.layers.Dense(1)(flat)})
+
+    def source():
+        return digits.held_out().map(lambda x, y: (x, {"digit": y, "odd": y % 2}))
+
+    task = digits.make(
+        build,
+        {"test": source},
+        metrics=lambda: {"digit": digits.accuracy()},
+        loss={"digit": digits.SCCE(from_logits=True), "odd": keras.losses.BinaryCrossentropy(from_logits=True)},
+        predictions=True,
+    )
+    published, found = evaluated(task, tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt")), 2)
+    kept = found.predictions["test"]
+    assert list(kept) == ["place", "y_digit", "y_odd", "predictions_digit", "predictions_odd"]
+    hits = (kept["predictions_digit"].argmax(axis=1) == kept["y_digit"]).sum()
+    assert published["digit_accuracy"].value == float(hits) / digits.HELD_OUT
+
+
+def test_sequences_of_one_length_with_what_the_model_masks(digits, evaluated, tmp_path):
+    """Rows of any shape; positions that do not count are told."""
+    import keras
+    import tensorflow as tf
+
+    def build():
+        return keras.Sequential([keras.layers.Input((5,), dtype="int32"), keras.layers.Embedding(9, 4, mask_zero=True)])
+
+    words = np.random.default_rng(1).integers(0, 4, (11, 5)).astype("int32")
+    task = digits.make(build, {"test": lambda: (words, words % 4)}, metrics=None, batch_size=3, predictions=True)
+    _, found = evaluated(task, tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt")), 2)
+    kept = found.predictions["test"]
+    assert kept["predictions"].shape == (11, 5, 4)
+    assert np.array_equal(kept["mask"], words != 0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        (lambda _x, _y, p: {"top": p[0]}, r"'top'.*\(10,\).*\b32\b"),
+        (lambda _x, y, _p: {"n": len(y)}, "'n'.*one number"),
+        (lambda _x, _y, _p: {"name": ["a"]}, "'name'.*list"),
+        (lambda _x, _y, p: {"all": {"of": p}}, "'all'.*dict"),
+        (lambda _x: 1, r"Task\(predictions=…\).*called with"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_name(trained, digits, evaluated, chosen, words):
+    """Before a number is published."""
+    with pytest.raises(Exception, match=words):
+        evaluated(digits.make(predictions=chosen), trained.path("model"), 1)
+
+
+def test_text_and_ragged_rows_are_refused_by_name(digits, evaluated):
+    """On the first batch, before anything is restored."""
+    import tensorflow as tf
+
+    text = lambda _x, y, _p: {"name": tf.strings.as_string(y)}  # noqa: E731
+    with pytest.raises(Exception, match=r"'name'.*text"):
+        evaluated(digits.make(predictions=text), "nowhere", 1)
+    ragged = lambda _x, _y, p: tf.RaggedTensor.from_tensor(p)  # noqa: E731
+    with pytest.raises(Exception, match=r"'predictions'.*RaggedTensor"):
+        evaluated(digits.make(predictions=ragged), "nowhere", 1)
+
+
+def test_rows_of_another_shape_in_a_later_batch_are_refused(digits, evaluated, tmp_path):
+    """Sequences that are padded batch by batch."""
+    import keras
+    import tensorflow as tf
+
+    def build():
+        return keras.Sequential([keras.layers.Input((None,), dtype="int32"), keras.layers.Embedding(9, 4)])
+
+    def source():
+        return tf.data.Dataset.range(6).map(lambda n: (tf.ones([n + 1], tf.int32), n % 4)).padded_batch(2)
+
+    task = digits.make(
+        build,
+        {"test": source},
+        metrics=None,
+        loss=lambda y, p: tf.reduce_sum(p, axis=[1, 2]) + tf.cast(y, tf.float32),
+        batch_size=None,
+        predictions=lambda _x, _y, p: p,
+    )
+    path = tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt"))
+    with pytest.raises(Exception, match=r"'predictions'.*\(4, 4\).*\(2, 4\)"):
+        evaluated(task, path, 1)

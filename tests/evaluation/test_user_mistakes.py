@@ -1,0 +1,360 @@
+# ruff: noqa: ARG001, ARG002, ARG005 - the signatures are Keras'
+"""Mistakes in a task are told before anything is evaluated, or with the user's own traceback and none of our frames."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def refusal(digits, trained):
+    """Builds and evaluates a task; returns phase and report of what is raised."""
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.failures import as_failed
+    from sidecar.evaluation.shard import Shard
+
+    def run(task):
+        phase = "build"
+        try:
+            evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
+            phase = "read"
+            evaluator.read(lambda: None)
+            evaluator.restore(trained.path("model"))()
+            phase = "evaluate"
+            states = evaluator.evaluate(lambda: None)
+            phase = "conclude"
+            evaluator.conclude(states)
+        except Exception as error:  # noqa: BLE001 - as a worker does
+            return as_failed(error, phase=phase, plan=1, rank=0)
+        pytest.fail("nothing was raised")
+
+    del digits
+    return run
+
+
+def examples(y):
+    """How many there are, also within a trace."""
+    import tensorflow as tf
+
+    return tf.cast(tf.shape(y)[0], "float32")
+
+
+def metric(of=None, **methods):
+    """A function that returns one metric made of these methods."""
+    import keras
+
+    of = of or keras.metrics.Metric
+
+    def init(self, name="mine", **kwargs):
+        of.__init__(self, name=name, **kwargs)
+        self.total = self.add_weight(name="total", initializer=methods.get("initializer", "zeros"))
+
+    usual = {
+        "__init__": init,
+        "update_state": lambda self, y, y_pred, sample_weight=None: self.total.assign_add(examples(y)),
+        "result": lambda self: self.total + 0.0,
+    }
+    made = type("Mine", (of,), usual | methods)
+    return lambda: [made()]
+
+
+def raise_in_metric(self, y, y_pred, sample_weight=None):
+    raise ZeroDivisionError("no examples of class 7")
+
+
+def raise_in_data(number):
+    if number == 40:
+        raise OSError("cannot read image-40.png")
+    return number
+
+
+def test_exception_in_the_data(digits, refusal):
+    """What the user's own Python raises within a dataset: their traceback, their line, none of our frames."""
+    import numpy as np
+    import tensorflow as tf
+
+    def source():
+        def look(number):
+            raise_in_data(int(number))
+            return np.zeros((8, 8, 1), "float32")
+
+        images = tf.data.Dataset.range(60).map(lambda each: (tf.numpy_function(look, [each], tf.float32), each))
+        return images.map(lambda x, y: (tf.ensure_shape(x, (8, 8, 1)), y % 10))
+
+    failed = refusal(digits.make(eval_sets={"test": source}))
+    assert failed.kind == "task_error"
+    assert "cannot read image-40.png" in failed.message
+    assert "in raise_in_data" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+
+
+def test_exception_in_a_generator(digits, refusal):
+    """The same for a generator."""
+    import tensorflow as tf
+
+    def source():
+        def generate():
+            for number in range(60):
+                yield raise_in_data(number), 0
+
+        spec = tf.TensorSpec((), tf.int64)
+        return tf.data.Dataset.from_generator(generate, output_signature=(spec, spec))
+
+    failed = refusal(digits.make(digits.dense, eval_sets={"test": source}, batch_size=64))
+    assert failed.kind == "task_error"
+    assert "cannot read image-40.png" in failed.message
+    assert "in generate" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+
+
+def test_operation_that_fails_in_the_data(digits, refusal):
+    """TensorFlow's own error in the user's pipeline says what failed, and on which values."""
+    import tensorflow as tf
+
+    def parse(text):
+        return tf.io.decode_png(text), 0
+
+    source = lambda: tf.data.Dataset.from_tensor_slices([b"no image"]).map(parse)  # noqa: E731
+    failed = refusal(digits.make(eval_sets={"test": source}))
+    assert failed.kind == "task_error"
+    assert "DecodePng" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+
+
+def test_exception_in_a_metric(digits, refusal):
+    """The traceback begins in the user's metric, though it was called by Keras, TensorFlow and us."""
+    failed = refusal(digits.make(metrics=metric(update_state=raise_in_metric)))
+    assert failed.kind == "task_error"
+    sentence, _, traceback = failed.message.partition("\n")
+    assert sentence.startswith("ZeroDivisionError: no examples of class 7 (raised while the model was built and tried")
+    assert traceback.startswith('Traceback (most recent call last):\n  File "' + __file__)
+    assert failed.message.endswith("ZeroDivisionError: no examples of class 7")
+    assert "sidecar/evaluation" not in failed.message
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_exception_within_a_keras_2_trace(digits, refusal):
+    """AutoGraph's own account of a traceback, as tf_keras needs it, loses our frames too."""
+    import tensorflow as tf
+    import tf_keras
+
+    def fail_in_graph(self, y, y_pred, sample_weight=None):
+        if not tf.executing_eagerly():
+            raise_in_metric(self, y, y_pred)
+        self.total.assign_add(examples(y))
+
+    failed = refusal(
+        digits.make(
+            lambda: digits.conv(tf_keras),
+            metrics=metric(tf_keras.metrics.Metric, update_state=fail_in_graph),
+            loss=None,
+            restore=lambda model, path: None,
+        )
+    )
+    assert (failed.kind, failed.phase) == ("task_error", "evaluate")
+    assert "no examples of class 7" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+    assert "raise_in_metric(self, y, y_pred)" in failed.message
+
+
+def test_layer_that_does_not_fit_the_data(digits, refusal):
+    """Where only Keras' own code took part, its frames are shown, and what it says."""
+    import keras
+
+    build = lambda: keras.Sequential([keras.Input((9, 9, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])  # noqa: E731
+    failed = refusal(digits.make(build))
+    assert failed.kind == "task_error"
+    assert "expected axis -1 of input shape to have value 81" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+
+
+def test_exception_in_build_model(digits, refusal):
+    """So is that of build_model."""
+
+    def build():
+        raise FileNotFoundError("vocabulary.txt")
+
+    failed = refusal(digits.make(build))
+    assert (failed.kind, failed.phase) == ("task_error", "build")
+    assert "in build\n    raise FileNotFoundError" in failed.message
+    assert "sidecar/evaluation" not in failed.message
+
+
+def test_exception_in_the_result(digits, refusal):
+    """A metric's result() that only fails on the sums: still the user's."""
+
+    def result(self):
+        if float(self.total) > 100:  # more than a batch
+            raise ValueError("too many")
+        return self.total + 0.0
+
+    failed = refusal(digits.make(metrics=metric(result=result)))
+    assert (failed.kind, failed.phase) == ("task_error", "conclude")
+    assert failed.message.endswith("ValueError: too many")
+    assert "sidecar/evaluation" not in failed.message
+
+
+def keep_last(self, y, y_pred, sample_weight=None):
+    import keras
+
+    self.total.assign(keras.ops.max(y_pred) + 10.0)
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ({"initializer": "ones"}, "metric 'mine' (Mine) does not start from zero"),
+        ({"update_state": keep_last}, "metric 'mine' (Mine) does not add up what it sees"),
+        ({"result": lambda self: [1.0] * 51}, "metric 'mine' (Mine) has 51 results, 1 to 50 can be published"),
+    ],
+)
+def test_metrics_that_cannot_be_summed(digits, refusal, methods, words):
+    """States that are no sums from zero, or results that are no number, are refused before anything is evaluated."""
+    if methods.get("initializer") == "ones":
+        methods = methods | {"reset_state": lambda self: self.total.assign(1.0)}
+    failed = refusal(digits.make(metrics=metric(**methods)))
+    assert (failed.kind, failed.phase) == ("task_error", "build")
+    assert words in failed.message
+
+
+def test_metric_with_plain_variables(digits, refusal):
+    """A Keras 3 metric whose state Keras does not know of."""
+    import keras
+    import tensorflow as tf
+
+    class Mine(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="mine")
+            self.total = tf.Variable(0.0)
+
+        def update_state(self, y, y_pred, sample_weight=None):
+            self.total.assign_add(1.0)
+
+        def result(self):
+            return self.total + 0.0
+
+    failed = refusal(digits.make(metrics=lambda: [Mine()]))
+    assert (
+        failed.kind,
+        "metric 'mine' (Mine) has no state: create its variables with add_weight" in failed.message,
+    ) == (
+        "task_error",
+        True,
+    )
+
+
+def test_metric_that_knows_no_weights(trained, digits, evaluate):
+    """A metric without a sample_weight parameter is fine where there are none."""
+
+    def update(self, y, y_pred):
+        self.total.assign_add(examples(y))
+
+    found = evaluate(digits.make(metrics=metric(update_state=update)), trained.path("model"), ranks=2)
+    assert found["mine"].value == found.examples["test"]
+
+
+def test_metrics_of_the_same_name(digits, refusal):
+    """Two metrics under one name would hide each other."""
+    failed = refusal(digits.make(metrics=lambda: digits.accuracy() + digits.accuracy()))
+    assert "metrics need different names, none of them 'loss': found 'accuracy' again" in failed.message
+
+
+def test_nothing_to_measure(digits, refusal):
+    """Neither metrics nor loss nor a compiled model."""
+    failed = refusal(digits.make(metrics=None, loss=None))
+    assert failed.kind == "task_error"
+    assert "there is nothing to measure: give Task(metrics=…) or Task(loss=…), or compile the model" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [(lambda x, y: x, "x alone"), (lambda x, y: {"x": x}, "a dict"), (lambda x, y: (x,), "a tuple of 1")],
+)
+def test_elements_without_labels(digits, refusal, source, found):
+    """Metrics and losses that the task names need (x, y) or (x, y, sample_weight)."""
+    failed = refusal(digits.make(eval_sets={"test": lambda: digits.held_out().map(source)}))
+    assert failed.kind == "task_error"
+    assert f"must be (x, y) or (x, y, sample_weight), found {found}." in failed.message
+    assert "Traceback" not in failed.message
+
+
+def test_loss_that_is_no_loss(digits, refusal):
+    """A text, which only Keras' compile understands."""
+    failed = refusal(digits.make(loss="mse"))
+    assert "Task(loss='mse') must be a loss object or a function of (y, y_pred)" in failed.message
+
+
+def test_test_step_with_results_of_its_own(digits, refusal):
+    """A test_step that returns numbers which are no metric's result, or computes with results."""
+    import tensorflow as tf
+
+    class Loose(digits.OwnStep):
+        def test_step(self, data):
+            return super().test_step(data) | {"batch": tf.constant(1.0)}
+
+    class Derived(digits.OwnStep):
+        def test_step(self, data):
+            results = super().test_step(data)
+            return results | {"error": 1.0 - results["accuracy"]}
+
+    def build(of):
+        model = of()
+        model.compile()
+        return model
+
+    failed = refusal(digits.make(lambda: build(Loose), metrics=None, loss=None))
+    assert "test_step returns batch, which is no metric's result" in failed.message
+    failed = refusal(digits.make(lambda: build(Derived), metrics=None, loss=None))
+    assert "test_step returns what it computes from metrics" in failed.message
+    assert "keep it in a keras.metrics.Mean" in failed.message
+
+
+def test_out_of_memory():
+    """Both Python's and TensorFlow's way of saying so."""
+    import tensorflow as tf
+
+    from sidecar.evaluation.failures import as_failed
+
+    for error in (MemoryError("1 GB"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")):
+        assert as_failed(error, phase="evaluate", plan=1, rank=0).kind == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"build_model": lambda n: None},
+            r"Task\(build_model=…\) is called with no argument.*missing a required argument",
+        ),
+        ({"build_model": lambda: None}, r"Task\(build_model=…\) must return a Keras model, found NoneType"),
+        ({"eval_sets": {"test": lambda a, b: None}}, r"eval set 'test' is called with Shard.*missing.*'b'"),
+        ({"metrics": lambda: ["accuracy"]}, r"must list metric objects, such as \[keras.*found 'accuracy'"),
+        ({"metrics": lambda: "accuracy"}, r"must return a list of metrics, such as \[keras.*found str"),
+    ],
+    ids=["build_model with an argument", "no model", "source with two arguments", "names for metrics", "no list"],
+)
+def test_functions_that_do_not_fit(digits, refusal, changes, words):
+    """What a function of the user's takes or returns is checked at the border: a sentence, no traceback of ours."""
+    failed = refusal(digits.make(**changes))
+    assert failed.kind == "task_error"
+    assert re.search(words, failed.message), failed.message
+    assert "Traceback" not in failed.message
+
+
+def test_who_was_lost_is_named():
+    """TensorFlow's text about a lost peer becomes the peer's rank, node and address."""
+    from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
+    from sidecar.records import Member
+    from sidecar.workers.messages import Join
+
+    collective = object.__new__(MirroredCollective)
+    members = (Member(0, "node-a", "w0", "10.0.0.1:21000"), Member(1, "node-b", "w1", "10.0.0.2:21000"))
+    collective._join = Join("g", members, 0, "t", "tensorflow", ".", 2)
+    text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
+    lost = collective._who_is_lost(text)
+    assert (lost.kind, lost.lost) == ("member_lost", 1)
+    assert str(lost).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
+    assert collective._who_is_lost("Deadline").lost is None
+    assert str(collective._who_is_lost("Deadline")).startswith("another rank could not be reached")

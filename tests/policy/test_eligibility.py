@@ -1,0 +1,140 @@
+from dataclasses import replace
+
+import pytest
+
+from sidecar.coordination.journal_state import JournalState, Losses
+from sidecar.policy.eligibility import largest_alike, left_out, may_release, members_for, turns, who_reads
+from sidecar.records import Checkpoint, Heartbeat, Outcome, Slot
+
+A = Checkpoint("ckpt-1", "a" * 64, 1, "tf_object", "pins/x")
+
+
+def node(name, profile="p", **changes):
+    slots = (Slot(None, None, None, f"{name}.i.1", "h:1"),)
+    given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
+    return Heartbeat("r", name, "i", 1, role_source="set", plan=0, outcome=0, slots=slots, profile=profile, **given)
+
+
+def names(nodes):
+    return "".join(each.node for each in nodes)
+
+
+@pytest.mark.parametrize(
+    ("there", "me", "alike"),
+    [
+        ([node("a"), node("b"), node("c")], "a", "abc"),
+        ([node("a", "q"), node("b"), node("c")], "a", "bc"),
+        ([node("a", None), node("b"), node("c", "q"), node("d")], "a", "abd"),
+        ([node("a", None), node("b"), node("c", "q")], "c", "ac"),
+        ([node("a", None), node("b"), node("c", "q")], "b", "ab"),
+        ([node("a", None), node("b", None)], "a", "ab"),
+        ([node("a", "q"), node("b")], "b", "b"),
+        ([node("a", "q"), node("b")], "a", "a"),
+        ([node("a", joined_profile="j"), node("b"), node("c", joined_profile="k"), node("d")], "c", "bcd"),
+        ([node("a", joined_profile="j"), node("b", "q"), node("c")], "b", "ac"),
+        ([node("a", task="u"), node("b", None), node("c")], "a", "bc"),
+        ([node("a", version="2"), node("b"), node("c")], "a", "bc"),
+        ([node("a", state="draining"), node("b", task=None)], "a", ""),
+    ],
+    ids=[
+        *("all alike", "one differs", "one that does not know yet is with most", "or with ours", "or with ours again"),
+        *("nobody knows", "one each: ours", "and the other's", "workers that joined differ", "one has not joined"),
+        *("another task", "another version", "nobody is ready"),
+    ],
+)
+def test_the_largest_set_of_nodes_that_compute_alike_takes_part(there, me, alike):
+    """A group of different profiles would refuse to evaluate, checkpoint for checkpoint."""
+    assert names(largest_alike(there, me)) == alike
+
+
+def test_those_that_read_everything_have_the_first_turn():
+    """The others take turns: each may be the only one that reads what the others cannot."""
+    there = [node("a", unreadable=("x",)), node("b"), node("c", unreadable=("y",)), node("d")]
+    assert [names(turns(there, plans)) for plans in (0, 1, 2)] == ["bdac", "bdca", "bdac"]
+    assert turns([], 3) == []
+
+
+def test_those_that_can_read_it_evaluate_what_most_cannot():
+    """Of another profile, which computes right, too, but of the same release and task."""
+    blind = {"unreadable": (A.folder,)}
+    most = [node("a", **blind), node("b", **blind)]
+    for other, expected in (
+        (node("c", "q"), "c"),
+        (node("c", "q", **blind), "ab"),
+        (node("c", "q", version="2"), "ab"),
+        (node("c", "q", task="u"), "ab"),
+    ):
+        assert names(who_reads([*most, other], "c", A)) == expected
+    assert names(who_reads([*most, node("c", "q")], "c", None)) == "ab"
+    assert names(who_reads([most[0], node("b"), node("c", "q")], "c", A)) == "ab"
+
+
+def test_only_who_could_propose_lets_go_of_pins():
+    """Nobody of the minority; and nobody who cannot read all, unless nobody can."""
+    there = [node("a", unreadable=("x",)), node("b")]
+    assert [may_release(there, each) for each in "abc"] == [False, True, False]
+    assert may_release(there[:1], "a")
+
+
+def history(*failures, losses=()):
+    known = JournalState(losses={(name, "i"): Losses(2, 9) for name in losses})
+    if failures:
+        known.failures[A.key] = {"t": [Outcome(1, "r", "o", "failed", "n", "now", **each) for each in failures]}
+    return known
+
+
+STALLED = {"kind": "stalled", "node": "a"}
+WRONG = {"kind": "mismatch", "node": "b", "odd": ("b",)}
+DIFFERS = {"kind": "stream_differs", "node": "b", "odd": ("b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("past", "least", "members"),
+    [
+        (history(), 1, "abc"),
+        (history(STALLED), 1, "bc"),
+        (history(DIFFERS), 1, "a"),
+        (history(DIFFERS), 2, "abc"),
+        (history(STALLED, DIFFERS), 1, "abc"),
+        (history(STALLED, DIFFERS, DIFFERS), 1, "a"),
+        (history(STALLED, STALLED, DIFFERS), 1, "bc"),
+        (history(STALLED, STALLED, DIFFERS), 3, "abc"),
+        (history(STALLED, STALLED, WRONG, losses="c"), 2, "bc"),
+        (history(losses="b"), 1, "ac"),
+        (history(losses="b"), 3, "abc"),
+        (history(STALLED, losses="b"), 1, "c"),
+        (history(STALLED, losses="bc"), 1, "bc"),
+        (history({"kind": "deadline"}), 1, "abc"),
+    ],
+)
+def test_nodes_that_would_fail_are_left_out_while_enough_are_left(past, least, members):
+    """Losses with other checkpoints are forgotten first, then those with this one, of those that lost it least."""
+    there = [node(name) for name in "abc"]
+    assert names(members_for(there, past, least, A, "t")) == members
+    blind = [replace(there[0], unreadable=(A.folder,)), *there[1:]]
+    assert "a" not in names(members_for(blind, past, 1, A, "t"))
+
+
+def test_who_is_left_out_is_told_with_the_reason():
+    """Each node that takes no part, or not in everything."""
+    there = [node(name) for name in "abcd"]
+    others = [
+        node("v", version="2"),
+        node("t", task="another"),
+        node("p", "q"),
+        node("u", unreadable=("w@1", "x@1", "y@1", "z@1")),
+        node("s", task=None),
+    ]
+    found = left_out([*there, *others], history(losses="bd"), "a", 1)
+    assert {name: each.reason for name, each in found.items()} == {
+        "b": "losses",
+        "d": "losses",
+        "v": "version",
+        "t": "task",
+        "p": "profile",
+        "u": "unreadable",
+    }
+    assert found["u"].why == "it cannot read w@1, x@1, y@1 and 1 more"
+    assert "lost 2 plans in a row" in found["b"].why
+    assert left_out(there[:2], history(losses="ab"), "a", 1) == {}, "without both nobody would be left"
+    assert left_out([], JournalState(), None, 1) == {}

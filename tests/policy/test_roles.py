@@ -1,0 +1,367 @@
+import ipaddress
+import json
+import socket
+
+import pytest
+
+from sidecar.errors import SettingsError
+from sidecar.policy.roles import NO_HINT, advertised_host, decide_role, node_name, own_address, public_address
+from sidecar.settings import Settings
+
+CHIEF_AND_WORKERS = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
+MASTER_AND_WORKER = {"master": ["a:1"], "worker": ["b:1"]}
+WORKERS = {"worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
+WITH_PS = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
+
+
+def settings(**given):
+    return Settings(checkpoint_dir="/data/run", **given)
+
+
+def tf_config(cluster, task, index):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": index}})}
+
+
+def torchrun(**given):
+    return {"MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "4"} | given
+
+
+IS_CHIEF = tf_config(CHIEF_AND_WORKERS, "chief", 0)
+IS_WORKER = tf_config(CHIEF_AND_WORKERS, "worker", 1)
+
+TF_CONFIGS = [
+    (CHIEF_AND_WORKERS, "chief", 0, "chief", "TF_CONFIG task chief:0"),
+    (CHIEF_AND_WORKERS, "worker", 0, "worker", "TF_CONFIG task worker:0"),
+    (CHIEF_AND_WORKERS, "worker", 1, "worker", "TF_CONFIG task worker:1"),
+    (CHIEF_AND_WORKERS, "worker", "1", "worker", "TF_CONFIG task worker:1"),
+    (CHIEF_AND_WORKERS, "evaluator", 0, "worker", "TF_CONFIG task evaluator:0"),
+    (MASTER_AND_WORKER, "master", 0, "chief", "TF_CONFIG task master:0"),
+    (MASTER_AND_WORKER, "worker", 0, "worker", "TF_CONFIG task worker:0"),
+    (WORKERS, "worker", 0, "chief", "TF_CONFIG task worker:0 (worker 0 is the chief of a cluster that names none)"),
+    (WORKERS, "worker", 1, "worker", "TF_CONFIG task worker:1"),
+    ({"chief": [], **WORKERS}, "worker", 0, "chief", "(worker 0 is the chief of a cluster that names none)"),
+    (WITH_PS, "ps", 0, "chief", "TF_CONFIG task ps:0 (a parameter server never evaluates)"),
+    (WITH_PS, "worker", 0, "chief", "(worker 0 is the chief of a cluster that names none)"),
+    (WITH_PS, "worker", 1, "worker", "TF_CONFIG task worker:1"),
+    ({"worker": {"1": "b:1"}, "chief": ["a:1"]}, "worker", 1, "worker", "TF_CONFIG task worker:1"),
+    ({"evaluator": ["e:1"], **WORKERS}, "evaluator", 0, "worker", "TF_CONFIG task evaluator:0"),
+]
+
+
+@pytest.mark.parametrize(("cluster", "task", "index", "role", "source"), TF_CONFIGS)
+def test_tf_config_tells_the_role(cluster, task, index, role, source):
+    """Chief, master, the first worker of a cluster without them, and parameter servers do not evaluate."""
+    decision = decide_role(settings(), "any", tf_config(cluster, task, index))
+    assert decision.role == role
+    assert decision.source.endswith(source)
+    assert decision.warning is None
+
+
+LAUNCHERS = [
+    (torchrun(GROUP_RANK="0", RANK="2"), "chief", "GROUP_RANK=0"),
+    (torchrun(GROUP_RANK="1", RANK="0"), "worker", "GROUP_RANK=1"),
+    (torchrun(NODE_RANK="0", RANK="1"), "chief", "NODE_RANK=0"),
+    (torchrun(NODE_RANK="2", RANK="0"), "worker", "NODE_RANK=2"),
+    (torchrun(RANK="0"), "chief", "RANK=0"),
+    (torchrun(RANK="3"), "worker", "RANK=3"),
+    ({"SLURM_NODEID": "0", "SLURM_NNODES": "2"}, "chief", "SLURM_NODEID=0"),
+    ({"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, "worker", "SLURM_NODEID=1"),
+]
+
+
+@pytest.mark.parametrize(("environ", "role", "source"), LAUNCHERS)
+def test_a_launcher_tells_the_role(environ, role, source):
+    """Nodes are numbered by torchrun and by Slurm; the first rank that is present decides."""
+    decision = decide_role(settings(), "any", environ)
+    assert (decision.role, decision.source, decision.warning) == (role, source, None)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"TF_CONFIG": ""},
+        {"TF_CONFIG": " {} "},
+        torchrun(),
+        torchrun(RANK="0", WORLD_SIZE="1"),
+        {"RANK": "0", "WORLD_SIZE": "4"},
+        {"RANK": "0", "MASTER_ADDR": "a"},
+        {"SLURM_NODEID": "0", "SLURM_NNODES": "1"},
+        {"SLURM_NODEID": "0"},
+        {"TF_CONFIG": '{"cluster": {"chief": ["h:1"]}, "task": {"type": "chief", "index": 0}}'},
+        {"TF_CONFIG": '{"cluster": {"worker": ["h:1"], "ps": []}, "task": {"type": "worker", "index": 0}}'},
+    ],
+)
+def test_one_machine_evaluates_without_a_warning(environ):
+    """A job of one task says nothing of another node that could evaluate, so this one does, and nothing is doubted."""
+    decision = decide_role(settings(), "node-3", environ)
+    assert (decision.role, decision.source, decision.warning) == ("worker", NO_HINT, None)
+    assert "--role chief" not in decision.remedy
+
+
+def test_a_lone_chief_with_an_evaluator_is_the_chief():
+    """Somebody else evaluates there."""
+    cluster = {"chief": ["h:1"], "evaluator": ["h:2"]}
+    text = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    assert decide_role(settings(), "n", {"TF_CONFIG": text}).role == "chief"
+
+
+@pytest.mark.parametrize(
+    ("variable", "place"), [("NOTIFY_SOCKET", "systemd"), ("KUBERNETES_SERVICE_HOST", "Kubernetes")]
+)
+def test_no_hint_where_one_may_be_hidden_is_refused(variable, place):
+    """A service manager hides the job's environment, so guessing could evaluate on the chief."""
+    with pytest.raises(SettingsError) as caught:
+        decide_role(settings(), "node-3", {variable: "x"})
+    for part in ("'node-3'", place, variable, "TF_CONFIG", "--role worker", "SIDECAR_ROLE", "chief_nodes"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "environ"),
+    [({"role": "worker"}, {}), ({"chief_nodes": ["n*"]}, {}), ({}, IS_WORKER), ({}, torchrun(RANK="1"))],
+)
+@pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
+def test_any_hint_is_enough_under_a_service_manager(given, environ, variable):
+    """The refusal is for the absence of hints only."""
+    assert decide_role(settings(**given), "node-3", environ | {variable: "x"}).source != NO_HINT
+
+
+def test_hints_count_in_order():
+    """Each hint beats all that come after it, which say the opposite here."""
+    hints = [
+        ({"role": "worker"}, {}, "worker", "role = worker"),
+        ({"chief_nodes": ["x", "node-0*"]}, {}, "chief", "chief_nodes pattern 'node-0*'"),
+        ({}, IS_WORKER, "worker", "TF_CONFIG task worker:1"),
+        ({}, torchrun(GROUP_RANK="0"), "chief", "GROUP_RANK=0"),
+        ({}, {"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, "worker", "SLURM_NODEID=1"),
+    ]
+    for first in range(len(hints)):
+        given = {key: value for hint in hints[first:] for key, value in hint[0].items()}
+        environ = {key: value for hint in hints[first:] for key, value in hint[1].items()}
+        decision = decide_role(settings(**given), "node-01", environ)
+        assert (decision.role, decision.source) == hints[first][2:]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "node", "role"),
+    [
+        (["node-0"], "node-0", "chief"),
+        (["node-0"], "node-01", "worker"),
+        (["node-0*"], "node-01", "chief"),
+        (["a", "node-[01]"], "node-1", "chief"),
+        (["NODE-0"], "node-0", "worker"),
+    ],
+)
+def test_chief_nodes_are_names_or_globs(patterns, node, role):
+    """One list serves all nodes; case counts, as in node names."""
+    decision = decide_role(settings(chief_nodes=patterns), node, {})
+    assert decision.role == role
+    assert decision.source.startswith("chief_nodes")
+    assert decision.warning is None
+
+
+def test_chief_nodes_that_miss_the_chief_are_doubted():
+    """A list of host names does not match a node that TF_CONFIG named `chief-0`: the hint wins, a warning tells."""
+    decision = decide_role(settings(chief_nodes=["gpu-host-0"]), "chief-0", IS_CHIEF)
+    assert decision.role == "worker"
+    assert "'chief-0'" in decision.warning
+    assert "TF_CONFIG task chief:0" in decision.warning
+
+
+def test_chief_nodes_override_a_broken_tf_config():
+    """What a stronger hint decides is not asked again."""
+    decision = decide_role(settings(chief_nodes=["a"]), "b", {"TF_CONFIG": "{"})
+    assert (decision.role, decision.warning) == ("worker", None)
+
+
+def test_the_remedy_overrides_the_decision():
+    """The log of an idle node says how to make it work."""
+    chief = decide_role(settings(), "a", IS_CHIEF)
+    assert "--role worker" in chief.remedy
+    assert decide_role(settings(role="worker"), "a", IS_CHIEF).role == "worker"
+
+
+MALFORMED = [
+    ("{", "line 1 column 2"),
+    ("worker", "line 1 column 1"),
+    ("[]", "TF_CONFIG is []: an object is expected"),
+    ("3", "TF_CONFIG is 3: an object is expected"),
+    ("null", "TF_CONFIG is None: an object is expected"),
+    ("[" * 100_000, "recursion"),
+    ('{"task": {"type": "worker", "index": 0}}', "cluster is missing"),
+    ('{"cluster": [], "task": {"type": "worker", "index": 0}}', "cluster is []"),
+    ('{"cluster": {"worker": ["a:1"]}}', "task is missing"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', "task is 'worker'"),
+    ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}', "cluster.worker is 'a:1': a list"),
+    ('{"cluster": {"worker": [1]}, "task": {"type": "worker", "index": 0}}', "cluster.worker[0] is 1: HOST:PORT"),
+    ('{"cluster": {"worker": [""]}, "task": {"type": "worker", "index": 0}}', "cluster.worker[0] is '': HOST:PORT"),
+    ('{"cluster": {"worker": {"x": "a:1"}}, "task": {"type": "worker", "index": 0}}', "cluster.worker[x]"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"index": 0}}', "task.type is None: one of chief, master, worker"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "boss", "index": 0}}', "task.type is 'boss': one of chief"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"], "index": 0}}', "task.type is ['worker']"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}', "task.index is None: a number from 0"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}', "task.index is 'x'"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "task.index is True"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', "task.index is -1"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "task worker:1 is not in cluster"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}', "which has index none"),
+    ('{"cluster": {"evaluator": ["a:1"]}, "task": {"type": "evaluator", "index": 2}}', "task evaluator:2 is not in"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MALFORMED, ids=[text[:70] for text, _ in MALFORMED])
+@pytest.mark.parametrize(
+    ("ask", "remedy"),
+    [
+        (lambda environ: decide_role(settings(), "a", environ), "--role worker or --role chief"),
+        (lambda environ: node_name(settings(), environ), "--node NAME"),
+        (lambda environ: advertised_host(settings(), environ), "--host HOST"),
+    ],
+    ids=["role", "node", "host"],
+)
+def test_a_malformed_tf_config_shows_where_it_breaks(text, said, ask, remedy):
+    """The message has the place, the whole value up to a limit, and the option that does without it."""
+    with pytest.raises(SettingsError) as caught:
+        ask({"TF_CONFIG": text})
+    message = str(caught.value)
+    assert message.startswith("TF_CONFIG: ")
+    assert said in message
+    assert f"correct it, or give {remedy}" in message
+    assert repr(text)[:150] in message
+    assert len(message) < 600
+
+
+def test_a_malformed_tf_config_does_not_matter_to_what_is_set():
+    """Each question looks at TF_CONFIG only if its own setting is missing."""
+    broken = {"TF_CONFIG": "{"}
+    assert decide_role(settings(role="worker"), "a", broken).role == "worker"
+    assert node_name(settings(node="a"), broken) == "a"
+    assert advertised_host(settings(host="10.0.0.9"), broken) == "10.0.0.9"
+
+
+@pytest.mark.parametrize(
+    ("environ", "value", "variable"),
+    [
+        (torchrun(RANK="first"), "'first'", "RANK"),
+        (torchrun(RANK="-1"), "'-1'", "RANK"),
+        (torchrun(RANK="0", WORLD_SIZE="many"), "'many'", "WORLD_SIZE"),
+        ({"SLURM_NODEID": "", "SLURM_NNODES": "2"}, "''", "SLURM_NODEID"),
+        ({"SLURM_NODEID": "0", "SLURM_NNODES": "2(x2)"}, "'2(x2)'", "SLURM_NNODES"),
+    ],
+)
+def test_a_rank_that_is_no_number_is_refused(environ, value, variable):
+    """A launcher's variable that cannot be read is no proof of being a worker."""
+    with pytest.raises(SettingsError) as caught:
+        decide_role(settings(), "a", environ)
+    assert f"environment {variable}: {value} is no count" in str(caught.value)
+    assert "--role worker or --role chief" in str(caught.value)
+
+
+def test_the_node_is_named_by_setting_then_task_then_host():
+    """The first that is there names the node."""
+    assert node_name(settings(node="mine"), IS_WORKER, hostname=lambda: "host-7") == "mine"
+    assert node_name(settings(), IS_WORKER, hostname=lambda: "host-7") == "worker-1"
+    assert node_name(settings(), {}, hostname=lambda: "host-7") == "host-7"
+
+
+def test_a_host_name_that_cannot_name_a_node_asks_for_one():
+    """A name becomes a file name on shared storage."""
+    with pytest.raises(SettingsError, match=r"'my host'.*--node NAME.*SIDECAR_NODE"):
+        node_name(settings(), {}, hostname=lambda: "my host")
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "expected"),
+    [
+        ({"host": "10.9.9.9"}, IS_WORKER, "10.9.9.9"),
+        ({}, IS_WORKER, "10.0.0.3"),
+        ({}, tf_config({"worker": ["job-worker-0.ns.svc:2222"]}, "worker", 0), "job-worker-0.ns.svc"),
+        ({}, tf_config({"worker": ["[fd00::7]:2222"]}, "worker", 0), "[fd00::7]"),
+        ({}, tf_config({"worker": ["plain"]}, "worker", 0), "plain"),
+        ({}, tf_config(WORKERS, "evaluator", 0), "172.16.0.1"),
+        ({}, {}, "172.16.0.1"),
+    ],
+)
+def test_the_advertised_host_is_setting_then_cluster_then_own(given, environ, expected):
+    """Beside a training job the daemon is reachable where the job's own task is."""
+    assert advertised_host(settings(**given), environ, own=lambda: "172.16.0.1") == expected
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:2222", "grpc://a:1", ":2222"])
+def test_a_cluster_address_that_nobody_can_dial_is_refused(address):
+    """The others would dial themselves, or nothing."""
+    with pytest.raises(SettingsError) as caught:
+        advertised_host(settings(), tf_config({"worker": [address]}, "worker", 0))
+    assert repr(address) in str(caught.value)
+    assert "give --host HOST" in str(caught.value)
+
+
+def test_the_own_address_needs_no_network():
+    """It is an address in any case, found without asking anybody."""
+    ipaddress.ip_address(own_address().strip("[]"))
+
+
+def test_without_a_default_route_an_interface_answers(monkeypatch):
+    """Compute nodes without a way out still have an address on their own network; without any, loopback is left."""
+    import sidecar.policy.roles
+
+    class NoRoute:
+        def __init__(self, *_):
+            raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(sidecar.policy.roles, "_first_interface_address", lambda: "192.168.7.7")
+    monkeypatch.setattr("socket.socket", NoRoute)
+    assert own_address() == "192.168.7.7"
+    monkeypatch.setattr(sidecar.policy.roles, "_first_interface_address", lambda: None)
+    assert own_address() == "127.0.0.1"
+
+
+def test_an_interface_address_is_one(monkeypatch):
+    """The kernel's answer is read from the right bytes: loopback is found, and skipped."""
+    import socket
+
+    from sidecar.policy.roles import _first_interface_address
+
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
+    assert _first_interface_address() is None
+    monkeypatch.undo()
+    found = _first_interface_address()
+    assert found is None or not ipaddress.ip_address(found).is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "public"),
+    [
+        ("10.0.0.9", None),
+        ("127.0.0.1", None),
+        ("100.64.3.4", None),  # a carrier's or a VPN's
+        ("[fd00::1]", None),
+        ("[fe80::1]", None),
+        ("8.8.8.8", "8.8.8.8"),
+        ("[2606:4700::1111]", "2606:4700::1111"),
+        ("localhost", None),
+        ("no-such-host.invalid", None),
+    ],
+)
+def test_public_addresses_are_told_from_private_ones(host, public):
+    """What anybody on the internet could dial is known as such."""
+    assert public_address(host) == public
+    if "host" not in host:
+        assert public_address(host, resolve=False) == public
+
+
+def test_names_are_looked_up_only_where_waiting_is_allowed(monkeypatch):
+    """The daemon asks no resolver at its start; `check` does."""
+    asked = []
+
+    def resolver(host, *_, flags=0, **__):
+        asked.append(host)
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror("a name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 0)), (2, 1, 6, "", ("9.9.9.9", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    assert public_address("train-7", resolve=False) is None
+    assert public_address("train-7") == "9.9.9.9"
+    assert asked == ["train-7", "train-7"]

@@ -1,0 +1,102 @@
+"""Real worker processes, and what is needed to command them by hand."""
+
+import contextlib
+import queue
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sidecar.records import Checkpoint, Member
+from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.workers.ports import Ports
+from sidecar.workers.process import Exited
+
+TASKS = Path(__file__).parents[1] / "tasks"
+PATIENT = PhaseTimeouts(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
+
+
+class Crew:
+    """The worker processes of one node; every wait ends after two minutes."""
+
+    def __init__(self, folder, environment, size, bounds=PATIENT):
+        self.inbox = queue.SimpleQueue()
+        self.folder = folder
+        launch = WorkerLaunch(
+            interpreter=sys.executable,
+            framework="tensorflow",
+            environment=environment,
+            changes={"PYTHONWARNINGS": "ignore"},
+            devices=("-1",) * size,
+            logs=folder / "logs",
+            directory=str(TASKS),
+        )
+        post = lambda worker, report: self.inbox.put((worker, report))  # noqa: E731
+        ports = Ports(23000, 23999)
+        self.workers = WorkerPool(launch, bounds, f"node.{folder.name}", "127.0.0.1", ports, post, keep_standby=False)
+        self.members = ()
+
+    def join_command(self, task, **changes):
+        """Without members, which whoever forms the group fills in."""
+        usual = {"group": "", "members": (), "rank": 0, "framework": "tensorflow", "threads": 2, "cache_bytes": 1 << 20}
+        return Join(task=f"digits.py:{task}", search_path=str(TASKS), **usual | changes)
+
+    def collect(self, *kinds, count):
+        """That many reports of these kinds, in order of worker; whatever else comes is observed only."""
+        found, end = {}, time.monotonic() + 120
+        while len(found) < count:
+            worker, report = self.inbox.get(timeout=max(0.01, end - time.monotonic()))
+            self.workers.observe(worker, report, time.monotonic())
+            if isinstance(report, kinds):
+                found[worker] = report
+            elif isinstance(report, Failed | Exited):
+                pytest.fail(f"{worker}: {report}")
+        return [found[worker] for worker in sorted(found)]
+
+    def form(self, task, **changes):
+        """Start the processes and let them join; their reports of it."""
+        started = self.workers.fill(time.monotonic())
+        self.collect(Ready, count=len(started))
+        self.members = tuple(Member(rank, "node", each.worker, each.address) for rank, each in enumerate(started))
+        for member in self.members:
+            command = self.join_command(
+                task, group=group_id(self.members), members=self.members, rank=member.rank, **changes
+            )
+            self.workers.join(command, member.worker, time.monotonic())
+        return self.collect(Joined, count=len(started))
+
+    def evaluate(self, *paths, plans=None, digests=None):
+        """One evaluation; paths, plans and digests may differ between ranks."""
+        size = len(self.members)
+        paths = paths * size if len(paths) == 1 else paths
+        plans, digests = plans or [1] * size, digests or ["digest"] * size
+        for member in self.members:
+            rank = member.rank
+            folder = self.folder / f"plan-{plans[rank]}" / f"worker-{rank}-of-{size}"
+            command = Evaluate(
+                plans[rank], Checkpoint("ckpt-1", digests[rank], 1, "tf"), paths[rank], str(folder), "all", 0.0
+            )
+            self.workers.evaluate(command, member.worker, time.monotonic())
+        return self.collect(Done, Failed, count=size)
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory, quiet_environment):
+    """Makes crews; all are killed at the end of the module."""
+    with contextlib.ExitStack() as stack:
+
+        def make(size, *, environment=(), **changes):
+            made = Crew(tmp_path_factory.mktemp("crew"), quiet_environment | dict(environment), size, **changes)
+
+            @stack.callback
+            def end():
+                made.workers.kill_all()
+                while any(made.workers.all()):
+                    worker, report = made.inbox.get(timeout=30)
+                    made.workers.observe(worker, report, 0.0)
+
+            return made
+
+        yield make

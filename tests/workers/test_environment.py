@@ -1,0 +1,51 @@
+"""The environment of a worker: the daemon's own, without the training job's."""
+
+import pytest
+
+from sidecar.workers.environment import worker_environment
+
+
+def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",)):
+    return worker_environment(base or {}, devices=devices, hosts=hosts, changes=changes or {})
+
+
+OF_THE_JOB = """
+TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK
+TORCHELASTIC_RUN_ID SLURM_NODEID NCCL_COMM_ID NOTIFY_SOCKET WATCHDOG_PID
+"""
+
+
+@pytest.mark.parametrize("name", OF_THE_JOB.split())
+def test_what_belongs_to_the_job_is_removed(name):
+    """A worker that inherited it would join the training cluster, or speak to systemd in the daemon's name."""
+    assert name not in made({name: "1"})
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "LD_LIBRARY_PATH", "RANKING", "MY_TF_CONFIG", "NCCL_DEBUG"])
+def test_all_else_is_kept(name):
+    """Names that only look alike, too."""
+    assert made({name: "value"})[name] == "value"
+
+
+def test_what_we_promise():
+    """GPUs are the daemon's choice, the port is shared, output is not buffered, Keras computes with TensorFlow."""
+    environment = made({"CUDA_VISIBLE_DEVICES": "0,1,2"}, devices="2")
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2"
+    assert environment["TF_GRPC_REUSE_PORT"] == "1"
+    assert environment["PYTHONUNBUFFERED"] == "1"
+    assert environment["KERAS_BACKEND"] == "tensorflow"
+    assert made({"KERAS_BACKEND": "torch"})["KERAS_BACKEND"] == "torch"
+
+
+def test_no_proxy_before_the_group():
+    """Addresses of the group are added to both spellings, once, behind what was there."""
+    environment = made({"no_proxy": "a,10.0.0.7", "NO_PROXY": ""}, hosts=["10.0.0.7", "node-2"])
+    assert environment["no_proxy"] == "a,10.0.0.7,localhost,127.0.0.1,node-2"
+    assert environment["NO_PROXY"] == "localhost,127.0.0.1,10.0.0.7,node-2"
+
+
+def test_the_user_has_the_last_word():
+    """`worker_env` sets, replaces and removes, also what was removed or promised."""
+    environment = made({"A": "1", "B": "2"}, {"A": None, "B": "3", "C": "4", "TF_CONFIG": "{}", "NONE": None})
+    assert {name: environment.get(name) for name in "ABC"} == {"A": None, "B": "3", "C": "4"}
+    assert environment["TF_CONFIG"] == "{}"

@@ -1,0 +1,90 @@
+"""Messages come out as they went in, one per line, whatever the user's words in them."""
+
+import json
+
+import pytest
+
+from sidecar.errors import RecordError
+from sidecar.records import Checkpoint, Member, Result, Value
+from sidecar.workers.messages import (
+    Check,
+    Checked,
+    Done,
+    Evaluate,
+    Failed,
+    Join,
+    Joined,
+    Phase,
+    Progress,
+    Ready,
+    decode,
+    encode,
+)
+
+RESULT = Result(
+    group="g",
+    workers=2,
+    examples={"test": 397},
+    metrics={"test": {"accuracy": Value(0.5, "0x1p-1", 0.4, 0.6, "max"), "loss": Value(None, "nan", goal="min")}},
+    phases={"restore": 0.25},
+    variables="v",
+    task="t",
+    profile={"framework": "x"},
+    saves=("a", "b"),
+)
+MESSAGES = [
+    Check("a.py:task", "tensorflow", "/tmp", 2),
+    Join("g", (Member(0, "n", "w", "[::1]:1"),), 0, "a.py:task", "tensorflow", "/tmp", 2),
+    Join("g", (), 0, "t", "f", "/", 1, collectives="nccl", always_cluster=True, cache_bytes=5, gpu_memory_mb=100),
+    Join("g", (), 0, "t", "f", "/", 1, trust_saved_graph=True),
+    Evaluate(
+        *(42, Checkpoint("ckpt-\udc80", "d", None, "tf", None), "/c/ckpt", "/s"),
+        save_weights="all",
+        progress_seconds=1,
+        evaluated=3,
+        attempt=2,
+    ),
+    Ready("tensorflow", "2.21"),
+    Checked("digest", ("test", "other"), {"device": "CPU"}),
+    Phase("import"),
+    Phase("evaluate", 42),
+    Joined("g", "t", {"threads": "2"}),
+    Progress(42, 3, None),
+    Done(42, 1, RESULT, traces=1, builds=1),
+    Failed("task_error", "line 1\nline 2: 'ä' \udcff \u2028", plan=42, rank=0, phase="read", details={"a": "b"}),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
+def test_round_trip(message):
+    """One line of ASCII, and the same message again."""
+    line = encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+    assert decode(line) == message
+
+
+def test_fields_of_a_newer_version_are_ignored():
+    """A worker of a newer version may say more."""
+    line = json.dumps({"type": "Phase", "phase": "read", "mood": "good"}).encode()
+    assert decode(line) == Phase("read")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"Traceback", "not a message: b'Traceback'"),
+        (b"[1]", "unknown message None"),
+        (b'{"type": "Task"}', "unknown message 'Task'"),
+        (b'{"type": ["Phase"]}', "unknown message"),
+        (b'{"type": "Phase"}', "Phase.phase: missing"),
+        (b'{"type": "Phase", "phase": 7}', "Phase.phase: expected str, found '7'"),
+        (b"[" * 100_000, "not a message"),
+    ],
+)
+def test_nonsense(line, words):
+    """What is no message raises, naming what is wrong."""
+    with pytest.raises(RecordError) as caught:
+        decode(line)
+    assert words in str(caught.value)

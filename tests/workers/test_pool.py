@@ -1,0 +1,328 @@
+"""The slots of a node: who may be listed, who is held to which bound, who is replaced; processes and time are fakes."""
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.errors import SettingsError
+from sidecar.records import Checkpoint, Member, Slot
+from sidecar.workers.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.workers.process import Exited, Halted
+
+BOUNDS = PhaseTimeouts(join=120, restore=1800, first_batch=900, stall=60, stall_factor=5, halt=10)
+
+
+class FakeProcess:
+    """Remembers what it is told."""
+
+    def __init__(self, pid, environment):
+        self.pid, self.environment = pid, environment
+        self.sent, self.kills = [], 0
+
+    def send(self, command):
+        """Keep it."""
+        self.sent.append(command)
+
+    def kill(self):
+        """Count it."""
+        self.kills += 1
+
+
+class FakePort:
+    """Tells where it was reserved that it was given back."""
+
+    def __init__(self, number, closed):
+        self.number, self._closed = number, closed
+
+    def close(self):
+        """Tell."""
+        self._closed.append(self.number)
+
+
+class FakePorts:
+    """Counts up, and knows which were given back."""
+
+    def __init__(self):
+        self.taken, self.closed = 0, []
+
+    def reserve(self):
+        """The next number."""
+        self.taken += 1
+        return FakePort(9000 + self.taken, self.closed)
+
+
+@pytest.fixture
+def node():
+    """Makes the workers of a node with fake processes."""
+
+    def make(devices=("-1",), *, host="10.0.0.7", start=None, **changes):
+        launch = WorkerLaunch("python", "tensorflow", {"RANK": "1"}, {}, devices, Path("/logs"), "/work")
+
+        def fake(worker, **how):
+            assert how["log"] == Path(f"/logs/{worker}.log")
+            return FakeProcess(100 + workers.ports.taken, how["environment"])
+
+        workers = WorkerPool(launch, BOUNDS, "n.1", host, FakePorts(), print, start=start or fake, **changes)
+        return workers
+
+    return make
+
+
+def join(group="g"):
+    return Join(group, (), 0, "t", "tensorflow", "/", 2)
+
+
+def evaluation(plan=7):
+    return Evaluate(plan, Checkpoint("c", "d", 1, "tf"), "/c", "/s", save_weights="all", progress_seconds=1)
+
+
+def grouped(workers, now=0.0):
+    """Worker n.1.1 has joined group g, at this time."""
+    workers.fill(now)
+    workers.observe("n.1.1", Ready("tensorflow", "2"), now)
+    workers.join(join(), "n.1.1", now)
+    workers.observe("n.1.1", Joined("g", "t", {}), now)
+    return workers.find("n.1.1")
+
+
+def test_one_standby_in_every_slot(node):
+    """Each with its GPU, its port and its own name, for all time."""
+    workers = node(("0", "1"))
+    started = workers.fill(0.0)
+    assert [each.worker for each in started] == ["n.1.1", "n.1.2"]
+    assert [each.address for each in started] == ["10.0.0.7:9001", "10.0.0.7:9002"]
+    assert [each.process.environment["CUDA_VISIBLE_DEVICES"] for each in started] == ["0", "1"]
+    assert "RANK" not in started[0].process.environment
+    assert workers.fill(1.0) == []
+
+
+def test_ipv6_addresses_stand_in_brackets(node):
+    """So that the port can be told from the host."""
+    assert node(host="fd00::7").fill(0.0)[0].address == "[fd00::7]:9001"
+
+
+def test_slots_as_the_heartbeat_tells_them(node):
+    """A standby once it is ready, an active worker until it is killed."""
+    workers = node()
+    workers.fill(0.0)
+    assert workers.slots() == (Slot(None, None, None, None, None),)
+    workers.observe("n.1.1", Ready("tensorflow", "2"), 1.0)
+    assert workers.slots() == (Slot(None, None, None, "n.1.1", "10.0.0.7:9001"),)
+    workers.join(join(), "n.1.1", 2.0)
+    assert workers.fill(2.0) == [], "an import beside it would hold up the group"
+    workers.observe("n.1.1", Joined("g", "t", {}), 2.5)
+    workers.fill(2.5)
+    workers.observe("n.1.2", Ready("tensorflow", "2"), 3.0)
+    assert workers.slots() == (Slot("n.1.1", "g", "10.0.0.7:9001", "n.1.2", "10.0.0.7:9002"),)
+    workers.kill_all()
+    assert workers.slots() == (Slot(None, None, None, None, None),)
+
+
+def test_without_standby(node):
+    """With `standby = false` a slot is filled again only when its worker is gone."""
+    workers = node(keep_standby=False)
+    grouped(workers)
+    assert workers.fill(1.0) == []
+    workers.observe("n.1.1", Exited(-9, ""), 2.0)
+    assert [each.worker for each in workers.fill(3.0)] == ["n.1.2"]
+    assert workers.ports.closed == [9001]
+
+
+def test_active_worker_is_replaced_by_the_standby(node):
+    """The old one is killed, keeps its port until it ended, and its last words change nothing."""
+    workers = node()
+    old = grouped(workers)
+    workers.fill(1.0)
+    workers.observe("n.1.2", Ready("tensorflow", "2"), 2.0)
+    workers.join(join("h"), "n.1.2", 3.0)
+    assert old.process.kills == 1
+    assert workers.slots()[0] == Slot("n.1.2", "h", "10.0.0.7:9002", None, None)
+    assert workers.ports.closed == []
+    assert workers.overruns(1e9)[0].worker == "n.1.2"
+    workers.observe("n.1.1", Exited(-9, ""), 4.0)
+    assert workers.ports.closed == [9001]
+    assert [each.worker for each in workers.all()] == ["n.1.2"]
+
+
+def test_commands_reach_the_worker(node):
+    """Join, then what is to be evaluated."""
+    workers = node()
+    worker = grouped(workers)
+    workers.evaluate(evaluation(), "n.1.1", 1.0)
+    assert worker.process.sent == [join(), evaluation()]
+    assert (worker.plan, worker.group) == (7, "g")
+
+
+def test_port_is_given_back_when_a_worker_cannot_be_started(node):
+    """A wrong interpreter must not cost a port at every try."""
+
+    def fail(*_, **__):
+        raise SettingsError("no such file")
+
+    workers = node(start=fail)
+    with pytest.raises(SettingsError):
+        workers.fill(0.0)
+    assert workers.ports.closed == [9001]
+
+
+@pytest.mark.parametrize(
+    ("reports", "seconds", "kind"),
+    [
+        ([Phase("import")], 120, "join"),
+        ([Phase("join")], 120, "join"),
+        ([Phase("build")], 900, "deadline"),
+        ([Phase("read", 7)], 900, "deadline"),
+        ([Phase("read", 7), Progress(7, 1, None)], 60, "stalled"),
+        ([Phase("restore", 7)], 1800, "deadline"),
+        ([Phase("evaluate", 7)], 900, "deadline"),
+        ([Phase("evaluate", 7), Progress(7, 1, 9)], 60, "stalled"),
+        ([Phase("evaluate", 7), Progress(7, 1, 9), Phase("save", 7)], 1800, "deadline"),
+        ([Phase("conclude", 7)], 900, "deadline"),
+        ([Phase("hello", 7)], None, None),
+        ([Phase("reduce", 7)], None, None),
+        ([Phase("evaluate", 7), Failed("task_error", "x")], None, None),
+        ([], None, None),
+    ],
+)
+def test_bounds(node, reports, seconds, kind):
+    """Each phase has its bound; hello and reduce have none, since a rank waits there for peers that others judge."""
+    workers = node()
+    worker = grouped(workers)
+    for report in reports:
+        workers.observe("n.1.1", report, 1000.0)
+    if seconds is None:
+        assert workers.overruns(1e9) == []
+        return
+    assert workers.overruns(1000.0 + seconds) == []
+    (overrun,) = workers.overruns(1001.0 + seconds)
+    assert (overrun.worker, overrun.kind) == ("n.1.1", kind)
+    assert f"for {seconds + 1} s, more than the {seconds} s allowed" in overrun.message
+    workers.kill(worker)
+    assert workers.overruns(1e9) == [], "it is told once: who is told kills"
+
+
+def test_bounds_of_a_worker_that_was_just_started(node):
+    """Importing the framework is bounded, standing by is not."""
+    workers = node()
+    workers.fill(0.0)
+    assert workers.overruns(120.0) == []
+    assert "was importing for 121 s" in workers.overruns(121.0)[0].message
+    workers.observe("n.1.1", Ready("tensorflow", "2"), 121.0)
+    assert workers.overruns(1e9) == []
+
+
+def test_slow_batches_stretch_the_bound(node):
+    """A stall is at least five times the slowest batch; the first batch, which traces, does not count as slow."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 1, 9), 500.0)
+    workers.observe("n.1.1", Progress(7, 2, 9), 530.0)
+    assert workers.overruns(530.0 + 150) == []
+    (overrun,) = workers.overruns(530.0 + 151)
+    assert overrun.message == "made no progress in evaluate for 151 s, more than the 150 s allowed"
+
+
+def test_every_batch_is_a_sign_of_life(node):
+    """An evaluation may take long as long as batches go on."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    for second in range(0, 5000, 50):
+        assert workers.overruns(float(second)) == []
+        workers.observe("n.1.1", Progress(7, 1, None), float(second))
+
+
+@pytest.mark.parametrize("phase", ["hello", "reduce", "evaluate"])
+def test_a_halted_worker_is_given_up_whatever_it_was_doing(node, phase):
+    """It says nothing of itself, also where a rank waits for others; whoever continues it in time loses nothing."""
+    workers = node()
+    worker = grouped(workers)
+    workers.observe("n.1.1", Phase(phase, 7), 0.0)
+    workers.observe("n.1.1", Halted(halted=True), 1.0)
+    workers.observe("n.1.1", Halted(halted=False), 5.0)
+    assert workers.overruns(12.0) == []
+    workers.observe("n.1.1", Halted(halted=True), 20.0)
+    assert workers.overruns(30.0) == []
+    (overrun,) = workers.overruns(30.5)
+    assert (overrun.worker, overrun.kind) == ("n.1.1", "stalled")
+    assert overrun.message == "was stopped by a signal (SIGSTOP?) for 10 s, more than the 10 s allowed"
+    workers.kill(worker)
+    assert workers.overruns(1e9) == []
+
+
+def test_killing_groups(node):
+    """The workers of one group, or of all groups but one; standbys are left alone."""
+    workers = node(("0", "1"))
+    workers.fill(0.0)
+    for worker, group in (("n.1.1", "g"), ("n.1.2", "h")):
+        workers.observe(worker, Ready("tensorflow", "2"), 0.0)
+        workers.join(join(group), worker, 0.0)
+        workers.observe(worker, Joined(group, "t", {}), 0.5)
+    workers.fill(1.0)
+    kills = lambda: [each.process.kills for each in workers.all()]  # noqa: E731
+    workers.kill_group("g")
+    assert kills() == [1, 0, 0, 0]
+    workers.kill_group(other_than="g")
+    assert kills() == [1, 0, 1, 0]
+
+
+def test_statuses(node):
+    """What people see of a worker at work."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 3, 9), 0.0)
+    (status,) = workers.statuses()
+    assert (status.worker, status.pid, status.state, status.batches, status.total_batches) == (
+        "n.1.1",
+        101,
+        "evaluate",
+        3,
+        9,
+    )
+
+
+def test_probe_tries_the_task_beside_the_slots(node):
+    """It is a process of its own, never in a slot, and its end frees its port."""
+    workers = node()
+    workers.probe(0.0)
+    workers.probe(1.0)
+    (probe,) = workers.all()
+    assert workers.is_probe(probe.worker)
+    assert not workers.is_probe("n.1.9")
+    assert workers.slots() == (Slot(None, None, None, None, None),)
+    workers.observe(probe.worker, Exited(0, ""), 2.0)
+    assert list(workers.all()) == []
+    assert workers.ports.closed == [9001]
+
+
+def test_idle_workers_leave_the_gpu(node):
+    """Those idle since the given time, not those at work."""
+    workers = node(("0", "1"))
+    workers.fill(0.0)
+    for worker in ("n.1.1", "n.1.2"):
+        workers.observe(worker, Ready("tensorflow", "2"), 0.0)
+        workers.join(join(), worker, 0.0)
+        workers.observe(worker, Joined("g", "t", {}), 10.0)
+    workers.observe("n.1.2", Phase("evaluate", 7), 10.0)
+    workers.release(9.0)
+    assert not any(each.killed for each in workers.all())
+    workers.release(10.0)
+    assert [each.killed for each in workers.all()] == [True, False]
+
+
+def test_strangers_are_not_heard(node):
+    """A report of a worker that is no longer ours changes nothing."""
+    workers = node()
+    workers.observe("n.0.9", Ready("tensorflow", "2"), 0.0)
+    assert list(workers.all()) == []
+
+
+def test_group_id_is_of_workers_in_order():
+    """The same workers in the same order are the same group, wherever they are."""
+    one, two = Member(0, "a", "a.1.1", "x:1"), Member(1, "b", "b.1.1", "y:1")
+    assert group_id([one, two]) == group_id([one, Member(1, "c", "b.1.1", "z:2")])
+    assert group_id([one, two]) != group_id([two, one])
+    assert group_id([one]) != group_id([one, two])
