@@ -218,30 +218,30 @@ class Node:
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
         pinner = BackgroundPinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
-        keeper = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
+        reconciler = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease, clock)
-        self.courier = StorageThread(self.storage, keeper, clock, self.answers.append, place=place)
+        self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        sightings = CheckpointTracker(settings.selection, start_new, TIMING.visibility)
-        self.world = DaemonState(identity, TIMING.lease, sightings, settings.min_workers)
+        tracker = CheckpointTracker(settings.selection, start_new, TIMING.visibility)
+        self.state = DaemonState(identity, TIMING.lease, tracker, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
-            self.world,
+            self.state,
             settings,
             TIMING,
             Retention(2),
             self,
-            self._crew(root, identity, replicas, keep_standby=keep_standby) if role == "worker" else None,
+            self._supervisor(root, identity, replicas, keep_standby=keep_standby) if role == "worker" else None,
             Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
             self.run_dir,
             clock,
             self.log,
             lambda status, _: self.statuses.append(status),
-            RecordBuilder(self.world, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
+            RecordBuilder(self.state, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
         )
 
-    def _crew(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
+    def _supervisor(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
         launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
         workers = WorkerPool(
             launch,
@@ -285,7 +285,7 @@ class Node:
     def _answer(self) -> bool:
         if self.hangs or not self.requests:
             return False
-        self.daemon.observe(self.courier.answer(self.requests.pop()))
+        self.daemon.observe(self.storage_thread.answer(self.requests.pop()))
         return True
 
     def _let_workers_work(self) -> bool:
@@ -359,12 +359,12 @@ class Node:
     @property
     def standby(self) -> FakeProcess:
         """The process that stands by in the first slot."""
-        return self.processes[self.daemon.crew.workers.slots()[0].standby]
+        return self.processes[self.daemon.supervisor.workers.slots()[0].standby]
 
     @property
     def active(self) -> FakeProcess:
         """The process that joined in the first slot."""
-        return self.processes[self.daemon.crew.workers.slots()[0].worker]
+        return self.processes[self.daemon.supervisor.workers.slots()[0].worker]
 
     def alive(self) -> list[FakeProcess]:
         """Processes that run."""

@@ -61,7 +61,7 @@ def build_daemon(
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
     make_pin = partial(pin, check=settings.verify == "full", room=room)
-    keeper = PinReconciler(
+    reconciler = PinReconciler(
         settings.run_dir,
         make_catalog(settings, clock, calls=entries),
         _watch(settings, inbox) if evaluates else None,
@@ -74,9 +74,9 @@ def build_daemon(
         settings.visibility_seconds,
         CopyArbiter(settings.proposal_patience_seconds),
     )
-    courier = StorageThread(
+    storage_thread = StorageThread(
         PosixStorage(settings.run_dir),
-        keeper,
+        reconciler,
         clock,
         inbox.put,
         dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
@@ -87,25 +87,25 @@ def build_daemon(
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    sightings = CheckpointTracker(rules.selection, settings.start == "new", settings.visibility_seconds)
-    world = DaemonState(identity, settings.lease_seconds, sightings, settings.min_workers)
-    crew = _crew(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
-    log.best = lambda: world.history.totals.best
-    if crew is not None:
-        log.worker_log = crew.workers.log_of
+    tracker = CheckpointTracker(rules.selection, settings.start == "new", settings.visibility_seconds)
+    state = DaemonState(identity, settings.lease_seconds, tracker, settings.min_workers)
+    supervisor = _supervisor(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
+    log.best = lambda: state.history.totals.best
+    if supervisor is not None:
+        log.worker_log = supervisor.workers.log_of
     return Daemon(
-        world,
+        state,
         rules,
         _timing(settings),
         Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
-        courier,
-        crew,
+        storage_thread,
+        supervisor,
         Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
         settings.run_dir,
         clock,
         log,
         publisher,
-        RecordBuilder(world, clock, new_nonce=lambda: secrets.token_hex(16)),
+        RecordBuilder(state, clock, new_nonce=lambda: secrets.token_hex(16)),
     )
 
 
@@ -212,7 +212,7 @@ def make_join(settings: Settings) -> Join:
     )
 
 
-def _crew(
+def _supervisor(
     settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: DaemonLog
 ) -> WorkerSupervisor:
     workers = make_workers(

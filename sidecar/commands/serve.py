@@ -66,7 +66,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         return _Life(daemon, inbox)
 
     life = begin()
-    published.status = status_json(life.daemon.status(), life.daemon.world.history)  # the page never lacks a field
+    published.status = status_json(life.daemon.status(), life.daemon.state.history)  # the page never lacks a field
     server = Server(
         settings.http_host,
         settings.http_port,
@@ -119,18 +119,18 @@ class _Life:
 
     def run(self) -> int:
         """Run the daemon and its storage thread. Raise the error that ended it, if one did."""
-        courier = self.daemon.courier
-        assert isinstance(courier, StorageThread)
-        courier.start()
+        storage_thread = self.daemon.storage_thread
+        assert isinstance(storage_thread, StorageThread)
+        storage_thread.start()
         try:
             return self.daemon.run(self.inbox)
         finally:
-            courier.close(_CLOSE_SECONDS)
+            storage_thread.close(_CLOSE_SECONDS)
 
     def end_workers(self, clock: Clock, seconds: float) -> None:
         """Wait until the killed workers have ended and freed their memory and ports, for `seconds` at most."""
         end, signals = clock.now() + seconds, []
-        workers = self.daemon.crew.workers if self.daemon.crew is not None else None
+        workers = self.daemon.supervisor.workers if self.daemon.supervisor is not None else None
         while workers is not None and any(workers.all()) and (left := end - clock.now()) > 0:
             try:
                 message = self.inbox.get(timeout=left)

@@ -81,23 +81,23 @@ class Timing:
 class Daemon:
     """One node's daemon, seen from its loop. A chief has no crew: there is nothing that could start a process."""
 
-    world: DaemonState
+    state: DaemonState
     rules: Rules
     timing: Timing
     retention: Retention
-    courier: StorageRequests
-    crew: WorkerSupervisor | None
+    storage_thread: StorageRequests
+    supervisor: WorkerSupervisor | None
     evaluate: Evaluate  # a template: plan, checkpoint and paths are filled in
     run_dir: Path
     clock: Clock
     log: Any
     show: Callable[[Status, JournalState], None]
-    scribe: RecordBuilder
+    record_builder: RecordBuilder
     fold_plans: int = 200  # between two snapshots: a start reads no more than so many plans, some 0.1 s
     exit: SidecarError | int | None = None
-    _part: PlanExecution | None = None
-    _reach: StorageHealth = field(init=False)
-    _notices: OperatorWarnings = field(init=False)
+    _execution: PlanExecution | None = None
+    _storage_health: StorageHealth = field(init=False)
+    _warnings: OperatorWarnings = field(init=False)
     _beat: int = 0
     _told: Heartbeat | None = None
     _visited_at: float | None = None
@@ -109,7 +109,7 @@ class Daemon:
     _scanning_since: float | None = None  # since when a look has not come to an end
     _decided: tuple[int, float] | None = None  # the plan proposed here, and when
     _agree_seconds: float | None = None  # what the open plan took from there to being read back
-    _farewell: Shutdown = field(init=False)
+    _shutdown: Shutdown = field(init=False)
     _unread_since: float | None = None  # since when the journal cannot be read on
     _stands_by: bool = False  # a newer release wrote the journal: this one takes no part in it
     _heard: bool = False  # of a record that may be there
@@ -120,11 +120,11 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._ticked_at = self.clock.now()
-        self._notices = OperatorWarnings(self.log)
-        self._reach = StorageHealth(self._ticked_at, self.timing.storage, self.timing.beat)
-        self._farewell = Shutdown(self.timing.drain, self.timing.beat, self.timing.storage)
-        if self.crew is None:
-            self.world.state = "ready"
+        self._warnings = OperatorWarnings(self.log)
+        self._storage_health = StorageHealth(self._ticked_at, self.timing.storage, self.timing.beat)
+        self._shutdown = Shutdown(self.timing.drain, self.timing.beat, self.timing.storage)
+        if self.supervisor is None:
+            self.state.node_state = "ready"
 
     def run(self, inbox: "queue.SimpleQueue[Message]") -> int:
         """Turn until the end; returns the exit code or raises what ended it. No worker process outlives this."""
@@ -138,8 +138,8 @@ class Daemon:
                 except queue.Empty:
                     continue
         finally:
-            if self.crew is not None:
-                self.crew.workers.kill_all()
+            if self.supervisor is not None:
+                self.supervisor.workers.kill_all()
         if isinstance(self.exit, SidecarError):
             raise self.exit
         return self.exit
@@ -155,24 +155,24 @@ class Daemon:
             self._heard = True
         elif isinstance(message, Terminate):
             self._terminate(message, now)
-        elif self.crew is not None:
-            self.crew.observe(*message, now, evaluating=self._part is not None)
-            if self._part is not None:
-                self._part.observe(*message, now)
+        elif self.supervisor is not None:
+            self.supervisor.observe(*message, now, evaluating=self._execution is not None)
+            if self._execution is not None:
+                self._execution.observe(*message, now)
 
     def tick(self) -> float:
         """Act on what is known; returns when to act again if nothing happens before."""
         now = self._awake()
         self._wake_at = now + _IDLE_TICK_SECONDS
-        if self.crew is not None and not self._stands_by:
-            self._tend(self.crew, now)
-        if self._part is not None:
-            self._take_part(self._part, now)
+        if self.supervisor is not None and not self._stands_by:
+            self._tend(self.supervisor, now)
+        if self._execution is not None:
+            self._execute(self._execution, now)
         self._wind_down(now)
-        if self._reach.asked is None and (request := self._request(now)) is not None:
-            self._reach.ask(request, now)
-            self.courier.submit(request)
-        self.show(self.status(), self.world.history)
+        if self._storage_health.asked is None and (request := self._request(now)) is not None:
+            self._storage_health.ask(request, now)
+            self.storage_thread.submit(request)
+        self.show(self.status(), self.state.history)
         return self._next(now)
 
     def healthy(self) -> str | None:
@@ -184,44 +184,44 @@ class Daemon:
         """Now; while this process was stopped, or the machine suspended, its workers could not be heard."""
         now = self.clock.now()
         away, self._ticked_at = now - self._ticked_at, now
-        if self.crew is not None and away > self.timing.lease:
+        if self.supervisor is not None and away > self.timing.lease:
             self.log.warning("loop_was_stopped", seconds=round(away, 1))
-            self.crew.forgive(away)
+            self.supervisor.forgive(away)
         return now
 
     # -- observe ---------------------------------------------------------------------------------------------------
 
     def _answered(self, answer: Response, now: float) -> None:
-        asked_at, request = self._reach.answer(now), answer.request
+        asked_at, request = self._storage_health.answer(now), answer.request
         if isinstance(request, JoinRun) and answer.error is None:
             self._opened(answer, now)
         for record in answer.entries:
             self._follow(record, now)
         if isinstance(request, Sync) and answer.reading is not None:
             # As of when it was asked for: with storage that takes long, what it tells may be as old as that.
-            self.world.meet(request.heartbeat, answer.reading, asked_at)
+            self.state.meet(request.heartbeat, answer.reading, asked_at)
             self._note_unread(asked_at, unread=answer.unread)
             self._visited(answer, request, now)
         if answer.error is not None:
             self._failed(answer, answer.error, now)
-        elif self._reach.succeed(looked=answer.look is not None):
+        elif self._storage_health.succeed(looked=answer.look is not None):
             self.log.info("storage_recovered")
 
     def _opened(self, answer: Response, now: float) -> None:
         """The run is known; or its place is not there yet, and is looked for again."""
-        self.world.run = answer.run
+        self.state.run = answer.run
         self._note_missing(missing=answer.run is None)
         if answer.run is None:
-            self._next_visit, self.world.sightings.began_first = now + self.timing.sweep, True
+            self._next_visit, self.state.tracker.began_first = now + self.timing.sweep, True
         if answer.history is not None:
-            self.world.resume(answer.history)
+            self.state.resume(answer.history)
             self.retention.resume(answer.history)
             self._folded = answer.history.through
 
     def _note_missing(self, *, missing: bool) -> None:
-        if missing and not self.world.sightings.missing:
-            self._notices.missing()
-        self.world.sightings.missing = missing
+        if missing and not self.state.tracker.missing:
+            self._warnings.missing()
+        self.state.tracker.missing = missing
 
     def _note_scan(self, visit: Sync, now: float, *, scanning: bool) -> None:
         """Note whether a look has not come to an end; it is asked for again at once, and answers when it has."""
@@ -241,14 +241,14 @@ class Daemon:
         else:
             self._visited_at, self._unread_since, self._stands_by = asked_at, None, False
         too_long = self._unread_since is not None and asked_at >= self._unread_since + self.timing.lease
-        self.world.withdrawn = too_long or self._stands_by
+        self.state.withdrawn = too_long or self._stands_by
 
     def _failed(self, answer: Response, error: SidecarError, now: float) -> None:
         """What can pass is tried again a beat later; what cannot, or fails at the very start, ends the daemon."""
         if isinstance(error, NewerSchemaError):
             self._stand_by()
-        elif isinstance(error, RunReplacedError) and self._farewell.begun:
-            self.exit = self._farewell.code or 0  # no run is left to take leave of
+        elif isinstance(error, RunReplacedError) and self._shutdown.begun:
+            self.exit = self._shutdown.code or 0  # no run is left to take leave of
             return
         elif not error.retryable or (
             isinstance(answer.request, JoinRun) and not isinstance(error, StateUnavailableError)
@@ -257,80 +257,80 @@ class Daemon:
             return
         in_look = answer.reading is not None and not answer.unread
         message = f"{_NEWER}: {error}" if self._stands_by else str(error)
-        if self._reach.fail(message, now, in_look=in_look):
+        if self._storage_health.fail(message, now, in_look=in_look):
             self.log.warning("storage_failed", message=message)
         if not in_look:
-            self._next_visit = self._reach.blocked_until
+            self._next_visit = self._storage_health.blocked_until
 
     def _stand_by(self) -> None:
         """Take no part any more: a plan that this release cannot read may be open, and its own workers in none."""
-        self._stands_by = self.world.withdrawn = True
-        self._part = None
-        if self.crew is not None:
-            self.crew.workers.kill_all()
+        self._stands_by = self.state.withdrawn = True
+        self._execution = None
+        if self.supervisor is not None:
+            self.supervisor.workers.kill_all()
 
     def _visited(self, answer: Response, visit: Sync, now: float) -> None:
-        world = self.world
+        state = self.state
         if answer.tidied is not None:
             for folder in self.retention.done(visit.tidying, answer.tidied, now):
-                self._notices.left(folder, answer.tidied.failed[folder])
-            world.saves_bytes = self.retention.bytes
-        self._notices.trouble(answer.trouble)
+                self._warnings.left(folder, answer.tidied.failed[folder])
+            state.saves_bytes = self.retention.bytes
+        self._warnings.trouble(answer.trouble)
         if answer.more:
             self._next_visit = now
-        elif not world.caught_up and not answer.unread:
-            world.caught_up = True
-            self.log.info("journal_read", plans=world.history.through, evaluated=len(world.history.succeeded))
-        world.pins_bytes = world.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
+        elif not state.caught_up and not answer.unread:
+            state.caught_up = True
+            self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
+        state.pins_bytes = state.pins_bytes if answer.pins_bytes is None else answer.pins_bytes
         self._note_scan(visit, now, scanning=answer.scanning)
         if answer.look is not None:
             self._note_missing(missing=answer.look.missing)
-            self._notices.below(answer.look.below)
-            new = world.see(answer.look, answer.given_up, now, self.clock.wall())
+            self._warnings.below(answer.look.below)
+            new = state.see(answer.look, answer.given_up, now, self.clock.wall())
             for found in new:
                 self.log.info("checkpoint_found", checkpoint=found.checkpoint.name, step=found.checkpoint.step)
                 if self.rules.every_steps is not None and found.checkpoint.step is None:
-                    self._notices.unknown_step(found.checkpoint)
-            self._notices.steps([found.checkpoint for found in new])
-            self._notices.no_room(world.sightings.note(answer.no_room, done=answer.done))
-            self._notices.watched(None if answer.look.missing else answer.watch_problem)
-            self._notices.entries({**answer.look.failed, **answer.look.unknown})
+                    self._warnings.unknown_step(found.checkpoint)
+            self._warnings.steps([found.checkpoint for found in new])
+            self._warnings.no_room(state.tracker.note(answer.no_room, done=answer.done))
+            self._warnings.watched(None if answer.look.missing else answer.watch_problem)
+            self._warnings.entries({**answer.look.failed, **answer.look.unknown})
             self._warn_of_nothing(now)
-        if visit.heartbeat.state == "left" and self._farewell.code is not None:
-            self.exit = self._farewell.code
+        if visit.heartbeat.state == "left" and self._shutdown.code is not None:
+            self.exit = self._shutdown.code
 
     def _warn_of_nothing(self, now: float) -> None:
-        seen, seconds = self.world.sightings, self.timing.nothing_seen
+        seen, seconds = self.state.tracker, self.timing.nothing_seen
         if seen.empty_since is not None and now >= seen.empty_since + seconds and seen.hint is None:
-            seen.hint = self._notices.empty(seconds)
+            seen.hint = self._warnings.empty(seconds)
 
     def _follow(self, record: Plan | Outcome, now: float) -> None:
         """A new record of the journal: fold it, tell it, and do this node's part."""
-        told = self.log.entry if self.world.caught_up else lambda _: None
+        told = self.log.entry if self.state.caught_up else lambda _: None
         self._listens = None
-        entries = self.world.fold(record, now)
+        entries = self.state.fold(record, now)
         for entry in entries:
             told(entry)
-        for gap in self.world.gaps.take():
-            self._notices.unseen(gap)
+        for gap in self.state.gaps.take():
+            self._warnings.unseen(gap)
         if isinstance(record, Outcome):
             assert isinstance(entries[-1], Closed)
-            self._close_part(entries[-1], now)
-        elif self.world.history.open is not None:
+            self._end_execution(entries[-1], now)
+        elif self.state.history.open is not None:
             told(record)
             decided, self._decided = self._decided, None
             self._agree_seconds = now - decided[1] if decided is not None and decided[0] == record.plan else None
-            self._open_part(record, now)
+            self._begin_execution(record, now)
 
-    def _open_part(self, plan: Plan, now: float) -> None:
-        if self.crew is None:
+    def _begin_execution(self, plan: Plan, now: float) -> None:
+        if self.supervisor is None:
             return
         assert plan.checkpoint is not None
         part = PlanExecution(
             plan,
-            self.world.identity.node,
-            self.crew.workers,
-            self.crew.join,
+            self.state.identity.node,
+            self.supervisor.workers,
+            self.supervisor.join,
             replace(
                 self.evaluate,
                 plan=plan.plan,
@@ -343,80 +343,84 @@ class Daemon:
             patience=self.rules.patience,
             second_thought=self.timing.beat,
         )
-        self.crew.workers.kill_group(other_than=part.group)
-        if any(member.worker.startswith(f"{self.world.identity.workers}.") for member in part.own):
-            self._part = part
-            found = self.world.found.get(plan.checkpoint.key)
+        self.supervisor.workers.kill_group(other_than=part.group)
+        if any(member.worker.startswith(f"{self.state.identity.workers}.") for member in part.own):
+            self._execution = part
+            found = self.state.found.get(plan.checkpoint.key)
             self._woken |= found is None or found.checkpoint.pin is None  # the proposer saw it, or its pin, first
 
-    def _close_part(self, closed: Closed, now: float) -> None:
-        part, self._part = self._part, None
+    def _end_execution(self, closed: Closed, now: float) -> None:
+        part, self._execution = self._execution, None
         succeeded = closed.outcome.status == "succeeded"
-        if part is not None and self.crew is not None and not (succeeded and part.started):
-            self.crew.dismiss(member.worker for member in part.own)  # also who only stood by: it is never listed again
+        if part is not None and self.supervisor is not None and not (succeeded and part.started):
+            self.supervisor.dismiss(
+                member.worker for member in part.own
+            )  # also who only stood by: it is never listed again
         if succeeded:
-            self.retention.succeeded(self.world.history)
-            if self.world.caught_up:
-                self._notices.best(self.retention.best.complaint(self.world.history))
+            self.retention.succeeded(self.state.history)
+            if self.state.caught_up:
+                self._warnings.best(self.retention.best.complaint(self.state.history))
         else:
             self.retention.failed(closed.plan, now)
 
     def _terminate(self, message: Terminate, now: float) -> None:
-        if self._farewell.draining:
+        if self._shutdown.draining:
             self.log.warning("stopped_at_once", signal=message.signal)
             self.exit = 0
             return
-        self._farewell.drain(now)
-        if self._farewell.code is None:
-            self.world.state = "draining"
+        self._shutdown.drain(now)
+        if self._shutdown.code is None:
+            self.state.node_state = "draining"
         hint = "the evaluation may end first; the same signal again stops at once"
-        self.log.info("draining", signal=message.signal, evaluating=self._part is not None, hint=hint)
+        self.log.info("draining", signal=message.signal, evaluating=self._execution is not None, hint=hint)
 
     # -- act -------------------------------------------------------------------------------------------------------
 
-    def _tend(self, crew: WorkerSupervisor, now: float) -> None:
-        for overrun in crew.tend(now, filling=not self._farewell.begun, evaluating=self.world.history.open is not None):
-            if self._part is not None:
+    def _tend(self, supervisor: WorkerSupervisor, now: float) -> None:
+        for overrun in supervisor.tend(
+            now, filling=not self._shutdown.begun, evaluating=self.state.history.open is not None
+        ):
+            if self._execution is not None:
                 report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
-                self._part.observe(overrun.worker, report, now)
-        if (broken := self.world.broken_group(now)) is not None:
-            crew.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
-        elif not crew.workers.keep_standby and (outgrown := self.world.outgrown_group(now)) is not None:
-            crew.workers.kill_group(outgrown)  # likewise: a worker that is in a group joins no other
-        if crew.task is not None and self.world.task != crew.task:
-            self.world.task = crew.task
-            self.world.state = "ready" if self.world.state == "starting" else self.world.state
-        self.world.profile, self.world.joined_profile = crew.profile, crew.joined_profile
-        if crew.failure is not None:
-            self.exit = crew.failure
+                self._execution.observe(overrun.worker, report, now)
+        if (broken := self.state.broken_group(now)) is not None:
+            supervisor.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
+        elif not supervisor.workers.keep_standby and (outgrown := self.state.outgrown_group(now)) is not None:
+            supervisor.workers.kill_group(outgrown)  # likewise: a worker that is in a group joins no other
+        if supervisor.task is not None and self.state.task != supervisor.task:
+            self.state.task = supervisor.task
+            self.state.node_state = "ready" if self.state.node_state == "starting" else self.state.node_state
+        self.state.profile, self.state.joined_profile = supervisor.profile, supervisor.joined_profile
+        if supervisor.failure is not None:
+            self.exit = supervisor.failure
 
     def _wind_down(self, now: float) -> None:
         """Once told to stop: leave as soon as no plan needs this node, and go, heard or not, when the time is over."""
-        proposing = isinstance(self._reach.asked, CreatePlan)
-        if self._farewell.draining and self._part is None and not proposing:
+        proposing = isinstance(self._storage_health.asked, CreatePlan)
+        if self._shutdown.draining and self._execution is None and not proposing:
             self._leave(0, now)
-        if self._farewell.code is not None and self.world.run is None:
-            self.exit = self._farewell.code  # nobody knows of this node
-        elif self._farewell.is_over(now):
+        if self._shutdown.code is not None and self.state.run is None:
+            self.exit = self._shutdown.code  # nobody knows of this node
+        elif self._shutdown.is_over(now):
             self.log.warning("left_unheard", unready=self._unready(now))
-            self.exit = self._farewell.code or 0
+            self.exit = self._shutdown.code or 0
 
     def _leave(self, code: int, now: float) -> None:
-        if self._farewell.leave(code, now):
-            self.world.state = "left"
+        if self._shutdown.leave(code, now):
+            self.state.node_state = "left"
 
-    def _take_part(self, part: PlanExecution, now: float) -> None:
+    def _execute(self, part: PlanExecution, now: float) -> None:
         """Start the own workers once this node sees the checkpoint; give up if it is stopped meanwhile."""
         if part.ending is not None:
             return
-        if self._farewell.drained(now):
+        if self._shutdown.drained(now):
             part.fail("drained", "the daemon was stopped before the evaluation ended", None, now)
         elif not part.started and not self._is_absent(now):
             checkpoint = part.plan.checkpoint
             assert checkpoint is not None
-            found = self.world.found.get(checkpoint.key)
-            unreadable = checkpoint.folder in self.world.sightings.unknown
-            given_up = self.world.sightings.given_up.get(checkpoint.key)
+            found = self.state.found.get(checkpoint.key)
+            unreadable = checkpoint.folder in self.state.tracker.unknown
+            given_up = self.state.tracker.given_up.get(checkpoint.key)
             if found is not None and found.checkpoint.pin is not None and not unreadable:
                 part.start(restore_path(found, found.folder), now)
             elif given_up is not None and given_up.verdict == "corrupt":
@@ -424,26 +428,26 @@ class Daemon:
             elif self._has_looked_since(part.opened_at + self.timing.visibility, now):
                 waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
                 if unreadable:
-                    waited = f"{waited}: {self.world.sightings.unknown[checkpoint.folder]}"
-                blind = self.world.sightings.missing or unreadable or self._scan_hangs(now)
+                    waited = f"{waited}: {self.state.tracker.unknown[checkpoint.folder]}"
+                blind = self.state.tracker.missing or unreadable or self._scan_hangs(now)
                 part.fail("storage" if blind else "vanished", waited, None, now)
 
     def _has_looked_since(self, when: float, now: float) -> bool:
         """Return whether a look that began at that time or later was answered; ask for one if none began."""
         self._woken |= self._looked_at < when <= now
-        return self._looked_at >= when and self._reach.asked is None
+        return self._looked_at >= when and self._storage_health.asked is None
 
     def _request(self, now: float) -> Request | None:
         """The one thing that storage is asked for next: the own heartbeat comes first, but not twice in a row.
 
         Where a visit takes longer than a beat the next is due at once, and no record would ever be written.
         """
-        if self.world.run is None:
+        if self.state.run is None:
             return JoinRun() if now >= self._next_visit else None
-        if now < self._reach.blocked_until:
+        if now < self._storage_health.blocked_until:
             return None
-        slots = self.crew.workers.slots() if self.crew is not None else ()
-        heartbeat = self.world.heartbeat(self._beat, slots)
+        slots = self.supervisor.workers.slots() if self.supervisor is not None else ()
+        heartbeat = self.state.heartbeat(self._beat, slots)
         look, absent = now >= self._look_due(), self._is_absent(now)
         due = look or absent or now >= self._next_visit or heartbeat != self._told
         if absent:  # not with a look again: one that takes longer than the lease would make this node absent for ever
@@ -451,10 +455,10 @@ class Daemon:
         if due and not self._visited_last:
             return self._visit(heartbeat, now, look=look)
         self._visited_last = False
-        if self._heard and self.world.caught_up:
+        if self._heard and self.state.caught_up:
             self._heard = False
             return PollJournal()
-        record = self._record(now) if self.world.caught_up and self.crew is not None else None
+        record = self._record(now) if self.state.caught_up and self.supervisor is not None else None
         return record or (self._visit(heartbeat, now, look=look) if due else None)
 
     def _is_absent(self, now: float) -> bool:
@@ -463,7 +467,7 @@ class Daemon:
 
     def _look_due(self) -> float:
         """When to look at checkpoints; not before it is known which of them are settled, or all would be pinned."""
-        if self.crew is None or not self.world.caught_up or self._farewell.code is not None:
+        if self.supervisor is None or not self.state.caught_up or self._shutdown.code is not None:
             return float("inf")
         return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep)
 
@@ -471,37 +475,39 @@ class Daemon:
         self._beat += 1
         self._visited_last, self._looked_last = True, look
         self._told = replace(heartbeat, beat=self._beat)
-        doing = self._part.doing() if self._part is not None else None  # not in `_told`: it makes no beat of its own
+        doing = (
+            self._execution.doing() if self._execution is not None else None
+        )  # not in `_told`: it makes no beat of its own
         self._next_visit = now + self.timing.beat
         self._heard = False  # a visit reads on, too
         if look:
             self._looked_at, self._woken = now, False
-        last = heartbeat.state == "left" and self.crew is not None and self.world.looked
-        written = replace(self.world.with_sightings(self._told, now), doing=doing)
-        return Sync(written, look or last, self.world.wanted(now), self.retention.due(now), self._snapshot(now))
+        last = heartbeat.state == "left" and self.supervisor is not None and self.state.looked
+        written = replace(self.state.with_sightings(self._told, now), doing=doing)
+        return Sync(written, look or last, self.state.wanted(now), self.retention.due(now), self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """The past in one piece, now and then, from whoever publishes: who starts next reads only what came after."""
-        history = self.world.history
+        history = self.state.history
         due = history.through >= self._folded + self.fold_plans and history.open is None and not history.line_open
-        if not due or not self.world.caught_up or self.world.run is None or not self.world.publishes(now):
+        if not due or not self.state.caught_up or self.state.run is None or not self.state.publishes(now):
             return None
         self._folded = history.through
-        return take(history, self.world.run)
+        return take(history, self.state.run)
 
     def _record(self, now: float) -> Request | None:
         """The record that this daemon should write now, if any."""
-        plan, part = self.world.history.open, self._part
+        plan, part = self.state.history.open, self._execution
         if plan is not None and part is not None and part.ending is not None:
             return self._end(part, part.ending, now) or self._listen(now)
-        if self._farewell.code is not None or (plan is None and self.world.task is None):
+        if self._shutdown.code is not None or (plan is None and self.state.task is None):
             return None
-        action = decide(self.world.view(now, draining=self._farewell.draining), self.rules, now)
+        action = decide(self.state.view(now, draining=self._shutdown.draining), self.rules, now)
         if isinstance(action, Propose):
-            self._decided = self.world.history.through + 1, now
-            return CreatePlan(self.scribe.plan(action))
+            self._decided = self.state.history.through + 1, now
+            return CreatePlan(self.record_builder.plan(action))
         if isinstance(action, Fail) and plan is not None:
-            return CreateOutcome(self.scribe.failure(plan, action))
+            return CreateOutcome(self.record_builder.failure(plan, action))
         if isinstance(action, Stop):
             self.log.info("run_ended", reason=action.why, failed=action.failed)
             self._leave(1 if action.failed else 0, now)
@@ -522,42 +528,42 @@ class Daemon:
 
     def _end(self, part: PlanExecution, ending: Conclusion, now: float) -> Request | None:
         if ending.fail is not None:
-            return CreateOutcome(self.scribe.failure(part.plan, ending.fail)) if now >= ending.at else None
-        nobody_before = set(part.before) <= self.world.lost(now).keys()
-        if now < ending.at and not nobody_before and not self._farewell.draining:
+            return CreateOutcome(self.record_builder.failure(part.plan, ending.fail)) if now >= ending.at else None
+        nobody_before = set(part.before) <= self.state.lost(now).keys()
+        if now < ending.at and not nobody_before and not self._shutdown.draining:
             return None
-        return CreateOutcome(self.scribe.success(part, self._agree_seconds, now))
+        return CreateOutcome(self.record_builder.success(part, self._agree_seconds, now))
 
     # -- tell ------------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
         """What people see of this node; before the loop turns, too."""
         now = self.clock.now()
-        workers = self.crew.workers.statuses() if self.crew is not None else ()
-        return self.world.status(now, self._unready(now), workers)
+        workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
+        return self.state.status(now, self._unready(now), workers)
 
     def _unready(self, now: float) -> str | None:
         """Why /readyz says no."""
         reasons = {
-            "the checkpoint directory does not exist yet": self.world.sightings.missing,
-            "the journal is not read yet": not self.world.caught_up,
-            "the task is being checked": self.crew is not None and self.world.task is None,
-            "the checkpoint directory is not read yet": self.crew is not None and not self.world.looked,
+            "the checkpoint directory does not exist yet": self.state.tracker.missing,
+            "the journal is not read yet": not self.state.caught_up,
+            "the task is being checked": self.supervisor is not None and self.state.task is None,
+            "the checkpoint directory is not read yet": self.supervisor is not None and not self.state.looked,
             "the scan of checkpoints and pins does not come to an end: look at their storage": self._scan_hangs(now),
-            f"the daemon is {self.world.state}": self.world.state in ("draining", "left"),
+            f"the daemon is {self.state.node_state}": self.state.node_state in ("draining", "left"),
         }
         known = (reason for reason, holds in reasons.items() if holds)
-        return self._reach.unready(now) or next(known, None)
+        return self._storage_health.unready(now) or next(known, None)
 
     def _next(self, now: float) -> float:
         """When the loop must turn again: soon enough for every bound."""
         idle = now + _IDLE_TICK_SECONDS
-        if self._reach.asked is not None:
-            blind = self._reach.blind_at(now) + _SHORTEST_SLEEP_SECONDS
+        if self._storage_health.asked is not None:
+            blind = self._storage_health.blind_at(now) + _SHORTEST_SLEEP_SECONDS
             return min(idle, blind) if blind > now else idle
-        if now < self._reach.blocked_until:
-            return min(idle, self._reach.blocked_until)
+        if now < self._storage_health.blocked_until:
+            return min(idle, self._storage_health.blocked_until)
         times = [idle, self._next_visit, self._look_due(), self._wake_at]
-        if self._part is not None and self._part.ending is not None:
-            times.append(self._part.ending.at)
+        if self._execution is not None and self._execution.ending is not None:
+            times.append(self._execution.ending.at)
         return max(min(times), now + _SHORTEST_SLEEP_SECONDS)

@@ -14,23 +14,23 @@ from sidecar.records import Outcome, Plan
 class RecordBuilder:
     """Knows who writes, and when."""
 
-    world: DaemonState
+    state: DaemonState
     clock: Clock
     new_nonce: Callable[[], str]
 
     def plan(self, action: Propose) -> Plan:
         """The next plan of the journal."""
-        assert self.world.run is not None
+        assert self.state.run is not None
         return Plan(
-            plan=self.world.history.through + 1,
-            run=self.world.run,
+            plan=self.state.history.through + 1,
+            run=self.state.run,
             nonce=self.new_nonce(),
             checkpoint=action.checkpoint,
             attempt=action.attempt,
             members=action.members,
             settles=action.settles,
-            task=self.world.task,
-            proposer=self.world.identity.node,
+            task=self.state.task,
+            proposer=self.state.identity.node,
             proposed_at=timestamp(self.clock.wall()),
             evaluated=action.evaluated,
             line_open=action.line_open,
@@ -41,10 +41,10 @@ class RecordBuilder:
         assert part.plan.checkpoint is not None
         assert part.ending is not None
         assert part.ending.result is not None
-        here = {"detect": self.world.sightings.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
+        here = {"detect": self.state.tracker.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
         known = {name: seconds for name, seconds in here.items() if seconds is not None}
         found = part.ending.result
-        result = replace(found, phases=part.phases(known, now), changed=self.world.history.changed(found))
+        result = replace(found, phases=part.phases(known, now), changed=self.state.history.changed(found))
         return replace(self._outcome(part.plan), status="succeeded", result=result)
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
@@ -65,7 +65,7 @@ class RecordBuilder:
             run=plan.run,
             nonce=self.new_nonce(),
             status="failed",
-            closed_by=self.world.identity.node,
+            closed_by=self.state.identity.node,
             completed_at=timestamp(self.clock.wall()),
             plan_nonce=plan.nonce,
         )

@@ -60,14 +60,14 @@ class DaemonState:
 
     identity: Identity
     lease: float
-    sightings: CheckpointTracker
+    tracker: CheckpointTracker
     min_workers: int = 1
     history: JournalState = field(default_factory=lambda: JournalState(keep=RECENT))
     run: str | None = None  # the run's id
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digests of the numeric profile, see `Heartbeat`
     joined_profile: str | None = None
-    state: NodeState = "starting"
+    node_state: NodeState = "starting"
     withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
     pins_bytes: int = 0
@@ -75,7 +75,7 @@ class DaemonState:
     opened_at: float = 0.0
     groups_formed: int = 0
     gaps: UnseenSteps = field(default_factory=UnseenSteps)
-    _freshness: Liveness = field(init=False)
+    _liveness: Liveness = field(init=False)
     _undone_since: float | None = None
     _available: frozenset[str] = _NOTHING
     _gathering_since: float = 0.0
@@ -91,7 +91,7 @@ class DaemonState:
     _training: TrainingProgress = field(init=False)
 
     def __post_init__(self) -> None:
-        self._freshness = Liveness(self.identity.node, self.lease)
+        self._liveness = Liveness(self.identity.node, self.lease)
         self._training = TrainingProgress(self._counts)
 
     # -- told ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class DaemonState:
     def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
         """A record of the journal; returns the entries it made."""
         entries = self.history.apply(record)
-        self.sightings.fold(record, now)
+        self.tracker.fold(record, now)
         self._fold_names(record, entries)
         self._training.follow(entries, self.history.reached, live=self.caught_up)
         self._active_at = now
@@ -140,7 +140,7 @@ class DaemonState:
 
     def _counts(self, key: Key) -> bool:
         """Whether a checkpoint was not there before the start, with start=new."""
-        return key not in self.history.before_start and key not in (self.sightings.unwanted or ())
+        return key not in self.history.before_start and key not in (self.tracker.unwanted or ())
 
     def _is_there(self, name: str) -> bool:
         return any(name == key[0] for key in self.found)
@@ -148,8 +148,8 @@ class DaemonState:
     def meet(self, own: Heartbeat, others: HeartbeatReadings, now: float) -> None:
         """The own heartbeat was written, those of others were read."""
         self._met_at = now
-        self._freshness.wrote(own, now)
-        self._freshness.observe(others, now)
+        self._liveness.wrote(own, now)
+        self._liveness.observe(others, now)
         self._unknown_members = others.unknown
         if (waiting := self._all_waiting()) != self._waiting:
             self._waiting, self._waiting_since = waiting, now
@@ -159,7 +159,7 @@ class DaemonState:
     ) -> list[DiscoveredCheckpoint]:
         """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
         is_first, self._looked_at = not self.looked, self._met_at
-        new = self.sightings.see(look, given_up, self.history, self.task, now, wall)
+        new = self.tracker.see(look, given_up, self.history, self.task, now, wall)
         self.gaps.look(new, now)
         self._training.see(new, self.found)
         if new or is_first:
@@ -171,21 +171,21 @@ class DaemonState:
     @property
     def found(self) -> Mapping[Key, DiscoveredCheckpoint]:
         """Complete checkpoints that are there, in order of discovery."""
-        return self.sightings.found
+        return self.tracker.found
 
     @property
     def shown_state(self) -> NodeState:
         """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
-        return "starting" if self.withdrawn and self.state == "ready" else self.state
+        return "starting" if self.withdrawn and self.node_state == "ready" else self.node_state
 
     @property
     def looked(self) -> bool:
         """Whether the checkpoint directory was looked at."""
-        return self.sightings.looked
+        return self.tracker.looked
 
     def view(self, now: float, *, draining: bool) -> View:
         """What the policy decides on."""
-        fresh = self._freshness.fresh_heartbeats(now)
+        fresh = self._liveness.fresh_heartbeats(now)
         members = _ready_workers(fresh)
         available = frozenset(slot.standby for each in members for slot in each.slots if slot.standby is not None)
         if available - self._available:  # who goes is not waited for: nobody comes with it
@@ -193,14 +193,14 @@ class DaemonState:
                 self._gathering_since = now
             self._changed_at = now
         self._available = available
-        seen = self.sightings
+        seen = self.tracker
         choice, draws_line = seen.choice(self.history, self.task), self.looked and seen.only_new(self.history)
         tasks, returned = self._tasks(fresh), seen.returned(self.history, now)
         unreadable = self._unreadable(fresh, members)
         undone = draws_line or bool(returned or choice.settled)  # what only others can do is no work of this node
         undone |= any(each.folder not in unreadable for each in choice.evaluate)
         judges = seen.given_up or self.history.failures or self.history.unusable  # nothing else asks for it
-        unheard = bool(judges) and any(each.role == "worker" for each in self._freshness.unheard(now))
+        unheard = bool(judges) and any(each.role == "worker" for each in self._liveness.unheard(now))
         undone |= not all(
             disputed(each, self.identity.node, members, unheard=unheard) for each in seen.given_up.values()
         )
@@ -228,7 +228,7 @@ class DaemonState:
             last_step=self._training.last_step,
             lost=self.lost(now),
             chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
-            ready_to_propose=self._freshness.ready_to_propose(now),
+            ready_to_propose=self._liveness.ready_to_propose(now),
             draining=draining,
             looked=self.caught_up and self.looked,
             looked_at=self._looked_at,
@@ -260,7 +260,7 @@ class DaemonState:
         newest = self.history.newest
         if newest is None or self.history.open is not None:
             return None
-        ready = _ready_workers(self._freshness.fresh_heartbeats(now))
+        ready = _ready_workers(self._liveness.fresh_heartbeats(now))
         alike = largest_alike(ready, self.identity.node)
         if self.identity.node not in (each.node for each in alike):
             return None
@@ -275,8 +275,8 @@ class DaemonState:
 
         The answer is asked from another thread, which only looks things up.
         """
-        plan, fresh, seen = self.history.open, self._freshness.fresh_heartbeats(now), self.sightings
-        unheard = {each.task for each in self._freshness.unheard(now) if each.task is not None}
+        plan, fresh, seen = self.history.open, self._liveness.fresh_heartbeats(now), self.tracker
+        unheard = {each.task for each in self._liveness.unheard(now) if each.task is not None}
         ready, me = _ready_workers(fresh), self.identity.node
         nodes = [each.node for each in ready]
         alike = largest_alike(ready, me)
@@ -288,7 +288,7 @@ class DaemonState:
             seen.unwanted or set(),
             nothing_yet=seen.only_new(self.history) and not seen.looked,
             done=seen.done,
-            releases=self._freshness.ready_to_propose(now) and may_release(alike, me),
+            releases=self._liveness.ready_to_propose(now) and may_release(alike, me),
             before=nodes.index(me) if me in nodes else len(nodes),
             reopened=seen.reopened,
         )
@@ -315,21 +315,21 @@ class DaemonState:
 
     def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
         """Add to a heartbeat what this node sees and what it cannot read; it makes no beat of its own."""
-        fresh, seen = self._freshness.fresh_heartbeats(now), self.sightings
+        fresh, seen = self._liveness.fresh_heartbeats(now), self.tracker
         unreadable = sorted(self._unreadable(fresh, _ready_workers(fresh)))[:_UNREADABLE_TOLD]
         sees, more = seen.sees(self.history, self.task, self._tasks(fresh))
         return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
 
     def status(self, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
         """What people see."""
-        fresh = self._freshness.fresh_heartbeats(now)
+        fresh = self._liveness.fresh_heartbeats(now)
         states: dict[str, int] = {}
         for each in fresh:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
-        waiting = self.sightings.choice(self.history, self.task).evaluate
+        waiting = self.tracker.choice(self.history, self.task).evaluate
         without = left_out(_ready_workers(fresh), self.history, self.identity.node, self.min_workers)
-        unknown = {**self.sightings.failed, **self.sightings.unknown}
+        unknown = {**self.tracker.failed, **self.tracker.unknown}
         sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
         return Status(
             run=self.identity.run,
@@ -341,7 +341,7 @@ class DaemonState:
             state=self.shown_state,
             publisher=self._first_of(fresh),
             unready=unready,
-            hint=self.sightings.hint,
+            hint=self.tracker.hint,
             journal_read=self.caught_up,
             pending=len(waiting),
             oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
@@ -362,26 +362,26 @@ class DaemonState:
 
     def _newest(self) -> Newest | None:
         """The checkpoint discovered last; without a step, with the number that it has or will have in the journal."""
-        newest, ordinals = self.sightings.newest, self.history.ordinals
+        newest, ordinals = self.tracker.newest, self.history.ordinals
         if newest is None or newest.step is not None or not self.caught_up:
             return newest
-        waiting = self.sightings.relevant(self.history, self.task)
+        waiting = self.tracker.relevant(self.history, self.task)
         unnumbered = sum(each.step is None and each.key not in ordinals for each in waiting)
         number = ordinals.get((newest.checkpoint, newest.digest), len(ordinals) + max(1, unnumbered))
         return replace(newest, step=number, step_source="order")
 
     def publishes(self, now: float) -> bool:
         """Whether this node shows the results: it proposes, too."""
-        return self._first_of(self._freshness.fresh_heartbeats(now))
+        return self._first_of(self._liveness.fresh_heartbeats(now))
 
     def _first_of(self, fresh: list[Heartbeat]) -> bool:
         return proposer(_ready_workers(fresh)) == self.identity.node
 
     def _unreadable(self, fresh: Sequence[Heartbeat], workers: Sequence[Heartbeat]) -> frozenset[str]:
         """Names of checkpoints that this node cannot read, or gave up though another one finds them whole."""
-        found = self.sightings.unreadable(self.history, self._tasks(fresh))
+        found = self.tracker.unreadable(self.history, self._tasks(fresh))
         given_up = [
-            each for each in self.sightings.given_up.values() if seen_elsewhere(each, self.identity.node, workers)
+            each for each in self.tracker.given_up.values() if seen_elsewhere(each, self.identity.node, workers)
         ]
         return found | {Checkpoint(each.name, each.digest, each.step, "").folder for each in given_up}
 
@@ -399,7 +399,7 @@ class DaemonState:
             return ()
         phases = [str(plan.plan)]
         for member in plan.members or ():
-            told = self._freshness.heartbeat(member.node)
+            told = self._liveness.heartbeat(member.node)
             in_it = told is not None and told.plan == plan.plan and told.outcome < plan.plan
             doing = (told.doing or ()) if told is not None and in_it else ()
             phase = next((each.phase for each in doing if each.worker == member.worker), None)
@@ -414,9 +414,9 @@ class DaemonState:
 
     def _lost_by(self, member: Member, now: float) -> str | None:
         incarnation = incarnation_of(member.worker, member.node)
-        if why := self._freshness.lost(member.node, incarnation):
+        if why := self._liveness.lost(member.node, incarnation):
             return why
-        if self._freshness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
+        if self._liveness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
             return f"{member.node} has no heartbeat"
         return None
 

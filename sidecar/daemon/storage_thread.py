@@ -119,7 +119,7 @@ class StorageThread:
     """Owns storage: agreement and checkpoints on one side, two queues on the other."""
 
     storage: Storage
-    keeper: PinReconciler
+    reconciler: PinReconciler
     clock: Clock
     post: Callable[[Response], None]
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
@@ -155,7 +155,7 @@ class StorageThread:
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
-        self.keeper.close()
+        self.reconciler.close()
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -229,7 +229,7 @@ class StorageThread:
         if isinstance(unread, NewerSchemaError):
             return answer
         self._sweep(now)
-        tidied = self.keeper.tidy(visit.tidying)
+        tidied = self.reconciler.tidy(visit.tidying)
         trouble += [*tidied.failed.values(), *tidied.unmeasured]
         answer = replace(answer, tidied=tidied, trouble=tuple(each for each in trouble if each is not None))
         try:
@@ -246,7 +246,7 @@ class StorageThread:
         """
         if self._read_on() == 0 and visit.heartbeat.role == "worker":
             with contextlib.suppress(HangingError):  # the scan that is going on comes first
-                self.scans("let go", partial(self.keeper.let_go, visit.wants.of_the_journal()))
+                self.scans("let go", partial(self.reconciler.let_go, visit.wants.of_the_journal()))
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Response:
         """Create a record and read what stands there now: it may be another's."""
@@ -324,7 +324,7 @@ class StorageThread:
 
     def _has_no_place(self) -> bool:
         try:
-            return self.scans("place", self.keeper.has_no_place)
+            return self.scans("place", self.reconciler.has_no_place)
         except HangingError as error:
             raise StateUnavailableError(f"the state directory cannot be looked for: {error.strerror}") from error
 
@@ -332,7 +332,7 @@ class StorageThread:
         """Add what the keeper finds and what it lost on the way."""
         leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
         try:
-            sight = self.scans(_SCAN, partial(self.keeper.look, visit.wants, leaving=leaving))
+            sight = self.scans(_SCAN, partial(self.reconciler.look, visit.wants, leaving=leaving))
         except HangingError:
             return replace(answer, scanning=True)
         return replace(

@@ -22,8 +22,8 @@ TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"
 )
 def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, filesystem, file_events, told):
     """The filesystem's type decides, unless the user does."""
-    monkeypatch.setattr(filesystem, "MOUNTINFO", tmp_path / "mountinfo")
-    filesystem.MOUNTINFO.write_text(TABLE.format(type=filesystem))
+    monkeypatch.setattr("sidecar.checkpoints.filesystem.MOUNTINFO", tmp_path / "mountinfo")
+    (tmp_path / "mountinfo").write_text(TABLE.format(type=filesystem))
     settings = Settings(checkpoint_dir=place, sweep_seconds=7.0, file_events=file_events)
     findings = list(_checkpoints(settings, catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)

@@ -369,7 +369,7 @@ def test_a_daemon_takes_up_what_was_requeued(tmp_path, clock):
     node.silent = set()
     requeue(
         node.storage.storage,
-        node.courier.keeper.catalog,
+        node.storage_thread.reconciler.catalog,
         Wanted(["ckpt-1"]),
         by="node-9",
         clock=clock,
@@ -416,8 +416,8 @@ def test_daemons_evaluate_again_what_was_evaluated(tmp_path, clock):
     assert fresh.history.newest.plan.checkpoint.name == "ckpt-2"
     other = Node(tmp_path, clock, "worker-2")
     pass_time(10, other)
-    assert other.world.history.newest == fresh.history.newest
-    assert other.world.history.succeeded == fresh.history.succeeded == fresh.history.totals.checkpoints["evaluated"]
+    assert other.state.history.newest == fresh.history.newest
+    assert other.state.history.succeeded == fresh.history.succeeded == fresh.history.totals.checkpoints["evaluated"]
 
 
 def test_what_is_to_be_evaluated_again_may_vanish(tmp_path, clock):

@@ -359,13 +359,13 @@ def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
     save(node.checkpoint_dir, 1)
     pass_time(20, node)
     assert node.history.open is not None
-    observer = RunObserver(node.storage.storage, node.courier.keeper.catalog, clock, lease_seconds=10.0)
+    observer = RunObserver(node.storage.storage, node.storage_thread.reconciler.catalog, clock, lease_seconds=10.0)
     (member,) = observer.collect().members
     (doing,) = member.heartbeat.doing
     assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
     assert observer.collect().phase == "join"
     beats = member.heartbeat.beat
-    node.daemon.crew.workers.find(doing.worker).enter("restore", clock.now())
+    node.daemon.supervisor.workers.find(doing.worker).enter("restore", clock.now())
     node.settle()
     assert observer.collect().members[0].heartbeat.beat == beats
     pass_time(2, node)

@@ -103,7 +103,7 @@ class Copies:
     """Those that a node makes."""
 
     def __init__(self, node) -> None:
-        pinner = node.courier.keeper.pinner
+        pinner = node.storage_thread.reconciler.pinner
         pinner.patience_seconds = 0.2  # of real time, where one hangs
         self._make, pinner.make = pinner.make, self
         self.made, self.hang = [], False
@@ -178,7 +178,7 @@ def test_what_is_deleted_while_it_is_copied_is_evaluated_all_the_same(new_node, 
     pass_time(8, *nodes)
     assert [each.history.entries for each in nodes] == [[], []]
     slow_copy.set()
-    nodes[0].courier.keeper.pinner._work.popitem()[1].thread.join(10)
+    nodes[0].storage_thread.reconciler.pinner._work.popitem()[1].thread.join(10)
     pass_time(20, *nodes)
     assert outcomes(nodes[1].history) == [("succeeded", "ckpt-5")]
 
@@ -207,8 +207,8 @@ def test_a_run_does_not_end_while_a_copy_grows(node, monkeypatch):
     Copies(node).hang = True
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    (waiting,) = node.world.found.values()
-    digest, pinner = waiting.checkpoint.digest[:12], type(node.courier.keeper.pinner)
+    (waiting,) = node.state.found.values()
+    digest, pinner = waiting.checkpoint.digest[:12], type(node.storage_thread.reconciler.pinner)
     monkeypatch.setattr(pinner, "bytes_copied", lambda _: {digest: int(node.clock.now())})
     for path in node.checkpoint_dir.glob("ckpt-5.*"):
         path.unlink()

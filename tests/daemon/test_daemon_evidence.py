@@ -26,7 +26,7 @@ def told(node):
 
 def blind(node, *names, known=True):
     """From now on the node cannot read pins of these names; without `known` it does not see them either."""
-    catalog = node.courier.keeper.catalog
+    catalog = node.storage_thread.reconciler.catalog
     look = type(catalog).look
 
     def look_without(*arguments, **more):
@@ -43,7 +43,7 @@ def blind(node, *names, known=True):
 
 def damage(node, name):
     """From now on the node finds the pin of that name too short."""
-    catalog = node.courier.keeper.catalog
+    catalog = node.storage_thread.reconciler.catalog
     look = type(catalog).look
 
     def look_with_damage(*arguments, **more):
@@ -58,7 +58,7 @@ def damage(node, name):
 
 def heal(node):
     """It reads as the others do."""
-    catalog = node.courier.keeper.catalog
+    catalog = node.storage_thread.reconciler.catalog
     del catalog.look
     catalog.__dict__.pop("ask", None)
 
@@ -353,11 +353,11 @@ def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
         lost.append(ends(nodes[0])[("failed", "join")])
     assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 40
     assert (lost[5], lost[-1]) == (3, 7)
-    assert nodes[0].world.history.losses == nodes[1].world.history.losses
+    assert nodes[0].state.history.losses == nodes[1].state.history.losses
     assert nodes[0].status.left_out_reasons == {"losses": 1}
     assert list(nodes[0].status.left_out) == ["worker-2"]
-    snapshot = take(nodes[0].world.history, nodes[0].world.run)
-    assert restore(snapshot).losses == nodes[0].world.history.losses
+    snapshot = take(nodes[0].state.history, nodes[0].state.run)
+    assert restore(snapshot).losses == nodes[0].state.history.losses
 
 
 def test_nodes_that_reach_each_other_again_form_one_group(new_node):
@@ -372,5 +372,5 @@ def test_nodes_that_reach_each_other_again_form_one_group(new_node):
         save(nodes[0].checkpoint_dir, step, keep=range(5, step))
         pass_time(20, *nodes)
     assert nodes[0].history.newest.outcome.result.workers == 2
-    assert nodes[0].world.history.losses == {}
+    assert nodes[0].state.history.losses == {}
     assert nodes[0].status.left_out == {}

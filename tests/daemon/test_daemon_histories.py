@@ -67,10 +67,10 @@ def test_the_result_is_in_the_journal_before_it_is_shown(node):
     node.hangs = True
     node.report(node.active, done(1, node.active.told(Join)[0]))
     pass_time(5, node)
-    assert node.world.history.newest is None
+    assert node.state.history.newest is None
     node.hangs = False
     node.settle()
-    assert node.world.history.newest == node.history.newest
+    assert node.state.history.newest == node.history.newest
     assert node.history.newest is not None
 
 
@@ -260,12 +260,12 @@ def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatc
     def full(*_, **__):
         raise StorageError("cannot pin: No space left on device")
 
-    monkeypatch.setattr(node.courier.keeper.pinner, "make", full)
+    monkeypatch.setattr(node.storage_thread.reconciler.pinner, "make", full)
     save(node.checkpoint_dir, 6, keep=[5])
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(70, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-    assert ["No space" in why for why in node.world.sightings._look.failed.values()] == [True]
+    assert ["No space" in why for why in node.state.tracker._look.failed.values()] == [True]
     monkeypatch.undo()
     pass_time(40, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
@@ -292,7 +292,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
     """It was complete and is gone: the journal says vanished, and it is not asked for again."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    look = node.courier.keeper.catalog.look
+    look = node.storage_thread.reconciler.catalog.look
 
     def look_and_delete():
         seen = look()
@@ -300,7 +300,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
             path.unlink()
         return seen
 
-    monkeypatch.setattr(node.courier.keeper.catalog, "look", look_and_delete)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", look_and_delete)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(58, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
@@ -314,12 +314,12 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
     other = restarted(node, "i2")
-    look = node.courier.keeper.catalog.look
+    look = node.storage_thread.reconciler.catalog.look
 
     def look_too_late():
         seen = look()
         monkeypatch.undo()
-        other.courier.keeper.catalog.look()
+        other.storage_thread.reconciler.catalog.look()
         other_pin(other)
         for path in node.checkpoint_dir.glob("ckpt-6.*"):
             path.unlink()
@@ -327,7 +327,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
         pins.rename(pins.with_name(".tmp-away"))
         return seen
 
-    monkeypatch.setattr(node.courier.keeper.catalog, "look", look_too_late)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", look_too_late)
     save(node.checkpoint_dir, 6, keep=[5])
     for _ in range(20):
         pass_time(1, node)
@@ -340,7 +340,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
 
 def other_pin(other):
     """The other node pins all that it finds."""
-    other.found = [pin(found, other.run_dir / "pins") for found in other.courier.keeper.catalog.look().found]
+    other.found = [pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.catalog.look().found]
 
 
 def test_a_corrupt_checkpoint_is_told_once_and_settled(node):
@@ -510,7 +510,7 @@ def test_a_lost_member_waits_for_the_better_explanation(tmp_path, clock):
     save(node.checkpoint_dir, 5)
     node.silent = {"Evaluate"}
     pass_time(5, node)
-    first, second = (node.processes[slot.worker] for slot in node.daemon.crew.workers.slots())
+    first, second = (node.processes[slot.worker] for slot in node.daemon.supervisor.workers.slots())
     node.report(first, failed("member_lost", "rank 1 is gone", 1, 0))
     node.settle()
     assert node.history.entries == []
@@ -534,7 +534,7 @@ def test_an_idle_worker_that_dies_makes_the_group_form_anew(tmp_path, clock):
     node = Node(tmp_path, clock, replicas=2)
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    first, second = (node.processes[slot.worker] for slot in node.daemon.crew.workers.slots())
+    first, second = (node.processes[slot.worker] for slot in node.daemon.supervisor.workers.slots())
     node.end(second, -9)
     pass_time(2, node)
     assert first.killed
@@ -697,7 +697,7 @@ def test_a_restart_repeats_nothing_that_is_settled(node):
     assert again.of(CreatePlan) == []
     assert again.log.names().count("checkpoint_found") == 0
     assert not list((node.run_dir / "pins").iterdir())
-    assert again.world.history.newest == node.history.newest
+    assert again.state.history.newest == node.history.newest
 
 
 def test_a_restart_closes_the_plan_that_its_former_life_left_open(node):

@@ -47,7 +47,7 @@ def test_two_nodes_form_one_group(new_node):
     assert first.active.told(Join)[0].group == second.active.told(Join)[0].group
     assert second.of(CreatePlan) == []
     assert (first.status.publisher, second.status.publisher) == (True, False)
-    assert first.world.history.newest == second.world.history.newest
+    assert first.state.history.newest == second.state.history.newest
 
 
 def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
@@ -65,7 +65,7 @@ def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
     first.settle()
     assert first.history.open is None
     pass_time(0.1, second, step=0.05)
-    assert second.world.history.newest is not None
+    assert second.state.history.newest is not None
 
 
 def two_that_look_rarely(new_node):
@@ -85,11 +85,11 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
     def refuse(found, *_, **__):
         raise MustCopyError(found.checkpoint.name)
 
-    second.courier.keeper.pinner.make = refuse
+    second.storage_thread.reconciler.pinner.make = refuse
     save(first.checkpoint_dir, 5)
     second.wake()
     pass_time(1, second)
-    (found,) = second.world.found.values()
+    (found,) = second.state.found.values()
     assert found.checkpoint.pin is None
     pass_time(10, first, second)
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
@@ -98,12 +98,12 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
 def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node, monkeypatch):
     """Its first look may be told what a client of NFS has cached, and no other is due for long."""
     first, second = two_that_look_rarely(new_node)
-    catalog = second.courier.keeper.catalog
+    catalog = second.storage_thread.reconciler.catalog
     before = catalog.look()
     monkeypatch.setattr(catalog, "look", lambda: before)
     save(first.checkpoint_dir, 5)
     pass_time(TIMING.visibility / 2, first, second)
-    assert second.world.history.open is not None
+    assert second.state.history.open is not None
     monkeypatch.undo()
     pass_time(TIMING.visibility, first, second)
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
@@ -302,7 +302,7 @@ def test_the_next_in_line_publishes_the_same_numbers_within_a_lease(new_node):
 def shown(node):
     """What a scrape of a node finds of the newest evaluation."""
     registry = CollectorRegistry()
-    Exporter(registry, process_metrics=False).update(node.status, node.world.history)
+    Exporter(registry, process_metrics=False).update(node.status, node.state.history)
     samples = (sample for family in registry.collect() for sample in family.samples)
     return {sample.name: sample.value for sample in samples if sample.name.startswith("sidecar_eval_")}
 
@@ -609,7 +609,7 @@ def test_64_nodes_ask_little_of_storage(tmp_path, clock):
     nodes = [Node(tmp_path, clock, f"worker-{number}") for number in range(64)]
     asked = Counter()
     for node in nodes:
-        node.courier.storage = Counting(node.storage, node.node, asked)
+        node.storage_thread.storage = Counting(node.storage, node.node, asked)
     save(nodes[0].checkpoint_dir, 1)
     pass_time(12, *nodes)
     asked.clear()
@@ -642,10 +642,10 @@ def test_an_event_in_the_journal_is_read_at_once(new_node):
     first.wake()
     while first.history.open is None:
         pass_time(0.1, first, step=0.1)
-    assert second.world.history.open is None
+    assert second.state.history.open is None
     second.hear()
     second.settle()
-    assert second.world.history.open is not None
+    assert second.state.history.open is not None
     before = len(second.carried)
     second.settle()
     assert len(second.carried) == before, "it is heard once"

@@ -39,7 +39,7 @@ def settled_lines(node):
 def counted(node, end):
     """The counter of that end, as it is scraped."""
     registry = CollectorRegistry()
-    Exporter(registry).update(node.status, node.world.history)
+    Exporter(registry).update(node.status, node.state.history)
     return registry.get_sample_value(f"sidecar_checkpoints_{end}_total", {"run": "run"})
 
 
@@ -177,7 +177,7 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     assert ends(node) == {"succeeded": [6]}
     pass_time(100, node)
     assert ends(node) == {"succeeded": [6]}
-    ((name, why),) = node.world.sightings._look.unknown.items()
+    ((name, why),) = node.state.tracker._look.unknown.items()
     assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
     monkeypatch.setattr(link_or_copy, "open_file", open_file)
     pass_time(40, node)
@@ -187,7 +187,7 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
 def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
     """While it is copied once more nobody knows whether it will fail again, but since when it does."""
     node = new_node()
-    pinner = node.courier.keeper.pinner
+    pinner = node.storage_thread.reconciler.pinner
 
     def copy(found, *_, **__):
         threading.Event().wait(0.02)
@@ -343,7 +343,7 @@ def test_what_is_never_as_it_was_found_is_given_up(new_node, monkeypatch):
 def test_what_is_being_copied_drives_nobody_out(new_node, monkeypatch):
     """A copy may take an hour; there is room for all of them."""
     node = new_node(min_workers=2)  # nothing is evaluated
-    pinner = node.courier.keeper.pinner
+    pinner = node.storage_thread.reconciler.pinner
     storm(node, 1, 2, keep=range(1, 9))
     monkeypatch.setattr(type(pinner), "pin", lambda *_, **__: None)
     storm(node, 3, keep=range(1, 9))
@@ -440,7 +440,7 @@ def test_the_exit_code_says_whether_all_could_be_evaluated(new_node, ending, wha
     if what == "corrupt":
         (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     if what == "vanished":
-        pinner = node.courier.keeper.pinner
+        pinner = node.storage_thread.reconciler.pinner
         make = pinner.make
 
         def make_too_late(found, pins, **how):

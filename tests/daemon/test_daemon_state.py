@@ -355,12 +355,12 @@ def test_one_directory_under_two_paths_is_one_job(tmp_path, clock):
     save(first.checkpoint_dir, 5)
     pass_time(10, first)
     marker = json.loads((first.checkpoint_dir / ".sidecar-run-run.json").read_text())
-    assert marker["run"] == first.world.run
+    assert marker["run"] == first.state.run
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     second = job(tmp_path, clock, "b", "worker-2")
     pass_time(10, second, first)
     assert second.exited is None
-    assert second.world.run == first.world.run
+    assert second.state.run == first.state.run
 
 
 def test_checkpoints_that_belong_to_another_run_are_refused(tmp_path, clock):
@@ -378,7 +378,7 @@ def test_checkpoints_that_belong_to_another_run_are_refused(tmp_path, clock):
     StateDirectory(first.checkpoint_dir, first.run_dir).marker.unlink()
     third = job(tmp_path, clock, "a", "worker-3")
     pass_time(5, third)
-    assert third.world.run == "another"
+    assert third.state.run == "another"
 
 
 def test_a_checkpoint_directory_that_comes_later_is_marked_then(tmp_path, clock):
@@ -386,7 +386,7 @@ def test_a_checkpoint_directory_that_comes_later_is_marked_then(tmp_path, clock)
     node = job(tmp_path, clock, "a", "worker-1")
     node.run_dir.mkdir(parents=True)
     pass_time(10, node)
-    assert node.world.run is not None
+    assert node.state.run is not None
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
     assert StateDirectory(node.checkpoint_dir, node.run_dir).marker.exists()

@@ -114,20 +114,20 @@ def test_a_suspended_machine_is_no_slow_batch(evaluating):
 @pytest.mark.parametrize("all_visits", [False, True])
 def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node, all_visits):
     """A slow directory: the node is counted out now and then, but records have their turn. Slow storage: it looks."""
-    answer = node.courier.answer
+    answer = node.storage_thread.answer
 
     def slowly(request):
         node.clock.seconds += 12.0 if isinstance(request, Sync) and (request.look or all_visits) else 0.0
         return answer(request)
 
-    node.courier = SimpleNamespace(answer=slowly)
+    node.storage_thread = SimpleNamespace(answer=slowly)
     save(node.checkpoint_dir, 5)
     end = node.clock.seconds + 300
     while node.clock.seconds < end:
         node.turn()
         node.clock.seconds += 0.5
     if all_visits:
-        assert [each.checkpoint.pin for each in node.world.found.values()] == [f"pins/{next(iter(pins(node)))}"]
+        assert [each.checkpoint.pin for each in node.state.found.values()] == [f"pins/{next(iter(pins(node)))}"]
     else:
         assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 
@@ -188,7 +188,7 @@ def test_records_that_were_read_before_storage_failed_are_not_lost(node):
     again.storage.fails = set()
     pass_time(10, again)
     assert again.exited is None
-    assert again.world.history.newest == node.history.newest
+    assert again.state.history.newest == node.history.newest
 
 
 def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluating, monkeypatch):
@@ -198,7 +198,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
     def fail():
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", fail)
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
@@ -219,7 +219,7 @@ def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(node.courier.keeper.catalog, "look", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", fail)
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -345,8 +345,8 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     again.settle()
     assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
     assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
-    assert again.world.history.succeeded == node.history.succeeded
-    assert again.world.history.newest == node.history.newest
+    assert again.state.history.succeeded == node.history.succeeded
+    assert again.state.history.newest == node.history.newest
     assert again.status.pending == 0
     measured = [visit.tidying.measure for visit in again.of(Sync) if visit.tidying.measure]
     assert [folder.split("/")[-1] for folder in measured[-1]] == ["plan-4", "plan-5"]  # what is kept
@@ -410,13 +410,13 @@ def test_the_couriers_thread_carries_and_ends(node):
     """What is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
-    courier = StorageThread(node.courier.storage, node.courier.keeper, node.clock, answers.put)
-    courier.start()
+    storage_thread = StorageThread(node.storage_thread.storage, node.storage_thread.reconciler, node.clock, answers.put)
+    storage_thread.start()
     node.settle()
-    courier.submit(node.carried[0])
-    assert answers.get(timeout=10).run == node.world.run
-    courier.close(10)
-    assert not courier._thread.is_alive()
+    storage_thread.submit(node.carried[0])
+    assert answers.get(timeout=10).run == node.state.run
+    storage_thread.close(10)
+    assert not storage_thread._thread.is_alive()
 
 
 def test_no_worker_process_outlives_the_loop(node):

@@ -46,11 +46,11 @@ def test_one_more_beside_many_is_looked_at_alone(tmp_path, clock, looked_through
     save(node.checkpoint_dir, MANY - 1, keep=range(MANY))
     pass_time(60.0, node)
     assert max(looked_through) >= MANY, "once all of them are looked through"
-    assert len(node.world.history.settled) == MANY
+    assert len(node.state.history.settled) == MANY
     looked_through.clear()
     save(node.checkpoint_dir, MANY, keep=range(MANY))
     pass_time(60.0, node)
-    assert len(node.world.history.succeeded) == 1
+    assert len(node.state.history.succeeded) == 1
     assert 0 < max(looked_through) < 10
 
 
@@ -59,11 +59,11 @@ def compared(monkeypatch):
     """Whoever is asked about news is asked about everything, too, and must say the same; returns how often."""
     original, times = PinReconciler._choose, []
 
-    def comparing(keeper, look, choose):
-        chosen, wanted = original(keeper, look, choose), choose(look.by_key)
+    def comparing(reconciler, look, choose):
+        chosen, wanted = original(reconciler, look, choose), choose(look.by_key)
         assert chosen.wanted.hold == wanted.hold
         assert chosen.wanted.keep == wanted.keep
-        concerned = {*wanted.hold, *look.pinned, *keeper._pinning.damaged}
+        concerned = {*wanted.hold, *look.pinned, *reconciler._pinning.damaged}
         assert chosen.concerned == [key for key in look.by_key if key in concerned]
         times.append(len(look.by_key))
         return chosen
@@ -75,9 +75,9 @@ def compared(monkeypatch):
 def reopen(node, name, digest) -> None:
     """A person asks for a checkpoint again."""
     settles = (Settlement(name, digest, None, "requeued", "why not"),)
-    number = node.world.history.through + 1
-    plan = Plan(number, node.world.run, f"a person {number}", None, 0, None, settles, None, "a person", "now")
-    node.daemon.observe(node.courier.answer(CreatePlan(plan)))
+    number = node.state.history.through + 1
+    plan = Plan(number, node.state.run, f"a person {number}", None, 0, None, settles, None, "a person", "now")
+    node.daemon.observe(node.storage_thread.answer(CreatePlan(plan)))
 
 
 def gone_for_once(pinner, attempts):
@@ -107,17 +107,19 @@ def disturb(choose, nodes, step) -> None:
             pass_time(3.0, *nodes)
             shutil.rmtree(folder, ignore_errors=True)
             folder.with_name("away").rename(folder)
-        case 4 if node.world.history.settled or node.world.history.succeeded:
-            reopen(node, *choose.choice(sorted(node.world.history.settled.keys() | node.world.history.succeeded)))
+        case 4 if node.state.history.settled or node.state.history.succeeded:
+            reopen(node, *choose.choice(sorted(node.state.history.settled.keys() | node.state.history.succeeded)))
         case 5:
-            node.courier.keeper.pinner.make = gone_for_once(node.courier.keeper.pinner, choose.randrange(20))
+            node.storage_thread.reconciler.pinner.make = gone_for_once(
+                node.storage_thread.reconciler.pinner, choose.randrange(20)
+            )
         case 6:
             node.task = choose.choice(["t1", "t2"])
             node.silent = set(choose.choice([(), ("Evaluate",)]))
         case _:
             for process in node.processes.values():
                 if not process.exited and process.commands:
-                    node.report(process, failed("task_error", plan=node.world.history.through))
+                    node.report(process, failed("task_error", plan=node.state.history.through))
 
 
 @pytest.mark.parametrize("rules", [{}, {"queue": "latest"}, {"every_steps": 3}, {"start_new": True}])
@@ -131,9 +133,9 @@ def test_news_say_what_looking_through_all_would(tmp_path, clock, compared, seed
         disturb(choose, nodes, step)
         pass_time(choose.choice([1.0, 4.0, 20.0]), *nodes)
         for node in nodes:
-            world, now = node.world, clock.now()
-            full = {*world.history.unsettled(world.found, world.task), *world.sightings._look.pinned}
-            told = [each.key for each in world.view(now, draining=False).found]
-            assert told == [key for key in world.found if key in full]
+            state, now = node.state, clock.now()
+            full = {*state.history.unsettled(state.found, state.task), *state.tracker._look.pinned}
+            told = [each.key for each in state.view(now, draining=False).found]
+            assert told == [key for key in state.found if key in full]
     assert len(compared) > 50
     assert max(compared) > 1

@@ -92,7 +92,7 @@ def test_a_view_of_a_result_that_cannot_be_written_stops_nobody(node, odd):
     node.silent = {"Evaluate"}
     save(node.checkpoint_dir, 2, keep=[1])
     pass_time(5, node)
-    place = node.run_dir / "evaluations" / node.daemon.world.history.open.checkpoint.folder
+    place = node.run_dir / "evaluations" / node.daemon.state.history.open.checkpoint.folder
     place.mkdir(exist_ok=True)
     ODD[odd](place / "result.json")
     node.silent = set()
@@ -109,7 +109,7 @@ def test_a_view_is_never_written_through_a_link(node, tmp_path):
     node.silent = {"Evaluate"}
     save(node.checkpoint_dir, 2, keep=[1])
     pass_time(5, node)
-    (node.run_dir / "evaluations" / node.daemon.world.history.open.checkpoint.folder).symlink_to(tmp_path / "outside")
+    (node.run_dir / "evaluations" / node.daemon.state.history.open.checkpoint.folder).symlink_to(tmp_path / "outside")
     node.silent = set()
     pass_time(10, node)
     assert outcomes(node.history)[-1] == ("succeeded", "ckpt-2")

@@ -46,14 +46,16 @@ class Looks:
     def __init__(self, folder, **settings) -> None:
         self.node = Node(folder, FakeClock(), **settings)
         self.node.checkpoint_dir.mkdir(parents=True)
-        self.courier, self.pinner = self.node.courier, self.node.courier.keeper.pinner
-        assert self.courier.answer(JoinRun()).run is not None
+        self.storage_thread, self.pinner = self.node.storage_thread, self.node.storage_thread.reconciler.pinner
+        assert self.storage_thread.answer(JoinRun()).run is not None
 
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
-        beat = Heartbeat(self.courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
-        return self.courier.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
+        beat = Heartbeat(
+            self.storage_thread._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ()
+        )
+        return self.storage_thread.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
 
     @property
     def root(self) -> Path:
@@ -146,7 +148,7 @@ def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, m
     with failing("stat", folder, errno.EIO):
         pass_time(20, node)
         assert "vanished" not in [verdict for verdict, _ in outcomes(node.history)]
-        assert [key[0] for key in node.world.found] == ["ckpt-5", "ckpt-6", "ckpt-7"]
+        assert [key[0] for key in node.state.found] == ["ckpt-5", "ckpt-6", "ckpt-7"]
     node.silent = set()
     pass_time(60, node)
     ended = {name: verdict for verdict, name in outcomes(node.history)}
@@ -475,7 +477,9 @@ def test_where_the_pins_are_a_link_nothing_is_written_or_removed(looks, victim):
     for wanted in (["ckpt-5"], [], []):
         answer = looks(*wanted, seconds=1000)
         assert "is a link or a file" in str(answer.error)
-    found = Node(looks.root.parent, FakeClock(), state_dir=looks.root.parent / "other").courier.keeper.catalog.look()
+    found = Node(
+        looks.root.parent, FakeClock(), state_dir=looks.root.parent / "other"
+    ).storage_thread.reconciler.catalog.look()
     for each in found.found:
         with pytest.raises(StorageError, match="link"):
             pin(each, looks.pins)

@@ -16,31 +16,31 @@ def node(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def courier(node):
+def storage_thread(node):
     """The one of a node in whose directory a checkpoint lies; the run is open."""
     save(node.checkpoint_dir, 5)
-    assert node.courier.answer(JoinRun()).run is not None
-    return node.courier
+    assert node.storage_thread.answer(JoinRun()).run is not None
+    return node.storage_thread
 
 
-def visit(courier, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
-    beat = Heartbeat(courier._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
-    return courier.answer(Sync(beat, look, AllAlike(wanted), tidying))
+def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
+    beat = Heartbeat(storage_thread._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
+    return storage_thread.answer(Sync(beat, look, AllAlike(wanted), tidying))
 
 
-def plan(courier, number=1, nonce="mine"):
+def plan(storage_thread, number=1, nonce="mine"):
     members = (Member(0, "n1", "n1.i.1", "h:1"),)
     checkpoint = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object")
-    return Plan(number, courier._journal.run, nonce, checkpoint, 1, members, (), "t", "n1", "now")
+    return Plan(number, storage_thread._journal.run, nonce, checkpoint, 1, members, (), "t", "n1", "now")
 
 
-def outcome(courier, number=1, nonce="mine"):
-    return Outcome(number, courier._journal.run, nonce, "failed", "n1", "now", kind="stalled")
+def outcome(storage_thread, number=1, nonce="mine"):
+    return Outcome(number, storage_thread._journal.run, nonce, "failed", "n1", "now", kind="stalled")
 
 
 def test_a_state_directory_in_a_directory_that_is_missing_is_not_created(node):
     """It would create the checkpoint directory, maybe under a mount point that is not mounted yet."""
-    assert node.courier.answer(JoinRun()).run is None
+    assert node.storage_thread.answer(JoinRun()).run is None
     assert not node.checkpoint_dir.exists()
 
 
@@ -48,128 +48,130 @@ def test_a_file_in_place_of_the_state_directory_is_explained(node):
     """By the sentence of who would write there, not of who looked for pins."""
     node.checkpoint_dir.mkdir(parents=True)
     (node.checkpoint_dir / ".sidecar").write_text("")
-    assert "a file stands where a folder is expected" in str(node.courier.answer(JoinRun()).error)
+    assert "a file stands where a folder is expected" in str(node.storage_thread.answer(JoinRun()).error)
 
 
 def test_a_state_directory_elsewhere_is_used_when_it_is_there(node):
     """The checkpoint directory may come later: others hear of this node meanwhile."""
     node.run_dir.mkdir(parents=True)
-    assert node.courier.answer(JoinRun()).run is not None
+    assert node.storage_thread.answer(JoinRun()).run is not None
 
 
-def test_what_is_wanted_is_pinned_at_once(courier):
+def test_what_is_wanted_is_pinned_at_once(storage_thread):
     """Found, pinned and measured in one look."""
-    answer = visit(courier)
+    answer = visit(storage_thread)
     (found,) = answer.look.found
     assert found.checkpoint.pin == f"pins/{found.checkpoint.folder}"
     assert answer.pins_bytes == sum(path.stat().st_size for path in found.folder.glob("ckpt-*"))
-    assert visit(courier).pins_bytes is None  # as before
+    assert visit(storage_thread).pins_bytes is None  # as before
 
 
-def test_what_is_not_wanted_is_let_go_in_the_second_look(courier):
+def test_what_is_not_wanted_is_let_go_in_the_second_look(storage_thread):
     """A node that just came may want it: it is heard of in between."""
-    folder = visit(courier).look.found[0].folder
-    visit(courier, wanted=False)
+    folder = visit(storage_thread).look.found[0].folder
+    visit(storage_thread, wanted=False)
     assert folder.is_dir()
-    let_go = visit(courier, wanted=False)
+    let_go = visit(storage_thread, wanted=False)
     assert not folder.exists()
     assert [found.checkpoint.pin for found in let_go.look.found] == [None]  # it lies in the directory as before
-    assert visit(courier, wanted=False).look.found[0].checkpoint.pin is None
+    assert visit(storage_thread, wanted=False).look.found[0].checkpoint.pin is None
 
 
-def test_what_changes_while_it_is_pinned_is_incomplete(courier, monkeypatch):
+def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypatch):
     """Not held, not lost: somebody is writing it, and the next look sees what it became."""
-    look = courier.keeper.catalog.look
+    look = storage_thread.reconciler.catalog.look
 
     def look_before_it_changes():
         seen = look()
-        save(courier.keeper.root.parents[1], 5)
-        path = courier.keeper.root.parents[1] / "ckpt-5.data-00000-of-00001"
+        save(storage_thread.reconciler.root.parents[1], 5)
+        path = storage_thread.reconciler.root.parents[1] / "ckpt-5.data-00000-of-00001"
         path.write_bytes(b"longer than before")
         return seen
 
-    monkeypatch.setattr(courier.keeper.catalog, "look", look_before_it_changes)
-    answer = visit(courier)
+    monkeypatch.setattr(storage_thread.reconciler.catalog, "look", look_before_it_changes)
+    answer = visit(storage_thread)
     assert [each.checkpoint.pin for each in answer.look.found] == [None]
     assert (answer.given_up, answer.error) == ((), None)
     assert [name for name, _ in answer.look.waiting] == ["ckpt-5"]
 
 
-def test_who_is_late_with_a_plan_reads_the_one_that_stands(courier):
+def test_who_is_late_with_a_plan_reads_the_one_that_stands(storage_thread):
     """Nothing is created; the answer brings what decides."""
-    courier.storage.create(plan_path(1), dumps(plan(courier, nonce="theirs")))
-    answer = courier.answer(CreatePlan(plan(courier)))
+    storage_thread.storage.create(plan_path(1), dumps(plan(storage_thread, nonce="theirs")))
+    answer = storage_thread.answer(CreatePlan(plan(storage_thread)))
     assert [record.nonce for record in answer.entries] == ["theirs"]
-    assert courier.answer(CreatePlan(plan(courier))).entries == ()
+    assert storage_thread.answer(CreatePlan(plan(storage_thread))).entries == ()
 
 
-def test_a_plan_and_its_outcome_are_created_and_read_back(courier):
+def test_a_plan_and_its_outcome_are_created_and_read_back(storage_thread):
     """What was created is known only from reading it."""
-    assert courier.answer(CreatePlan(plan(courier))).entries == (plan(courier),)
-    assert courier.answer(CreateOutcome(outcome(courier))).entries == (outcome(courier),)
-    assert courier.answer(CreateOutcome(outcome(courier))).entries == ()
+    assert storage_thread.answer(CreatePlan(plan(storage_thread))).entries == (plan(storage_thread),)
+    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries == (outcome(storage_thread),)
+    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries == ()
 
 
-def test_an_outcome_of_a_plan_that_is_not_open_is_not_created(courier):
+def test_an_outcome_of_a_plan_that_is_not_open_is_not_created(storage_thread):
     """It was closed meanwhile: the number belongs to what stands there."""
-    courier.answer(CreatePlan(plan(courier)))
-    courier.storage.create(outcome_path(1), dumps(outcome(courier, nonce="theirs")))
-    assert [record.nonce for record in courier.answer(CreateOutcome(outcome(courier))).entries] == ["theirs"]
+    storage_thread.answer(CreatePlan(plan(storage_thread)))
+    storage_thread.storage.create(outcome_path(1), dumps(outcome(storage_thread, nonce="theirs")))
+    assert [record.nonce for record in storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries] == [
+        "theirs"
+    ]
 
 
-def test_records_read_before_an_error_come_with_it(courier):
+def test_records_read_before_an_error_come_with_it(storage_thread):
     """They are delivered once, and never again by the journal."""
-    courier.storage.create(plan_path(1), dumps(plan(courier)))
-    courier.storage.fails = {"names"}
-    answer = visit(courier)
+    storage_thread.storage.create(plan_path(1), dumps(plan(storage_thread)))
+    storage_thread.storage.fails = {"names"}
+    answer = visit(storage_thread)
     assert answer.error is not None
-    assert answer.entries == (plan(courier),)
-    courier.storage.fails = set()
-    assert visit(courier).entries == ()
+    assert answer.entries == (plan(storage_thread),)
+    storage_thread.storage.fails = set()
+    assert visit(storage_thread).entries == ()
 
 
-def test_an_error_at_the_checkpoints_does_not_hide_the_others(courier, monkeypatch):
+def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, monkeypatch):
     """The heartbeat is written and the members are read: agreement goes on."""
 
     def fail():
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(courier.keeper.catalog, "look", fail)
-    answer = visit(courier)
+    monkeypatch.setattr(storage_thread.reconciler.catalog, "look", fail)
+    answer = visit(storage_thread)
     assert answer.error.retryable
     assert answer.reading.complete
 
 
-def test_a_long_journal_is_read_in_pieces(courier, monkeypatch):
+def test_a_long_journal_is_read_in_pieces(storage_thread, monkeypatch):
     """The loop shows between them that it lives."""
     monkeypatch.setattr("sidecar.daemon.storage_thread._RECORDS_PER_ANSWER", 2)
-    journal = Journal(courier.storage, courier._journal.run)
+    journal = Journal(storage_thread.storage, storage_thread._journal.run)
     for number in (1, 2):
-        journal.propose(plan(courier, number))
+        journal.propose(plan(storage_thread, number))
         journal.read_new()
-        journal.close(outcome(courier, number))
+        journal.close(outcome(storage_thread, number))
         journal.read_new()
-    answers = [visit(courier, look=False) for _ in range(3)]
+    answers = [visit(storage_thread, look=False) for _ in range(3)]
     assert [(len(answer.entries), answer.more) for answer in answers] == [(2, True), (2, True), (0, False)]
 
 
-def test_tidying_never_leaves_the_state_directory(courier):
+def test_tidying_never_leaves_the_state_directory(storage_thread):
     """Folders come out of records, which are not trusted."""
-    outside = courier.keeper.root.parent / "precious"
+    outside = storage_thread.reconciler.root.parent / "precious"
     outside.mkdir()
-    answer = visit(courier, tidying=CleanupRequest(drop=("../precious",)))
+    answer = visit(storage_thread, tidying=CleanupRequest(drop=("../precious",)))
     assert "not the name of a file" in answer.tidied.failed["../precious"]
     assert answer.look is not None
     assert outside.is_dir()
 
 
-def test_states_stay_when_weights_and_predictions_go(courier):
+def test_states_stay_when_weights_and_predictions_go(storage_thread):
     """Whatever a worker saved beside them, and whoever's it is; what stays is measured by folder."""
-    outside = courier.keeper.root / "outside"
+    outside = storage_thread.reconciler.root / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"p")
     for number in (1, 2):
-        folder = courier.keeper.root / f"evaluations/x/plan-{number}/worker-0-of-1"
+        folder = storage_thread.reconciler.root / f"evaluations/x/plan-{number}/worker-0-of-1"
         (folder / "predictions" / "test").mkdir(parents=True)
         (folder / "predictions" / "test" / "y.npy").write_bytes(b"y" * 10)
         (folder / "weights.index").write_bytes(b"w" * 5)
@@ -177,11 +179,11 @@ def test_states_stay_when_weights_and_predictions_go(courier):
         (folder / "link").symlink_to(outside)
         (folder / "other").symlink_to(outside / "precious")
     tidying = CleanupRequest(thin=("evaluations/x/plan-1",), measure=("evaluations/x/plan-2", "evaluations/x/plan-1"))
-    answer = visit(courier, tidying=tidying)
+    answer = visit(storage_thread, tidying=tidying)
     assert answer.tidied.sizes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
-    assert [path.name for path in (courier.keeper.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()] == [
-        "states.json"
-    ]
+    assert [
+        path.name for path in (storage_thread.reconciler.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()
+    ] == ["states.json"]
     assert (outside / "precious").exists()
 
 
@@ -193,4 +195,4 @@ def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):
         save(node.checkpoint_dir, step, keep=range(1, step))
     node.silent = {"Evaluate"}
     pass_time(3, node)
-    assert [found.checkpoint.pin is not None for found in node.world.found.values()] == [True, False]
+    assert [found.checkpoint.pin is not None for found in node.state.found.values()] == [True, False]

@@ -89,7 +89,7 @@ def test_a_state_directory_that_is_unmounted_is_waited_for(sidecar, tmp_path):
 def recorded(place):
     """A journal of three plans, as an older release left it."""
     state = place / ".sidecar" / place.name
-    shutil.copytree(Path(__file__).parents[1] / "agreement" / "recorded", state)
+    shutil.copytree(Path(__file__).parents[1] / "coordination" / "recorded", state)
     return state
 
 

@@ -7,7 +7,7 @@
     make simulate SEEDS=1:49144                                        a seed of the first generation of scenarios
     make simulate SEEDS=1-50000 ARGS="--shard 2/5 --progress done.bin"  one of five parts; started again, it goes on
 
-Real, as it runs in production: `sidecar.policy`, `sidecar.coordination`, the daemon with its loop, state, plan execution,
+Real, as it runs in production: `sidecar.policy`, `sidecar.coordination`, the daemon with its loop, state, executions,
 worker supervisor and storage thread, `pins.reconciler`, `artifacts.retention` and `workers.pool`. Fake: time, storage
 (`disk`, `storage`), worker processes (`workers`), the checkpoint directory and the pins in it. `scenario` says what a
 seed decides, `faults` what each kind of fault does, `node` how a daemon is put together, `simulation` lets it happen.

@@ -156,9 +156,9 @@ def _second_daemon(simulation, host, _) -> None:
 
 
 def _some_process(host, fault):
-    if not host.runs or host.life.daemon.crew is None:
+    if not host.runs or host.life.daemon.supervisor is None:
         return None
-    workers = host.life.daemon.crew.workers
+    workers = host.life.daemon.supervisor.workers
     there = [each for each in host.life.processes.values() if not each.over and not workers.is_probe(each.worker)]
     busy = [each for each in there if each.join is not None]
     chosen = busy if busy and fault.value < 0.8 else there

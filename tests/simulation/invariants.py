@@ -318,7 +318,7 @@ class Referee:
 
     def proposes(self, life, plan: Plan) -> None:
         """A daemon decided to create a plan."""
-        freshness = life.daemon.world._freshness
+        freshness = life.daemon.state._liveness
         for member in plan.members or ():
             heartbeat = freshness.heartbeat(member.node)
             self.check(
@@ -334,7 +334,7 @@ class Referee:
             return
         life.told_history = told
         book = self.book
-        if life.daemon.world.run != self.run:
+        if life.daemon.state.run != self.run:
             return  # of a run that is gone; it ends at its next visit
         plan, newest = history.open, history.newest
         holds = history.through <= len(book.plans)
@@ -358,14 +358,14 @@ class Referee:
         self.pinned_since.pop(content.key, None)
         book, read = self.book, self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
         lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]
-        lives = [other for other in lives if other.daemon.world.state == "ready"]
+        lives = [other for other in lives if other.daemon.state.node_state == "ready"]
         tasks = {other.host.spec.task for other in lives}
         settled = all(book.is_settled(content.key, task) for task in tasks) or all(
             read.is_settled(content.key, task) for task in tasks
         )
         self.check(
             "pins stay",
-            settled or life.daemon.world.run != self.run,
+            settled or life.daemon.state.run != self.run,
             lambda: f"{life.name} let go the pin of {content.name}, which is not settled for all of {sorted(tasks)}",
         )
 
@@ -375,7 +375,7 @@ class Referee:
         for folder in folders:
             self.check(
                 "saves are durable",
-                folder not in kept or life.daemon.world.run != self.run,
+                folder not in kept or life.daemon.state.run != self.run,
                 lambda: f"{life.name} removed {folder}, which a success names",  # noqa: B023
             )
 
@@ -396,7 +396,7 @@ class Referee:
                     now - since <= bound,
                     lambda: f"{process.worker} hangs since t={process.hung_since:.1f}",  # noqa: B023
                 )
-        plan = life.daemon.world.history.open
+        plan = life.daemon.state.history.open
         stands_by = life.host.spec.schema < self.newest_schema  # it cannot read what came since
         if plan is None or stands_by or life.role != "worker":  # chiefs close none, and all nodes may have become so
             life.open_plan = None
@@ -437,12 +437,12 @@ class Referee:
         elif simulation.purged and isinstance(exit_, SidecarError) and not exit_.retryable:
             reason = True  # it refuses to go on in a journal with holes
         elif isinstance(exit_, StorageLostError):
-            reason = life.daemon.world.run != self.run
+            reason = life.daemon.state.run != self.run
         elif isinstance(exit_, StorageError):
-            reason = life.daemon.world.run is None  # at the very start; the supervisor starts it again
+            reason = life.daemon.state.run is None  # at the very start; the supervisor starts it again
         else:
             reason = (exit_ == 0 and life.terminated) or (isinstance(exit_, int) and self._is_over(life, exit_))
-            reason |= life.daemon.world.run != self.run  # somebody deleted everything just then
+            reason |= life.daemon.state.run != self.run  # somebody deleted everything just then
             reason &= type(exit_) is not SidecarError  # a bug that says so itself
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
@@ -491,7 +491,7 @@ class Referee:
 
     def _as_read_by(self, life) -> Book:
         """The journal as far as a daemon has read it, or had when it said that the run is over."""
-        history, book = life.daemon.world.history, Book()
+        history, book = life.daemon.state.history, Book()
         through, is_closed = life.ended_after or (history.through, history.open is None)
         for number, plan in self.book.plans.items():
             if number <= through:

@@ -20,9 +20,9 @@ class Mutation:
     first: tuple[Scenario, ...] = ()  # scenarios that are tried before those that seeds draw
 
     @property
-    def there(self) -> tuple:
-        """Return the patches whose place is there: functions get other names, and some are not there yet."""
-        return tuple(each for each in self.patches if each[0] is not None and hasattr(each[0], each[1]))
+    def missing(self) -> list[str]:
+        """Return what is to be patched and is not there: a rule that was renamed is no longer broken."""
+        return [f"{owner}.{name}" for owner, name, _ in self.patches if not hasattr(owner, name)]
 
 
 def with_fault(*kinds: str) -> Callable[[Scenario], bool]:
@@ -57,6 +57,6 @@ def scenarios(mutation: Mutation, count: int) -> Iterator[Scenario]:
 def broken(mutation: Mutation):
     """Break the rule while this lasts."""
     with contextlib.ExitStack() as stack:
-        for owner, name, replacement in mutation.there:
+        for owner, name, replacement in mutation.patches:
             stack.enter_context(patch.object(owner, name, replacement))
         yield

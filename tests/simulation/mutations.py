@@ -11,7 +11,8 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
 from sidecar.pins.policy import PinDecision
-from sidecar.policy.decide import Wait, decide
+from sidecar.policy import decide
+from sidecar.policy.decide import Wait
 from sidecar.workers import pool
 from simulation import by_hand, workers
 from simulation.mutation import Mutation, with_fault

@@ -1,31 +1,18 @@
-"""Rules broken on purpose whose breach journals do not show: what is evaluated, skipped or given up, when, and by whom.
+"""Rules broken on purpose whose breach journals do not show: what is evaluated, skipped or given up, when and by whom."""
 
-Where a rule has had two names, both are patched, if they are there.
-"""
-
-import importlib
 from dataclasses import fields, replace
 
 from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.coordination import heartbeats, journal
+from sidecar.coordination import heartbeats, journal, run
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import checkpoint_tracker, loop, state
+from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.pins.policy import PinDecision, PinPolicy
-from sidecar.policy.decide import decide
+from sidecar.policy import decide, eligibility
 from sidecar.policy.selection import Selection
 from sidecar.records import KINDS
 from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
-
-
-def _module(name: str):
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-eligibility = _module("sidecar.policy.eligibility")
 
 _choose, _see, _miss, _wants = (
     Selection.choose,
@@ -90,10 +77,6 @@ def _stay_succeeded(self, settlement):
 
 
 # -- who does it ------------------------------------------------------------------------------------------------------
-
-
-def _all_alike(nodes, *_):
-    return nodes
 
 
 def _members_anyway(alike, *_):
@@ -189,7 +172,7 @@ def _in_turn(alike, *_):
 
 
 _spend, _exhausted = JournalState._spend, decide._exhausted
-_failure = importlib.import_module("sidecar.daemon.record_builder").Scribe.failure
+_failure = RecordBuilder.failure
 
 
 def _shape(*shapes: str):
@@ -239,7 +222,7 @@ MUTATIONS = (
     ),
     Mutation(
         "losers stay",
-        ((decide, "_without_losers", _all_alike), (decide, "members_for", _members_anyway)),
+        ((decide, "members_for", _members_anyway),),
         ("losses are bounded", "failed is earned", "attempts are bounded"),
         _shape("lonely"),
     ),
@@ -354,9 +337,7 @@ AFTER = (
         "vanished without visibility",
         (
             (
-                checkpoint_tracker.CheckpointTracker
-                if hasattr(checkpoint_tracker.CheckpointTracker, "visibility")
-                else None,
+                checkpoint_tracker.CheckpointTracker,
                 "_miss",
                 _without_visibility,
             ),
@@ -379,7 +360,7 @@ AFTER = (
     ),
     Mutation(
         "odd nodes are not named",
-        ((importlib.import_module("sidecar.daemon.record_builder").Scribe, "failure", _not_odd),),
+        ((RecordBuilder, "failure", _not_odd),),
         ("failed is earned",),
         with_fault("restored_wrong_on_one"),
     ),
@@ -398,7 +379,7 @@ AFTER = (
         (
             (journal.Journal, "_behind_end", _nothing),
             (journal.Journal, "_reject_orphan", _nothing),
-            (_module("sidecar.coordination.run"), "_reject_orphans", _nothing),
+            (run, "_reject_orphans", _nothing),
         ),
         ("journal is linear", "holes are not filled"),
         with_fault("names_lost"),

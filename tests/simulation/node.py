@@ -114,7 +114,7 @@ class _Log:
     def info(self, event: str, **fields) -> None:
         """Keep it."""
         if event == "run_ended":
-            history = self._life.daemon.world.history
+            history = self._life.daemon.state.history
             self._life.ended_after = history.through, history.open is None
             self._life.ended_run_at = self._life.simulation.scheduler.now
             self._life.left = self._life.simulation.referee.readable(self._life)
@@ -164,10 +164,10 @@ class Life:
         room = DiskBudget(spec.settings.pin_max)
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, CopyArbiter(spec.settings.patience)
-        keeper = PinReconciler(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
-        self.courier = StorageThread(
+        reconciler = PinReconciler(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
+        self.storage_thread = StorageThread(
             self.storage,
-            keeper,
+            reconciler,
             host,
             self.receive,
             new_id=self._nonce,
@@ -181,27 +181,27 @@ class Life:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
         rules = Rules(**settings.rules())
-        sightings = CheckpointTracker(rules.selection, settings.start_new, settings.visibility)
-        world = DaemonState(identity, settings.lease, sightings, rules.min_workers)
+        tracker = CheckpointTracker(rules.selection, settings.start_new, settings.visibility)
+        state = DaemonState(identity, settings.lease, tracker, rules.min_workers)
         return Daemon(
-            world,
+            state,
             rules,
             Timing(
                 settings.beat, settings.lease, settings.sweep, settings.storage, settings.visibility, settings.drain
             ),
             Retention(2),
             self,
-            self._crew(identity) if self.role == "worker" or spec.chief_has_workers else None,
+            self._supervisor(identity) if self.role == "worker" or spec.chief_has_workers else None,
             Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
             self.simulation.run_dir,
             self.host,
             _Log(self),
             self._show,
-            RecordBuilder(world, self.host, new_nonce=self._nonce),
+            RecordBuilder(state, self.host, new_nonce=self._nonce),
             fold_plans=2,  # so that most who start again begin with a snapshot
         )
 
-    def _crew(self, identity: Identity) -> WorkerSupervisor:
+    def _supervisor(self, identity: Identity) -> WorkerSupervisor:
         settings, spec = self.host.spec.settings, self.host.spec
         bounds = PhaseTimeouts(
             settings.join,
@@ -299,7 +299,7 @@ class Life:
         self.asked_at = self.simulation.scheduler.now
 
         def carry() -> None:
-            answer: Response = self.courier.answer(request)
+            answer: Response = self.storage_thread.answer(request)
             self.began_first |= isinstance(request, JoinRun) and answer.error is None and answer.run is None
             if not self.over:
                 found = set(answer.look.by_key) if answer.look is not None else self._found

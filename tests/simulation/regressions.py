@@ -26,8 +26,8 @@ from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
 _see = checkpoint_tracker.CheckpointTracker.see
-_open_part = loop.Daemon._open_part
-_take_part = loop.Daemon._take_part
+_begin_execution = loop.Daemon._begin_execution
+_execute = loop.Daemon._execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _see_no_growth(self, look: ScanResult, *arguments):
 def _wait_for_the_next_look(self, plan, now: float) -> None:
     """A member that does not see the pin yet looks for it when its next look is due."""
     woken = self._woken
-    _open_part(self, plan, now)
+    _begin_execution(self, plan, now)
     self._woken = woken
 
 
@@ -86,9 +86,9 @@ def _once_lost_is_lost(alike, history, min_workers, checkpoint, task):
 
 def _take_part_without_what_was_found(self, part, now: float) -> None:
     """A member that gave up a checkpoint says only that it does not see it."""
-    seen = self.world.sightings
+    seen = self.state.tracker
     given_up, seen.given_up = seen.given_up, {}
-    _take_part(self, part, now)
+    _execute(self, part, now)
     seen.given_up = given_up
 
 
@@ -169,7 +169,7 @@ REGRESSIONS = (
         Mutation(
             "a member does not look for the pin of a plan",
             (
-                (loop.Daemon, "_open_part", _wait_for_the_next_look),
+                (loop.Daemon, "_begin_execution", _wait_for_the_next_look),
                 (loop.Daemon, "_has_looked_since", _without_a_last_look),
             ),
             ("attempts are bounded",),
@@ -236,7 +236,7 @@ REGRESSIONS = (
         "a member that had found the pin broken said that it had not seen it, so nobody called the checkpoint corrupt",
         Mutation(
             "a member does not tell that it found the pin broken",
-            ((loop.Daemon, "_take_part", _take_part_without_what_was_found),),
+            ((loop.Daemon, "_execute", _take_part_without_what_was_found),),
             ("failures tell what was found",),
         ),
         generation=2,
