@@ -1,4 +1,4 @@
-"""Rules broken on purpose whose breach journals do not show: what is evaluated, skipped or given up, when and by whom."""
+"""Rules broken on purpose, whose breach journals do not show: who evaluates, skips or gives up what, when and why."""
 
 from dataclasses import fields, replace
 
