@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sidecar import durable
 from sidecar.clock import Clock, SystemClock
 from sidecar.confined import open_folder
 from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, Run
@@ -183,15 +184,13 @@ class StateDirectory:
         if (found := self._read_marker()) is not None and found.run == run.run:
             return
         with open_folder(self.checkpoint_dir) as folder:
-            unfinished = f"{self.marker.name}.tmp-{secrets.token_hex(4)}"
-            try:
-                with folder.create_file(unfinished) as file:
-                    file.write(dumps(RunMarker(run.run, str(self.run_dir.parent))))
-                folder.rename(unfinished, self.marker.name)
-            except OSError:
-                with suppress(OSError):
-                    folder.unlink(unfinished)
-                raise
+            durable.replace(
+                folder,
+                self.marker.name,
+                dumps(RunMarker(run.run, str(self.run_dir.parent))),
+                temporary=f"{self.marker.name}.tmp-{secrets.token_hex(4)}",
+                survives_crash=False,
+            )
 
 
 def _device(path: Path) -> int | None:

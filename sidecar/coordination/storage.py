@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from sidecar import durable
 from sidecar.confined import Folder, NotRegularError, open_folder, read_from
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
@@ -88,7 +89,8 @@ class PosixStorage:
         parent, name = self._split(path)
         _reject_long(path, len(data))
         with self._explained("create", path), self._folder(parent, make=True) as folder:
-            temporary = _write_temporary(folder, data, durable=True)
+            temporary = _temporary_name()
+            durable.write_new(folder, temporary, data)
             try:
                 _link_if_absent(temporary, name, folder)
             finally:
@@ -123,13 +125,7 @@ class PosixStorage:
         parent, name = self._split(path)
         _reject_long(path, len(data))
         with self._explained("write", path), self._folder(parent, make=True) as folder:
-            temporary = _write_temporary(folder, data, durable=False)
-            try:
-                folder.rename(temporary, name)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    folder.unlink(temporary)
-                raise
+            durable.replace(folder, name, data, temporary=_temporary_name(), survives_crash=False)
 
     def sync(self, folder: str) -> None:
         """Fsync the folder."""
@@ -248,20 +244,8 @@ def _written_at(folder: Folder, name: str) -> float | None:
     return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
 
-def _write_temporary(folder: Folder, data: bytes, *, durable: bool) -> str:
-    """Write a temporary file into the folder and return its name; it is gone again if that failed."""
-    name = f"{TEMPORARY}{secrets.token_hex(8)}"
-    try:
-        with folder.create_file(name) as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            folder.unlink(name)
-        raise
-    return name
+def _temporary_name() -> str:
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:

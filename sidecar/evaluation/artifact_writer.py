@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from sidecar.confined import Folder, open_folder
+from sidecar.durable import sync_below, write_new
 from sidecar.evaluation.backend import Rows, States
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.npy_table import NpyTable, file_name
@@ -130,20 +131,18 @@ class ArtifactWriter:
             }
             part, above = self._part, self._above[-1]
             assert part is not None
-            with part.create_file(STATES) as file:
-                file.write(json.dumps(content, allow_nan=False).encode())
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(part, STATES, json.dumps(content, allow_nan=False).encode())
             for path in (*self._path.glob(f"{PREDICTIONS}/*"), *self._path.glob(PREDICTIONS)):
-                _sync(path)
+                with open_folder(path) as folder:
+                    folder.sync()
             part.sync()
             os.fchmod(part.descriptor, self._mode)
             above.remove(self.folder.name)
             above.rename(self._name, self.folder.name)
             if not os.path.samestat(os.fstat(part.descriptor), above.stat(self.folder.name)):
                 raise OSError(errno.EEXIST, "another user put something there at the same moment", str(self.folder))
-            for folder in self._above[:-4:-1]:  # plan, checkpoint, evaluations: all may be new
-                folder.sync()
+            for parent in self._above[:-4:-1]:  # plan, checkpoint, evaluations: all may be new
+                parent.sync()
 
     @contextmanager
     def _storage(self) -> Iterator[None]:
@@ -159,14 +158,5 @@ class ArtifactWriter:
 
 def _write(save_weights: Callable[[Path], None], folder: Path) -> None:
     save_weights(folder)
-    for path in folder.iterdir():
-        if path.is_file():  # folders are synced at the end, when nothing is added to them any more
-            _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with open_folder(folder) as opened:
+        sync_below(opened)

@@ -7,7 +7,6 @@ off is an empty column, never a wrong one. Nothing is kept in memory but the fil
 """
 
 import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from sidecar.durable import sync_file
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
 
@@ -104,8 +104,7 @@ class _Column:
         self._file.seek(0)
         self._write_header(rows)
         assert self._file.tell() == self._start, "NumPy's header of this column has grown over its first rows"
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what cannot be flushed was told already, or does not matter any more

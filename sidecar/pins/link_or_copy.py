@@ -15,6 +15,7 @@ from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.confined import Folder
+from sidecar.durable import sync_file
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
 from sidecar.pins.disk_budget import DiskBudget
@@ -135,7 +136,7 @@ def _copy(original: BinaryIO, name: str, into: Folder) -> File:
         copy.flush()
         there = os.fstat(original.fileno())
         os.utime(copy.fileno(), ns=(there.st_atime_ns, there.st_mtime_ns))
-        os.fsync(copy.fileno())
+        sync_file(copy)
     return as_file(name, there)
 
 

@@ -20,6 +20,7 @@ from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.confined import Folder, open_folder
+from sidecar.durable import write_new
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, UnreadableError, VanishedError
 from sidecar.pins.disk_budget import DiskBudget
@@ -232,10 +233,7 @@ def _require_unchanged(found: DiscoveredCheckpoint, temporary: Path, files: tupl
 
 
 def _write_record(checkpoint: Checkpoint, temporary: Folder) -> None:
-    with temporary.create_file(PIN_RECORD) as file:
-        file.write(dumps(replace(checkpoint, pin=None)))
-        file.flush()
-        os.fsync(file.fileno())
+    write_new(temporary, PIN_RECORD, dumps(replace(checkpoint, pin=None)))
 
 
 def _publish(temporary: Folder, pins: Folder, name: str) -> None:
