@@ -17,10 +17,10 @@ BRISK = {
     "SIDECAR_CACHE_BYTES": "0",  # else the data, and with them the gate, would be passed once only
     "SIDECAR_BEAT_SECONDS": "0.5",
     "SIDECAR_LEASE_SECONDS": "4",
-    "SIDECAR_PROPOSAL_PATIENCE_SECONDS": "4",
     "SIDECAR_STALL_SECONDS": "8",
     "SIDECAR_DRAIN_SECONDS": "3",
-    "SIDECAR_SETTLE_SECONDS": "1",
+    "SIDECAR_GROUP_SETTLE_SECONDS": "1",
+    "SIDECAR_QUIET_SECONDS": "1",
 }
 """Shorter bounds than the usual ones, still longer than what a busy machine of two cores does to a process."""
 

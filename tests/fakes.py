@@ -36,8 +36,24 @@ from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Joi
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.process import Exited
 
-TIMING = Timing(beat=2.0, lease=10.0, sweep=2.0, storage=10.0, visibility=60.0, drain=25.0)
-BOUNDS = PhaseTimeouts(join=120.0, restore=1800.0, first_batch=900.0, stall=60.0, stall_factor=5.0, halt=10)
+TIMING = Timing(
+    beat_seconds=2.0,
+    lease_seconds=10.0,
+    loop_timeout_seconds=10.0,
+    sweep_seconds=2.0,
+    storage_timeout_seconds=10.0,
+    pin_wait_seconds=60.0,
+    result_turn_seconds=10.0,
+    drain_seconds=25.0,
+)
+BOUNDS = PhaseTimeouts(
+    join_timeout_seconds=120.0,
+    restore_timeout_seconds=1800.0,
+    first_batch_timeout_seconds=900.0,
+    stall_seconds=60.0,
+    stall_factor=5.0,
+    suspended_timeout_seconds=10,
+)
 SIGKILL = -9
 
 
@@ -208,7 +224,7 @@ class Node:
         catalog = Catalog(
             self.checkpoint_dir,
             self.run_dir / "pins",
-            settle_seconds=3.0,
+            quiet_seconds=3.0,
             corrupt_after_seconds=60.0,
             glob=CheckpointGlob.of(checkpoint_glob),
             clock=clock,
@@ -219,12 +235,12 @@ class Node:
         pinner = BackgroundPinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
         reconciler = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
-        place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease, clock)
+        place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
         self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
         settings = Rules(**rules)
-        tracker = CheckpointTracker(settings.selection, start_new, TIMING.visibility)
-        self.state = DaemonState(identity, TIMING.lease, tracker, settings.min_workers)
+        tracker = CheckpointTracker(settings.selection, start_new, TIMING.pin_wait_seconds)
+        self.state = DaemonState(identity, TIMING.lease_seconds, tracker, settings.min_workers)
         nonces = iter(range(10**6))
         self.daemon = Daemon(
             self.state,

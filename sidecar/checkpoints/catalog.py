@@ -42,7 +42,7 @@ class Catalog:
     Args:
         root: the checkpoint directory; it may not exist yet.
         pins: the folder of pins; it may not exist yet.
-        settle_seconds: how long the files of a checkpoint that no state file names must stay unchanged.
+        quiet_seconds: how long the files of a checkpoint that no state file names must stay unchanged.
         corrupt_after_seconds: how long those of a broken one must, before it is given up.
         full_sweep_seconds: by then every file was looked at again, however many there are.
         step_key: the object-graph path of the variable that holds the step; no other is then looked at.
@@ -60,7 +60,7 @@ class Catalog:
         root: Path,
         pins: Path,
         *,
-        settle_seconds: float,
+        quiet_seconds: float,
         corrupt_after_seconds: float = 60.0,
         full_sweep_seconds: float = 300.0,
         step_key: str | None = None,
@@ -78,7 +78,7 @@ class Catalog:
         self._never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
         judge = CompletenessJudge(
             self._root,
-            settle_seconds,
+            quiet_seconds,
             corrupt_after_seconds,
             step_key,
             None if step_pattern is None else re.compile(step_pattern),

@@ -257,7 +257,7 @@ class CheckpointDirectory:
                 if isinstance(each.verdict, CheckpointError):
                     due = min([due, *(end for end in self._judge.ends(each) if now < end)])
                 elif not each.accepted:
-                    due = min(due, each.unchanged_since + self._judge.settle_seconds)
+                    due = min(due, each.unchanged_since + self._judge.quiet_seconds)
         if is_young:
             until = now + self._judge.corrupt_after_seconds  # the marker of a model comes last, and inside
         elif not judged and name in self._open:

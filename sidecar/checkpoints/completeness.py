@@ -65,7 +65,7 @@ class CompletenessJudge:
     """The rules by which families are judged; they are the catalog's. `below` leads from `top` to the directory."""
 
     top: Path
-    settle_seconds: float
+    quiet_seconds: float
     corrupt_after_seconds: float
     step_key: str | None
     step_pattern: re.Pattern[str] | None
@@ -128,7 +128,7 @@ class CompletenessJudge:
     def ends(self, judged: Judged) -> tuple[float, float]:
         """Return when it has been unchanged long enough to be accepted, and to be given up."""
         since = judged.unchanged_since
-        return since + self.settle_seconds, since + self.corrupt_after_seconds
+        return since + self.quiet_seconds, since + self.corrupt_after_seconds
 
     def _read(
         self, format_: Format, candidate: Candidate, known: Judged | None, reading: FileGroupReading, now: float
@@ -218,10 +218,10 @@ class CompletenessJudge:
                 return judged, None, str(judged.verdict)
             return replace(judged, told=True), self._give_up(judged, judged.verdict), None
         assert judged.verdict is not None
-        is_settled = candidate.committed or unchanged_seconds >= self.settle_seconds
+        is_settled = candidate.committed or unchanged_seconds >= self.quiet_seconds
         judged = replace(judged, accepted=judged.accepted or is_settled)
         if not judged.accepted:
-            why = f"whole, but no state file says so: waits until unchanged for {self.settle_seconds:g} s"
+            why = f"whole, but no state file says so: waits until unchanged for {self.quiet_seconds:g} s"
             return judged, None, why
         is_folder = not judged.format.endings
         if self.marker is not None and not self.marker.is_there(self.root, judged.name, is_folder=is_folder):

@@ -3,8 +3,10 @@
 import queue
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
@@ -44,6 +46,8 @@ from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.ports import Ports
 from sidecar.workers.process import Post
 
+_Record = TypeVar("_Record", Timing, Rules, PhaseTimeouts)
+
 
 def build_daemon(
     settings: Settings,
@@ -71,8 +75,8 @@ def build_daemon(
         room,
         _marker(settings),
         settings.sweep_seconds,
-        settings.visibility_seconds,
-        CopyArbiter(settings.proposal_patience_seconds),
+        settings.corrupt_after_seconds,
+        CopyArbiter(settings.copy_turn_seconds),
     )
     storage_thread = StorageThread(
         PosixStorage(settings.run_dir),
@@ -80,14 +84,14 @@ def build_daemon(
         clock,
         inbox.put,
         dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
-        place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.lease_seconds, clock),
+        place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
         calls=BoundedCalls(now=clock.now),
         views=views,
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    tracker = CheckpointTracker(rules.selection, settings.start == "new", settings.visibility_seconds)
+    tracker = CheckpointTracker(rules.selection, settings.start == "new", settings.vanished_after_seconds)
     state = DaemonState(identity, settings.lease_seconds, tracker, settings.min_workers)
     supervisor = _supervisor(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
     log.best = lambda: state.history.totals.best
@@ -96,7 +100,7 @@ def build_daemon(
     return Daemon(
         state,
         rules,
-        _timing(settings),
+        _record(Timing, settings),
         Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
         storage_thread,
         supervisor,
@@ -145,8 +149,8 @@ def make_catalog(
     return Catalog(
         settings.checkpoint_dir,
         settings.run_dir / "pins",
-        settle_seconds=0.0 if once else settings.settle_seconds,
-        corrupt_after_seconds=settings.visibility_seconds,
+        quiet_seconds=0.0 if once else settings.quiet_seconds,
+        corrupt_after_seconds=settings.corrupt_after_seconds,
         full_sweep_seconds=settings.full_sweep_seconds,
         step_key=settings.step_key,
         step_pattern=settings.step_pattern,
@@ -178,14 +182,7 @@ def make_workers(
             logs=logs,
             directory=str(Path.cwd()),
         ),
-        PhaseTimeouts(
-            join=settings.join_timeout_seconds,
-            restore=settings.restore_timeout_seconds,
-            first_batch=settings.first_batch_timeout_seconds,
-            stall=settings.stall_seconds,
-            stall_factor=settings.stall_factor,
-            halt=settings.lease_seconds,
-        ),
+        _record(PhaseTimeouts, settings),
         name,
         advertised_host(settings, environ),
         Ports(settings.ports.start, settings.ports.stop - 1),
@@ -229,35 +226,12 @@ def _supervisor(
     )
 
 
-def _timing(settings: Settings) -> Timing:
-    return Timing(
-        beat=settings.beat_seconds,
-        lease=settings.lease_seconds,
-        sweep=settings.sweep_seconds,
-        storage=settings.storage_timeout_seconds,
-        visibility=settings.visibility_seconds,
-        drain=settings.drain_seconds,
-        nothing_seen=settings.nothing_seen_seconds,
-    )
-
-
 def make_rules(settings: Settings) -> Rules:
     """Build the rules of the policy from the settings."""
-    return Rules(
-        queue=settings.queue,
-        every_steps=settings.every_steps,
-        min_workers=settings.min_workers,
-        max_attempts=settings.max_attempts,
-        max_losses=settings.max_losses,
-        backoff_first=settings.backoff_first_seconds,
-        backoff_last=settings.backoff_last_seconds,
-        settle=settings.settle_seconds,
-        join=settings.join_timeout_seconds,
-        patience=settings.proposal_patience_seconds,
-        plan_cap=settings.plan_cap_seconds,
-        collective=settings.collective_timeout_seconds,
-        visibility=settings.visibility_seconds,
-        stop_after_step=settings.stop_after_step,
-        stop_idle=settings.stop_idle_seconds,
-        wait=settings.wait,
-    )
+    return _record(Rules, settings)
+
+
+def _record(kind: type[_Record], settings: Settings) -> _Record:
+    """Build a record of settings, whose fields have the names of the settings; other fields keep their defaults."""
+    names = [field.name for field in fields(kind) if field.name in Settings.model_fields]
+    return kind(**{name: getattr(settings, name) for name in names})

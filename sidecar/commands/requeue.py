@@ -174,7 +174,7 @@ def what_next(status: RunStatus) -> str:
     if status.proposer is not None:
         when = f" after plan {plan.plan}" if plan is not None and plan.checkpoint is not None else ""
         return f"{status.proposer} will take it up{when}"
-    there = [observed.heartbeat for observed in status.members if observed.fresh(status.lease)]
+    there = [observed.heartbeat for observed in status.members if observed.fresh(status.lease_seconds)]
     workers = [f"{each.node} ({each.state})" for each in there if each.role == "worker"]
     if workers:
         return f"it will be evaluated once a worker is ready: {', '.join(workers)}"

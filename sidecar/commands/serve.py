@@ -38,6 +38,7 @@ from sidecar.settings import Settings
 from sidecar.version import __version__
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
+_WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports before the next run begins
 
 
 def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path | None = None) -> int:
@@ -90,7 +91,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
                 return life.run()
             except RunReplacedError as error:
                 log.warning("run_begun_anew", reason=str(error))
-                life.end_workers(clock, settings.lease_seconds)
+                life.end_workers(clock, _WORKERS_END_SECONDS)
                 before, life = life, begin()
                 before.hand_over(life)
     finally:

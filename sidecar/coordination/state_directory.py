@@ -41,7 +41,7 @@ class StateDirectory:
 
     checkpoint_dir: Path
     run_dir: Path  # the run's state directory; its last component is the run's name
-    lease_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
+    run_lost_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
     clock: Clock = field(default_factory=SystemClock)
     _devices: tuple[int | None, int | None] = (None, None)  # of the two, when the run was joined
     _unmarked: Run | None = None  # whose marker is to be written once there is a checkpoint directory
@@ -111,7 +111,7 @@ class StateDirectory:
     def lost(self, run: str, found: str | None) -> StorageError:
         """Return what it means that `run.json` is gone, or (`found`) is that of another run.
 
-        Once that has lasted for a lease it is `RunReplacedError`: the run was deleted, or another one was begun. A
+        Once that has lasted for `run_lost_seconds` it is `RunReplacedError`: the run was deleted or replaced. A
         state directory that may only be unmounted is waited for without an end.
         """
         if (waits_for := self._only_away(run, found)) is not None:
@@ -120,8 +120,8 @@ class StateDirectory:
         now = self.clock.now()
         self._lost_since = now if self._lost_since is None else self._lost_since
         why = f"{self.run_dir / RUN_PATH} was deleted" if found is None else f"{self.run_dir} holds run {found} now"
-        if now - self._lost_since < self.lease_seconds:
-            return StateUnavailableError(f"{why}: if that lasts for {self.lease_seconds:g} s, a new run begins")
+        if now - self._lost_since < self.run_lost_seconds:
+            return StateUnavailableError(f"{why}: if that lasts for {self.run_lost_seconds:g} s, a new run begins")
         return RunReplacedError(f"{why}; it held run {run}")
 
     def _only_away(self, run: str, found: str | None) -> str | None:

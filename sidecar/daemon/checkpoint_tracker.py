@@ -39,7 +39,7 @@ class CheckpointTracker:
 
     selection: Selection = field(default_factory=Selection)
     start_new: bool = False  # checkpoints that were there before the first start do not count
-    visibility: float = 60.0  # seconds for which a checkpoint is gone from every scan before it has vanished
+    vanished_after_seconds: float = 60.0  # for so long it must be gone from every scan
     found: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # in order of discovery
     missing: bool = False  # the checkpoint directory does not exist
     began_first: bool = False  # this daemon looked for the checkpoint directory before training created it
@@ -178,7 +178,7 @@ class CheckpointTracker:
             if key not in here and not self._is_unknown(each.settlement, look) and not history.is_settled(key, task)
         }
         missed = self._passed_over(missed, here, history, task)
-        over = {key for key, each in missed.items() if now >= each.since + self.visibility}
+        over = {key for key, each in missed.items() if now >= each.since + self.vanished_after_seconds}
         over |= {key for key in missed.keys() & self._missed.keys() if missed[key].settlement.verdict == "skipped"}
         certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
         certain |= {key: missed[key].settlement for key in over}
@@ -316,7 +316,7 @@ class CheckpointTracker:
         return [
             self.found[key].checkpoint
             for key in self._look.in_order(keys)
-            if now >= self._reopened_at.get(key, float("-inf")) + self.visibility
+            if now >= self._reopened_at.get(key, float("-inf")) + self.vanished_after_seconds
         ]
 
     def choice(self, history: JournalState, task: str | None) -> Choice:

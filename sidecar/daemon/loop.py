@@ -66,15 +66,17 @@ class StorageRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Durations in seconds that the loop itself keeps."""
+    """Hold the settings of the loop's own waits."""
 
-    beat: float
-    lease: float
-    sweep: float
-    storage: float
-    visibility: float
-    drain: float
-    nothing_seen: float = 300.0
+    beat_seconds: float
+    lease_seconds: float
+    loop_timeout_seconds: float
+    sweep_seconds: float
+    storage_timeout_seconds: float
+    pin_wait_seconds: float
+    result_turn_seconds: float
+    drain_seconds: float
+    nothing_seen_seconds: float = 300.0
 
 
 @dataclass(slots=True)
@@ -121,8 +123,12 @@ class Daemon:
     def __post_init__(self) -> None:
         self._ticked_at = self.clock.now()
         self._warnings = OperatorWarnings(self.log)
-        self._storage_health = StorageHealth(self._ticked_at, self.timing.storage, self.timing.beat)
-        self._shutdown = Shutdown(self.timing.drain, self.timing.beat, self.timing.storage)
+        self._storage_health = StorageHealth(
+            self._ticked_at, self.timing.storage_timeout_seconds, self.timing.beat_seconds
+        )
+        self._shutdown = Shutdown(
+            self.timing.drain_seconds, self.timing.beat_seconds, self.timing.storage_timeout_seconds
+        )
         if self.supervisor is None:
             self.state.node_state = "ready"
 
@@ -178,13 +184,13 @@ class Daemon:
     def healthy(self) -> str | None:
         """Why the loop is not turning, for /healthz; called from other threads."""
         silent = self.clock.now() - self._ticked_at
-        return f"the loop has not turned for {silent:.0f} s" if silent > self.timing.lease else None
+        return f"the loop has not turned for {silent:.0f} s" if silent > self.timing.loop_timeout_seconds else None
 
     def _awake(self) -> float:
         """Now; while this process was stopped, or the machine suspended, its workers could not be heard."""
         now = self.clock.now()
         away, self._ticked_at = now - self._ticked_at, now
-        if self.supervisor is not None and away > self.timing.lease:
+        if self.supervisor is not None and away > self.timing.loop_timeout_seconds:
             self.log.warning("loop_was_stopped", seconds=round(away, 1))
             self.supervisor.forgive(away)
         return now
@@ -212,7 +218,7 @@ class Daemon:
         self.state.run = answer.run
         self._note_missing(missing=answer.run is None)
         if answer.run is None:
-            self._next_visit, self.state.tracker.began_first = now + self.timing.sweep, True
+            self._next_visit, self.state.tracker.began_first = now + self.timing.sweep_seconds, True
         if answer.history is not None:
             self.state.resume(answer.history)
             self.retention.resume(answer.history)
@@ -232,7 +238,7 @@ class Daemon:
             self._scanning_since = None
 
     def _scan_hangs(self, now: float) -> bool:
-        return self._scanning_since is not None and now >= self._scanning_since + self.timing.storage
+        return self._scanning_since is not None and now >= self._scanning_since + self.timing.storage_timeout_seconds
 
     def _note_unread(self, asked_at: float, *, unread: bool) -> None:
         """Note whether the journal could be read on; who cannot for a lease asks the others not to count on it."""
@@ -240,7 +246,7 @@ class Daemon:
             self._unread_since = asked_at if self._unread_since is None else self._unread_since
         else:
             self._visited_at, self._unread_since, self._stands_by = asked_at, None, False
-        too_long = self._unread_since is not None and asked_at >= self._unread_since + self.timing.lease
+        too_long = self._unread_since is not None and asked_at >= self._unread_since + self.timing.lease_seconds
         self.state.withdrawn = too_long or self._stands_by
 
     def _failed(self, answer: Response, error: SidecarError, now: float) -> None:
@@ -300,7 +306,7 @@ class Daemon:
             self.exit = self._shutdown.code
 
     def _warn_of_nothing(self, now: float) -> None:
-        seen, seconds = self.state.tracker, self.timing.nothing_seen
+        seen, seconds = self.state.tracker, self.timing.nothing_seen_seconds
         if seen.empty_since is not None and now >= seen.empty_since + seconds and seen.hint is None:
             seen.hint = self._warnings.empty(seconds)
 
@@ -340,8 +346,8 @@ class Daemon:
             ),
             self.run_dir,
             now,
-            patience=self.rules.patience,
-            second_thought=self.timing.beat,
+            result_turn_seconds=self.timing.result_turn_seconds,
+            second_thought_seconds=self.timing.beat_seconds,
         )
         self.supervisor.workers.kill_group(other_than=part.group)
         if any(member.worker.startswith(f"{self.state.identity.workers}.") for member in part.own):
@@ -425,8 +431,8 @@ class Daemon:
                 part.start(restore_path(found, found.folder), now)
             elif given_up is not None and given_up.verdict == "corrupt":
                 part.fail("corrupt", given_up.reason, None, now)
-            elif self._has_looked_since(part.opened_at + self.timing.visibility, now):
-                waited = f"{checkpoint.name} was not seen on this node for {self.timing.visibility:.0f} s"
+            elif self._has_looked_since(part.opened_at + self.timing.pin_wait_seconds, now):
+                waited = f"{checkpoint.name} was not seen on this node for {self.timing.pin_wait_seconds:.0f} s"
                 if unreadable:
                     waited = f"{waited}: {self.state.tracker.unknown[checkpoint.folder]}"
                 blind = self.state.tracker.missing or unreadable or self._scan_hangs(now)
@@ -463,13 +469,13 @@ class Daemon:
 
     def _is_absent(self, now: float) -> bool:
         """Whether the others may have counted this node out: then the journal is read to its end before anything."""
-        return self._visited_at is None or now - self._visited_at > self.timing.lease
+        return self._visited_at is None or now - self._visited_at > self.timing.lease_seconds
 
     def _look_due(self) -> float:
         """When to look at checkpoints; not before it is known which of them are settled, or all would be pinned."""
         if self.supervisor is None or not self.state.caught_up or self._shutdown.code is not None:
             return float("inf")
-        return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep)
+        return self._looked_at + (_EVENT_PAUSE_SECONDS if self._woken else self.timing.sweep_seconds)
 
     def _visit(self, heartbeat: Heartbeat, now: float, *, look: bool) -> Sync:
         self._beat += 1
@@ -478,7 +484,7 @@ class Daemon:
         doing = (
             self._execution.doing() if self._execution is not None else None
         )  # not in `_told`: it makes no beat of its own
-        self._next_visit = now + self.timing.beat
+        self._next_visit = now + self.timing.beat_seconds
         self._heard = False  # a visit reads on, too
         if look:
             self._looked_at, self._woken = now, False

@@ -34,8 +34,8 @@ class PlanExecution:
     evaluate: Evaluate  # likewise: path and folder
     run_dir: Path
     opened_at: float
-    patience: float  # seconds that each node waits for those before it to write the result
-    second_thought: float  # seconds that a secondary failure waits for the one that caused it
+    result_turn_seconds: float  # seconds that each node waits for those before it to write the result
+    second_thought_seconds: float  # seconds that a secondary failure waits for the one that caused it
     started: bool = False
     joining_since: float | None = None
     joined_at: float | None = None
@@ -154,7 +154,7 @@ class PlanExecution:
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
         fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
-        self.ending = Conclusion(now + self.second_thought, fail=fail)
+        self.ending = Conclusion(now + self.second_thought_seconds, fail=fail)
 
     def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
         """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""
@@ -178,7 +178,7 @@ class PlanExecution:
             return
         members = self.plan.members or ()
         saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
-        turn = now + len(self.before) * self.patience
+        turn = now + len(self.before) * self.result_turn_seconds
         self.ending = Conclusion(turn, result=replace(done.result, saves=saves))
 
 

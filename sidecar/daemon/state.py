@@ -59,7 +59,7 @@ class DaemonState:
     """The daemon's knowledge. Times are seconds of its own clock."""
 
     identity: Identity
-    lease: float
+    lease_seconds: float
     tracker: CheckpointTracker
     min_workers: int = 1
     history: JournalState = field(default_factory=lambda: JournalState(keep=RECENT))
@@ -91,7 +91,7 @@ class DaemonState:
     _training: TrainingProgress = field(init=False)
 
     def __post_init__(self) -> None:
-        self._liveness = Liveness(self.identity.node, self.lease)
+        self._liveness = Liveness(self.identity.node, self.lease_seconds)
         self._training = TrainingProgress(self._counts)
 
     # -- told ------------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class DaemonState:
         incarnation = incarnation_of(member.worker, member.node)
         if why := self._liveness.lost(member.node, incarnation):
             return why
-        if self._liveness.heartbeat(member.node) is None and now >= self.opened_at + self.lease:
+        if self._liveness.heartbeat(member.node) is None and now >= self.opened_at + self.lease_seconds:
             return f"{member.node} has no heartbeat"
         return None
 

@@ -22,8 +22,8 @@ class WorkerSupervisor:
 
     workers: WorkerPool
     join: Join  # names the task
-    backoff_first: float  # seconds before a standby that died is replaced; doubled each time
-    backoff_last: float
+    backoff_first_seconds: float  # seconds before a standby that died is replaced; doubled each time
+    backoff_last_seconds: float
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
     gpus: str  # their names, as part of the numeric profile: the process that tries the task sees none
     log: Any
@@ -123,7 +123,7 @@ class WorkerSupervisor:
             self._warn("worker_exited", worker.worker, message=str(report))
         elif isinstance(report, Failed) and not (evaluating and worker.group):
             self._warn("worker_failed", worker.worker, kind=report.kind, message=report.message)
-        if served_seconds >= self.backoff_last:
+        if served_seconds >= self.backoff_last_seconds:
             self._failures = 0  # that it ends after so long is no habit
         if worker.group is None:
             self._give_up(worker, now)
@@ -137,9 +137,9 @@ class WorkerSupervisor:
         self.workers.kill(worker)
 
     def _pause(self, now: float) -> None:
-        pause = self.backoff_first * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
+        pause = self.backoff_first_seconds * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
         self._failures += 1
-        self._fill_at = now + min(self.backoff_last, pause)
+        self._fill_at = now + min(self.backoff_last_seconds, pause)
 
     def _learn(self, task: str) -> None:
         """Workers import the task when they join, so they see first that its code was changed."""

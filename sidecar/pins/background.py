@@ -119,14 +119,14 @@ class BackgroundPinner:
         """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
         return bytes_copied(self.pins)
 
-    def clean(self, now: float, patience: float) -> None:
+    def clean(self, now: float, turn_seconds: float) -> None:
         """Look at pins in the making, and remove what nobody makes any more.
 
-        `now`: seconds of the node's clock; `patience`: how long a copy may not grow. Raises `StorageError`.
+        `now`: seconds of the node's clock; `turn_seconds`: how long a copy may not grow. Raises `StorageError`.
         """
         self._leftovers.observe(in_the_making(self.pins), now)
-        self._idle = self._leftovers.idle(now, patience)
-        for name in self._leftovers.abandoned(now, patience):
+        self._idle = self._leftovers.idle(now, turn_seconds)
+        for name in self._leftovers.abandoned(now, turn_seconds):
             with contextlib.suppress(OSError):
                 remove(name, self.pins)
 

@@ -29,7 +29,7 @@ class _Copy:
 class CopyArbiter:
     """What this node saw of copies, by its own clock; the storage's times are never compared with it."""
 
-    patience_seconds: float = 10.0  # for each node that comes before this one
+    copy_turn_seconds: float = 10.0  # for each node that comes before this one
     _copies: dict[Key, _Copy] = field(default_factory=dict)
     _asked: set[Key] = field(default_factory=set)  # in this look
     _read: Callable[[], Mapping[str, int]] = dict
@@ -49,7 +49,7 @@ class CopyArbiter:
         """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
         copied = self.copied(found)
         copy = self._follow(found.checkpoint.key, copied, now)
-        patience = self.patience_seconds * (before + (copied is not None))
+        patience = self.copy_turn_seconds * (before + (copied is not None))
         if copied is not None and copied >= sum(file.size for file in found.files):
             patience += copy.seconds  # it is made durable, and checked: no slower than it was copied
         return now >= copy.grew_at + patience
@@ -58,7 +58,7 @@ class CopyArbiter:
         """Whether some node is still copying what this one never saw, of which it knows 12 digits of the digest."""
         copied = self._bytes_of(digest)
         copy = self._follow(("", digest), copied, now)
-        return copied is not None and now < copy.grew_at + self.patience_seconds + copy.seconds
+        return copied is not None and now < copy.grew_at + self.copy_turn_seconds + copy.seconds
 
     def anything_goes_on(self, now: float) -> bool:
         """Whether any node is still copying anything."""

@@ -106,7 +106,7 @@ class PinReconciler:
         if now >= self._clean_at:
             self._clean_at = now + _CLEAN_SECONDS
             with contextlib.suppress(StorageError):  # who looks at the pins tells of it
-                self.pinner.clean(now, self.turns.patience_seconds)
+                self.pinner.clean(now, self.turns.copy_turn_seconds)
 
     def tidy(self, tidying: CleanupRequest) -> CleanupResult:
         """Remove what is no longer kept, measure what is; never raises: nothing rests on it."""

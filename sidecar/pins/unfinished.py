@@ -13,7 +13,7 @@ from sidecar.pins.usage import Progress
 
 _OWN_SECONDS: Final = 4 * TOUCH_SECONDS  # only this node makes them, and it touches what it makes
 _OTHERS_SECONDS: Final = 600.0  # far more than a maker that lives, on a machine that is slow, leaves between touches
-_PATIENCES: Final = 10
+_TURNS: Final = 10
 
 
 @dataclass(slots=True)
@@ -37,21 +37,23 @@ class UnfinishedPins:
         """Note how far they are now."""
         self._seen = {name: self._follow(name, progress, now) for name, progress in making.items()}
 
-    def idle(self, now: float, patience: float) -> frozenset[str]:
+    def idle(self, now: float, turn_seconds: float) -> frozenset[str]:
         """Return those that do not grow: no room is kept for them.
 
         A copy that is whole is made durable and checked, which takes no longer than copying it took.
         """
         return frozenset(
-            name for name, each in self._seen.items() if now >= each.grew_at + patience + each.grew_at - each.began_at
+            name
+            for name, each in self._seen.items()
+            if now >= each.grew_at + turn_seconds + each.grew_at - each.began_at
         )
 
-    def abandoned(self, now: float, patience: float) -> list[str]:
+    def abandoned(self, now: float, turn_seconds: float) -> list[str]:
         """Return those that nobody has even touched for long: they may be removed."""
-        return [name for name, each in self._seen.items() if now >= each.changed_at + self._bound(name, patience)]
+        return [name for name, each in self._seen.items() if now >= each.changed_at + self._bound(name, turn_seconds)]
 
-    def _bound(self, name: str, patience: float) -> float:
-        return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _PATIENCES * patience)
+    def _bound(self, name: str, turn_seconds: float) -> float:
+        return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
 
     def _follow(self, name: str, progress: Progress, now: float) -> _Seen:
         seen = self._seen.get(name)

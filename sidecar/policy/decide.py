@@ -20,24 +20,26 @@ REOPENED: Final = "it vanished, and is there again"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that decisions depend on; durations in seconds."""
+    """Hold the settings that decisions depend on."""
 
     queue: Literal["every", "latest"] = "every"
     every_steps: int | None = None
     min_workers: int = 1
     max_attempts: int = 3
     max_losses: int = 10
-    backoff_first: float = 1.0
-    backoff_last: float = 300.0
-    settle: float = 3.0
-    visibility: float = 60.0
-    join: float = 120.0
-    patience: float = 10.0
-    plan_cap: float = 86400.0
-    collective: float = 6.0
+    backoff_first_seconds: float = 1.0
+    backoff_last_seconds: float = 300.0
+    group_settle_seconds: float = 3.0
+    quiet_seconds: float = 3.0
+    corrupt_after_seconds: float = 60.0
+    pin_wait_seconds: float = 60.0
+    join_timeout_seconds: float = 120.0
+    proposal_turn_seconds: float = 10.0
+    plan_cap_seconds: float = 86400.0
+    collective_timeout_seconds: float = 6.0
     most_settled: int = 2000  # by one plan: so that no record is too long, nor takes longer than a beat to read
     stop_after_step: int | None = None
-    stop_idle: float | None = None
+    stop_idle_seconds: float | None = None
     wait: bool = True
 
     @property
@@ -160,14 +162,18 @@ def _judge(plan: Plan, view: View, rules: Rules, now: float) -> Action:
     members = plan.members or ()
     if (unfit := _unfit(members, view)) is not None:
         return unfit
-    if view.stuck_since is not None and now >= view.stuck_since + rules.collective:
+    if view.stuck_since is not None and now >= view.stuck_since + rules.collective_timeout_seconds:
         # Nobody can tell whose link is broken. The next attempt goes without one of them: so some group will succeed.
         last = members[-1]
-        waited = f"every rank waited for the others for {rules.collective:g} s (collective_timeout_seconds)"
+        waited = (
+            f"every rank waited for the others for {rules.collective_timeout_seconds:g} s (collective_timeout_seconds)"
+        )
         return Fail("stalled", f"{waited}: they do not reach each other", last.node, last.rank)
-    if now >= view.opened_at + rules.plan_cap:
-        return Fail("deadline", f"the plan was open for {rules.plan_cap:.0f} s, the most allowed (plan_cap_seconds)")
-    return Wait(view.opened_at + rules.plan_cap, "a plan is open")
+    if now >= view.opened_at + rules.plan_cap_seconds:
+        return Fail(
+            "deadline", f"the plan was open for {rules.plan_cap_seconds:.0f} s, the most allowed (plan_cap_seconds)"
+        )
+    return Wait(view.opened_at + rules.plan_cap_seconds, "a plan is open")
 
 
 def _unfit(members: Sequence[Member], view: View) -> Fail | None:
@@ -326,7 +332,7 @@ def _evaluate_held(view: View, rules: Rules, now: float, queue: list[Checkpoint]
     The one that was evaluated last says which multiple was reached: an older one after it would look like training that
     was set back, after which those of the same multiple count again.
     """
-    until = _undone_since(view) + rules.visibility
+    until = _undone_since(view) + rules.pin_wait_seconds
     if rules.every_steps is not None and now < until:
         queue = list(takewhile(lambda each: not _may_be_held_soon(each, view), queue))
         if not queue:
@@ -380,7 +386,7 @@ def _in_turn(view: View, rules: Rules, now: float, action: Propose) -> Propose |
     nodes = [heartbeat.node for heartbeat in alike]
     if view.node not in nodes or alike[0].task != view.task:  # its own heartbeat may still tell of another task
         return Wait(why=f"{view.node} is not counted, or has another version, task or profile than most nodes")
-    mine = _undone_since(view) + nodes.index(view.node) * rules.patience
+    mine = _undone_since(view) + nodes.index(view.node) * rules.proposal_turn_seconds
     return action if now >= mine else Wait(mine, f"{nodes[0]} proposes first", listen=True)
 
 
@@ -393,7 +399,7 @@ def _ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
     if checkpoint.key not in view.history.failures:
         return 0.0
     failures = _attempts(checkpoint, view)  # 0: those of another task; nodes with two of them must not race either
-    pause = min(rules.backoff_last, rules.backoff_first * 2.0 ** min(max(failures - 1, 0), 64))
+    pause = min(rules.backoff_last_seconds, rules.backoff_first_seconds * 2.0 ** min(max(failures - 1, 0), 64))
     return view.failed_at.get(checkpoint.key, 0.0) + pause
 
 
@@ -415,10 +421,10 @@ def _members(view: View, rules: Rules, now: float, checkpoint: Checkpoint) -> tu
     if len(fresh) < rules.min_workers:
         return Wait(why=f"{len(fresh)} workers stand by, min_workers = {rules.min_workers}")
     slots = sum(len(heartbeat.slots) for heartbeat in nodes)
-    if len(fresh) < slots and now < view.gathering_since + rules.join:
-        return Wait(view.gathering_since + rules.join, "more workers are about to stand by")
-    if now < view.changed_at + rules.settle:
-        return Wait(view.changed_at + rules.settle, "others may still come")
+    if len(fresh) < slots and now < view.gathering_since + rules.join_timeout_seconds:
+        return Wait(view.gathering_since + rules.join_timeout_seconds, "more workers are about to stand by")
+    if now < view.changed_at + rules.group_settle_seconds:
+        return Wait(view.changed_at + rules.group_settle_seconds, "others may still come")
     return fresh
 
 
@@ -451,7 +457,7 @@ def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[M
 def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     """Why the run is over, or until when nothing says that it is. What is still being written is waited for."""
     last = rules.stop_after_step
-    idle = None if rules.stop_idle is None else view.active_at + rules.stop_idle
+    idle = None if rules.stop_idle_seconds is None else view.active_at + rules.stop_idle_seconds
     if not rules.wait:
         why = "everything there is evaluated (--once)"
     elif view.done:
@@ -459,14 +465,14 @@ def _ending(view: View, rules: Rules, now: float) -> str | Wait:
     elif last is not None and view.last_step >= last:
         why = f"step {last} is evaluated (stop_after_step)"
     elif idle is not None and now >= idle:
-        why = f"nothing happened for {rules.stop_idle:g} s (stop_idle_seconds)"
+        why = f"nothing happened for {rules.stop_idle_seconds:g} s (stop_idle_seconds)"
     else:
         return Wait(idle, "nothing to do")
     if view.incomplete_since is None:
         return why
     # Long enough for what is named and broken to be given up first, by a look that began after that time.
-    given_up = view.incomplete_since + rules.visibility
-    end = given_up + rules.settle
+    given_up = view.incomplete_since + rules.corrupt_after_seconds
+    end = given_up + rules.quiet_seconds
     if now >= end and view.looked_at >= given_up:
         return why
     return Wait(end if now < end else None, "something is not complete yet")

@@ -61,6 +61,26 @@ _NO: Final = frozenset({"false", "no", "n", "off", "f", "0"})
 _MAX_PORT: Final = 65535
 _DERIVED: Final[Any] = None  # a default that a validator makes of other settings
 
+RENAMED: Final[Mapping[str, tuple[str, ...]]] = {
+    "settle_seconds": ("quiet_seconds", "group_settle_seconds"),
+    "proposal_patience_seconds": ("proposal_turn_seconds", "copy_turn_seconds", "result_turn_seconds"),
+}
+"""Names of earlier versions, which are refused, and the settings that replace them."""
+
+_FOLLOWS: Final[Mapping[str, tuple[str, float]]] = {
+    "run_lost_seconds": ("lease_seconds", 1.0),
+    "group_settle_seconds": ("beat_seconds", 1.5),
+    "proposal_turn_seconds": ("lease_seconds", 1.0),
+    "copy_turn_seconds": ("lease_seconds", 1.0),
+    "result_turn_seconds": ("lease_seconds", 1.0),
+    "corrupt_after_seconds": ("visibility_seconds", 1.0),
+    "vanished_after_seconds": ("visibility_seconds", 1.0),
+    "pin_wait_seconds": ("visibility_seconds", 1.0),
+    "suspended_timeout_seconds": ("lease_seconds", 1.0),
+    "loop_timeout_seconds": ("lease_seconds", 1.0),
+}
+"""Durations whose default is a multiple of another duration, which is declared before them."""
+
 
 def _no_boolean(value: Any) -> Any:
     """Without this `replicas = true` would be read as 1."""
@@ -262,12 +282,38 @@ class Settings(BaseSettings):
     lease_seconds: Seconds = 10.0
     """Time without a new heartbeat after which a node counts as gone. Default: five beats, so that one slow write does
     not count as a death."""
-    settle_seconds: Seconds = 3.0
-    """Time during which files without a completeness marker, and the members of a new group, must stay unchanged.
-    Default: a beat and a half, so that nodes that start together form one group."""
     visibility_seconds: Seconds = 60.0
-    """Time after which a file that another node wrote must be visible here; a broken checkpoint is corrupt after it.
-    Default: NFS caches a directory for up to 60 s (acdirmax)."""
+    """Time after which a file that another node wrote must be visible on this one. Default: NFS caches a directory for
+    up to 60 s (acdirmax)."""
+    run_lost_seconds: Seconds = _DERIVED
+    """Time for which the record of the run, `run.json`, must be missing before the daemons begin a new run. Default:
+    `lease_seconds`, so that a deleted run ends as soon as a lost node."""
+    group_settle_seconds: Seconds = _DERIVED
+    """Time for which the ready workers must stay the same before they form a group. Default: a beat and a half, so that
+    nodes that start together form one group."""
+    proposal_turn_seconds: Seconds = _DERIVED
+    """Time for which a node waits for each node before it in line to begin the next evaluation. Default:
+    `lease_seconds`, after which the node before it has either begun or is gone."""
+    copy_turn_seconds: Seconds = _DERIVED
+    """Time for which a node waits for each node before it in line to copy a checkpoint, where pins cannot be links, and
+    for a copy that does not grow. Default: `lease_seconds`, after which the node before it has either begun or is
+    gone."""
+    result_turn_seconds: Seconds = _DERIVED
+    """Time for which a node waits for each node before it in line to write the result of an evaluation. Default:
+    `lease_seconds`, after which the node before it has either written it or is gone."""
+    quiet_seconds: Seconds = 3.0
+    """Time for which the files of a checkpoint must stay unchanged if its format has no sign of completeness. Default:
+    longer than a writer pauses between two writes, and short enough that nobody waits for a result."""
+    corrupt_after_seconds: Seconds = _DERIVED
+    """Time for which a broken checkpoint must stay unchanged before it is given up as corrupt. Default:
+    `visibility_seconds`, after which the missing parts would be visible."""
+    vanished_after_seconds: Seconds = _DERIVED
+    """Time for which a checkpoint must be missing from all scans before it is given up as vanished. Default:
+    `visibility_seconds`, after which a new file would be visible."""
+    pin_wait_seconds: Seconds = _DERIVED
+    """Time for which an evaluation waits for a pin: for its own checkpoint's pin to be visible on each node, and with
+    `every_steps` for an earlier checkpoint to be pinned. Default: `visibility_seconds`, after which a pin is visible
+    everywhere."""
     storage_timeout_seconds: Seconds = 10.0
     """Time that shared storage may take to answer before the node is not ready. Default: one lease, after which the
     other nodes count this node as gone anyway."""
@@ -286,6 +332,12 @@ class Settings(BaseSettings):
     stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)] = 5.0
     """Multiple of the slowest batch so far that a batch may take before its worker counts as stalled. Default: batches
     of one model differ by less than that."""
+    suspended_timeout_seconds: Seconds = _DERIVED
+    """Time for which a signal such as SIGSTOP may suspend a worker process before it counts as stalled. Default:
+    `lease_seconds`, the time after which a suspended node counts as gone, too."""
+    loop_timeout_seconds: Seconds = _DERIVED
+    """Time without a turn of the daemon's loop after which it counts as stopped, and `/healthz` reports that. Default:
+    `lease_seconds`, after which the other nodes count this node as gone, too."""
     collective_timeout_seconds: Seconds = 6.0
     """Time for which all workers may wait for one another in a sum before the evaluation fails, counted from the second
     beat after the last worker came. Default: the sums take milliseconds, or seconds over a link that loses packets, and
@@ -296,9 +348,6 @@ class Settings(BaseSettings):
     drain_seconds: Seconds = 25.0
     """Time that a running evaluation has to end after the daemon got a signal. Default: within the 30 s that Kubernetes
     grants."""
-    proposal_patience_seconds: Seconds = 10.0
-    """Time that a node waits for the node before it in the line to begin the next evaluation, or to copy a checkpoint.
-    Default: one lease, after which the node before had its chance."""
     sweep_seconds: Seconds = 2.0
     """Interval between two scans of the checkpoint directory. Default: on NFS a scan is the only way to find a new
     checkpoint, and it costs only as much as has changed."""
@@ -550,6 +599,14 @@ class Settings(BaseSettings):
         if value < (first := info.data.get("backoff_first_seconds", value)):
             raise ValueError(f"must be at least backoff_first_seconds ({first:g}): raise it or lower that")
         return value
+
+    @field_validator(*_FOLLOWS, mode="before")
+    @classmethod
+    def _multiple(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None or info.field_name is None:
+            return value
+        source, factor = _FOLLOWS[info.field_name]
+        return factor * info.data.get(source, cls.model_fields[source].default)
 
     @field_validator("lease_seconds")
     @classmethod

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from sidecar.errors import SettingsError
-from sidecar.settings.model import CONFIG, PREFIX, Settings, option, variable, ways
+from sidecar.settings.model import CONFIG, PREFIX, RENAMED, Settings, option, variable, ways
 
 OWN_FILE: Final = Path("sidecar.toml")
 PROJECT_FILE: Final = Path("pyproject.toml")
@@ -49,7 +49,7 @@ def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -
     for key, value in given.items():
         values[key], origins[key] = value, f"option {option(key)}"
     for key in [key for key in values if key not in Settings.model_fields]:
-        problems.append(f"{origins[key]}: there is no such setting; {_did_you_mean(key, str)}")
+        problems.append(f"{origins[key]}: {_replacement(key, str)}")
         del values[key]
 
     try:
@@ -129,7 +129,7 @@ def _read_environment(
         # Kubernetes describes a Service named `sidecar` to every pod: SIDECAR_SERVICE_HOST, SIDECAR_PORT_80_TCP, …
         of_kubernetes = "KUBERNETES_SERVICE_HOST" in environ and _SERVICE.fullmatch(name)
         if key not in Settings.model_fields and not of_kubernetes:
-            problems.append(f"environment {name}: there is no such setting; {_did_you_mean(key, variable)}")
+            problems.append(f"environment {name}: {_replacement(key, variable)}")
     return values
 
 
@@ -154,8 +154,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004 - one terminal line
 
 
-def _did_you_mean(key: str, spell: Any) -> str:
+def _replacement(key: str, spell: Callable[[str], str]) -> str:
+    """Say what to write instead of a name that is not a setting."""
+    if key in RENAMED:
+        *others, last = map(spell, RENAMED[key])
+        return f"this setting was split; give {', '.join(others)} or {last}"
     import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
 
     similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)
-    return f"did you mean {spell(similar[0])}?" if similar else "remove it; docs/reference/settings.md lists all"
+    remedy = f"did you mean {spell(similar[0])}?" if similar else "remove it; docs/reference/settings.md lists all"
+    return f"there is no such setting; {remedy}"

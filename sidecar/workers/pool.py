@@ -89,7 +89,10 @@ class Worker:
             return None
         seconds, bound = now - self.heard, limit(bounds, self.phase, batches=self.batches, slowest=self.slowest)
         if self.halted is not None:
-            seconds, bound = now - self.halted, Limit(bounds.halt, "stalled", "was stopped by a signal (SIGSTOP?)")
+            seconds, bound = (
+                now - self.halted,
+                Limit(bounds.suspended_timeout_seconds, "stalled", "was stopped by a signal (SIGSTOP?)"),
+            )
         if bound is None or seconds <= bound.seconds:
             return None
         message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"

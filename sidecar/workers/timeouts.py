@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimeouts:
-    """Seconds that each part of a worker's work may take."""
+    """Hold the time that each phase of a worker may take."""
 
-    join: float
-    restore: float
-    first_batch: float
-    stall: float
+    join_timeout_seconds: float
+    restore_timeout_seconds: float
+    first_batch_timeout_seconds: float
+    stall_seconds: float
     stall_factor: float  # a stall is also this many times the slowest batch
-    halt: float  # stopped by a signal, whatever it was doing
+    suspended_timeout_seconds: float  # stopped by a signal, in any phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ def limit(bounds: PhaseTimeouts, phase: str, *, batches: int, slowest: float) ->
     """
     if phase in ("import", "join"):
         what = "importing" if phase == "import" else "forming the group"
-        return Limit(bounds.join, "join", f"was {what}")
+        return Limit(bounds.join_timeout_seconds, "join", f"was {what}")
     if phase in ("restore", "save"):
-        return Limit(bounds.restore, "deadline", f"was in {phase}")
+        return Limit(bounds.restore_timeout_seconds, "deadline", f"was in {phase}")
     if phase == "conclude":
-        return Limit(bounds.first_batch, "deadline", "was computing results from the sums")
+        return Limit(bounds.first_batch_timeout_seconds, "deadline", "was computing results from the sums")
     if phase == "build" or (phase in ("read", "evaluate") and batches == 0):
-        return Limit(bounds.first_batch, "deadline", f"has not finished its first batch ({phase})")
+        return Limit(bounds.first_batch_timeout_seconds, "deadline", f"has not finished its first batch ({phase})")
     if phase in ("read", "evaluate"):
-        seconds = max(bounds.stall, bounds.stall_factor * slowest)
+        seconds = max(bounds.stall_seconds, bounds.stall_factor * slowest)
         return Limit(seconds, "stalled", f"made no progress in {phase}")
     return None

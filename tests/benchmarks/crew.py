@@ -16,7 +16,14 @@ from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_
 from sidecar.workers.ports import Ports
 from sidecar.workers.process import Exited
 
-_PATIENT = PhaseTimeouts(join=120, restore=120, first_batch=120, stall=120, stall_factor=5, halt=10)
+_PATIENT = PhaseTimeouts(
+    join_timeout_seconds=120,
+    restore_timeout_seconds=120,
+    first_batch_timeout_seconds=120,
+    stall_seconds=120,
+    stall_factor=5,
+    suspended_timeout_seconds=10,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ def pins(root) -> Path:
 @pytest.fixture
 def new_catalog(root, pins, clock):
     def new(**settings) -> Catalog:
-        return Catalog(root, pins, **({"settle_seconds": 3.0, "clock": clock} | settings))
+        return Catalog(root, pins, **({"quiet_seconds": 3.0, "clock": clock} | settings))
 
     return new
 

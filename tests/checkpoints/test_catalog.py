@@ -54,7 +54,7 @@ def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):
 
 
 def test_unnamed_checkpoints_have_to_settle(put, new_catalog, clock):
-    """`Checkpoint.write` names nothing: found once two looks at least `settle_seconds` apart saw the same files."""
+    """`Checkpoint.write` names nothing: found once two looks at least `quiet_seconds` apart saw the same files."""
     put("plain")
     catalog = new_catalog()
     assert sorted(name for name, _ in catalog.look().waiting) == ["weights-10", "weights-9"]
@@ -102,7 +102,7 @@ def test_names_of_the_unfinished(put, new_catalog, prefix):
     root = put("plain", "weights-9*")
     for file in list(root.iterdir()):
         file.rename(root / file.name.replace("weights-9", prefix))
-    catalog = new_catalog(settle_seconds=0)
+    catalog = new_catalog(quiet_seconds=0)
     look = catalog.look()
     assert (look.found, look.waiting) == ((), ())
 
@@ -118,24 +118,24 @@ def test_folders_are_not_entered(put, new_catalog, root):
     os.mkfifo(root / "fifo.index")
     (root / "dangling.index").symlink_to("nowhere")
     (root / "loop.index").symlink_to("loop.index")
-    assert names(new_catalog(settle_seconds=0).look()) == ["weights-9"]
+    assert names(new_catalog(quiet_seconds=0).look()) == ["weights-9"]
 
 
 def test_steps_come_from_names_last(put, new_catalog):
     """Where the checkpoint itself holds no step; a pattern that finds none leaves it unknown."""
     put("step")
     put("keras", "ckpt-3*")
-    found = new_catalog(settle_seconds=0, step_pattern=r"^none-(\d)$").look().found
+    found = new_catalog(quiet_seconds=0, step_pattern=r"^none-(\d)$").look().found
     steps = {one.checkpoint.name: one.checkpoint.step for one in found}
     assert steps == {"all-1": 30, "both-1": 10, "global-1": 20, "none-1": 1, "saver-1": 77, "ckpt-3": 7}
-    unknown = new_catalog(settle_seconds=0, step_pattern=r"none").look().found
+    unknown = new_catalog(quiet_seconds=0, step_pattern=r"none").look().found
     assert [one.checkpoint.name for one in unknown if one.checkpoint.step is None] == ["none-1"]
 
 
 def test_step_key(put, new_catalog):
     """The user's variable, else the name, and no other variable."""
     put("step")
-    found = new_catalog(settle_seconds=0, step_key="epoch").look().found
+    found = new_catalog(quiet_seconds=0, step_key="epoch").look().found
     assert {one.checkpoint.name: one.checkpoint.step for one in found}["both-1"] == 5
     assert {one.checkpoint.name: one.checkpoint.step for one in found}["saver-1"] == 1
 
@@ -305,7 +305,7 @@ def test_a_last_write_within_the_tick_of_the_one_before_is_seen(root, new_catalo
     path, at = root / "m-5.h5", clock.wall()
     whole = hdf5_file()
     frozen(path, being_written(whole), at)
-    catalog = new_catalog(settle_seconds=3.0)
+    catalog = new_catalog(quiet_seconds=3.0)
     assert "open for writing" in str(catalog.look().waiting)
     frozen(path, whole, at)
     assert names(catalog.look()) == []
@@ -319,7 +319,7 @@ def test_content_that_was_rewritten_within_a_tick_is_not_what_was_read_before(ro
     """What is pinned must be what was found, or it would be given up."""
     path, at = root / "m-5.h5", clock.wall()
     frozen(path, hdf5_file(b"1" * 100), at)
-    catalog = new_catalog(settle_seconds=3.0)
+    catalog = new_catalog(quiet_seconds=3.0)
     catalog.look()
     frozen(path, hdf5_file(b"2" * 100), at)
     clock.seconds += 3
@@ -524,12 +524,12 @@ def test_pinned_and_there_is_one(put, new_catalog, pins, inspections):
 def test_a_pin_is_what_it_holds(put, new_catalog, pins):
     """A folder whose content is not what its name says is no pin, and is reported."""
     put("keras", "ckpt-1*")
-    found = new_catalog(settle_seconds=0).look().found[0]
+    found = new_catalog(quiet_seconds=0).look().found[0]
     pinned = pin(found, pins)
     wrong = pinned.folder.rename(pins / f"ckpt-1@{'0' * 12}")
     (pins / "empty").mkdir()
     (pins / ".tmp-1").mkdir()
-    look = new_catalog(settle_seconds=0).look()
+    look = new_catalog(quiet_seconds=0).look()
     assert [one.checkpoint.pin for one in look.found] == [None]
     assert sorted(name for name, _ in look.waiting) == sorted([wrong.name, "empty"])
 
@@ -574,5 +574,5 @@ def test_relative_paths_are_made_absolute(put, root, pins, clock, monkeypatch):
     """A daemon may be started with a relative directory; what it hands to workers is absolute."""
     put("keras")
     monkeypatch.chdir(root.parent)
-    found = Catalog(Path(root.name), pins, settle_seconds=3, clock=clock).look().found
+    found = Catalog(Path(root.name), pins, quiet_seconds=3, clock=clock).look().found
     assert found[0].folder == root

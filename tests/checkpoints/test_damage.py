@@ -166,7 +166,7 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     found = {each.checkpoint.name.startswith(odd): each for each in catalog.look().found}[True]
     assert found.checkpoint.step_source == "optimizer" or found.checkpoint.step == (5 if odd != "%2e-5" else None)
     pinned = pin(found, pins)
-    assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(settle_seconds=0).look().found}
+    assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(quiet_seconds=0).look().found}
     assert (pins / pinned.checkpoint.folder).is_dir()
 
 
@@ -178,7 +178,7 @@ def test_pins(checkpoint, root, new_catalog, pins, kind):
     from sidecar.pins.usage import pins_bytes
 
     format_, name, files = checkpoint(kind)
-    (found,) = new_catalog(settle_seconds=0).look().found
+    (found,) = new_catalog(quiet_seconds=0).look().found
     assert {file.name for file in found.files} == set(files)
     pinned = pin(found, pins)
     for file in files:
@@ -228,7 +228,7 @@ def test_what_is_no_file(root, new_catalog, name):
     ):
         path = root / name
         make(path)
-        assert new_catalog(settle_seconds=0).look().found == ()
+        assert new_catalog(quiet_seconds=0).look().found == ()
         for format_ in FORMATS.values():
             with pytest.raises((CheckpointError, OSError)):
                 format_.inspect(root, name)
@@ -254,7 +254,7 @@ def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
     (root / "whole_link").symlink_to("good")
     for name in ("x_temp", "tmp-1", "a.tmp1", "workertemp_1", ".hidden"):
         shutil.copytree(root / "good", root / name)
-    look = new_catalog(settle_seconds=0).look()
+    look = new_catalog(quiet_seconds=0).look()
     assert [found.checkpoint.name for found in look.found] == ["good"]
     assert sorted(name for name, _ in look.waiting) == ["file", "link"]
 
@@ -284,7 +284,7 @@ def test_assets_that_change(checkpoint, root, new_catalog):
     asset.parent.symlink_to(root / "elsewhere")
     with pytest.raises(CorruptError, match="is a link"):
         format_.inspect(root, name)
-    assert new_catalog(settle_seconds=0).look().found == ()
+    assert new_catalog(quiet_seconds=0).look().found == ()
 
 
 def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert "m-5" in [found.checkpoint.name for found in new_catalog(settle_seconds=0).look().found]
+    assert "m-5" in [found.checkpoint.name for found in new_catalog(quiet_seconds=0).look().found]
 
 
 STATE_WORDS = (

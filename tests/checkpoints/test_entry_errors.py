@@ -38,7 +38,7 @@ class Place:
 
     def catalog(self):
         """A new one of the place."""
-        return Catalog(self.root, self.pins, settle_seconds=0.0, corrupt_after_seconds=60.0, clock=self.clock)
+        return Catalog(self.root, self.pins, quiet_seconds=0.0, corrupt_after_seconds=60.0, clock=self.clock)
 
     def pin(self, step):
         """The folder of a pin."""

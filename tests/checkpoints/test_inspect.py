@@ -185,7 +185,7 @@ def keeper(new_catalog, pins, clock):
         run = pins.parent
         return PinReconciler(
             run,
-            new_catalog(settle_seconds=0),
+            new_catalog(quiet_seconds=0),
             None,
             BackgroundPinner(pins, "n1", 60, held),
             ArtifactCleanup(run),

@@ -211,13 +211,13 @@ def test_nodes_that_saw_other_names_agree_about_a_pin(put, root, pins, new_catal
         for name in ("m-12-75", "m-13-71"):
             shutil.copy(entry, root / entry.name.replace("none-1", name))
         entry.unlink()
-    first = new_catalog(settle_seconds=0)
+    first = new_catalog(quiet_seconds=0)
     by_name = {each.checkpoint.name: each for each in first.look().found}
     assert by_name["m-13-71"].checkpoint.step == 13
     pin(by_name["m-13-71"], pins)
     for entry in root.glob("m-*"):
         entry.unlink()
-    for catalog in (first, new_catalog(settle_seconds=0)):
+    for catalog in (first, new_catalog(quiet_seconds=0)):
         (found,) = catalog.look().found
         assert (found.checkpoint.step, found.checkpoint.step_source) == (13, "name")
         assert found.checkpoint.pin
@@ -228,7 +228,7 @@ def test_a_step_stays_what_it_was(put, root, new_catalog):
     put("step", "none-1*")
     for entry in list(root.glob("none-1*")):
         entry.rename(root / entry.name.replace("none-1", "m-12-75"))
-    catalog = new_catalog(settle_seconds=0)
+    catalog = new_catalog(quiet_seconds=0)
     assert [each.checkpoint.step for each in catalog.look().found] == [None]
     for entry in list(root.glob("m-12*")):
         shutil.copy(entry, root / entry.name.replace("12-75", "13-71"))
@@ -249,7 +249,7 @@ def test_without_steps_the_order_is_that_of_writing(put, root, new_catalog):
             os.utime(copy, (1_700_000_000 + seconds, 1_700_000_000 + seconds))
     for entry in list(root.glob("none-1*")):
         entry.unlink()
-    names = [each.checkpoint.name for each in new_catalog(settle_seconds=0).look().found]
+    names = [each.checkpoint.name for each in new_catalog(quiet_seconds=0).look().found]
     assert names == ["zebra", "best", "ckpt-7"]
 
 

@@ -177,7 +177,7 @@ def test_the_state_is_no_checkpoint(root, new_catalog):
     pin(found, state / "run" / "pins")
     pin(found, state / "other" / "pins")
     catalog = type(new_catalog())(
-        root, state / "run" / "pins", settle_seconds=3.0, clock=new_catalog()._clock, glob=patterns
+        root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, glob=patterns
     )
     assert names(catalog.look()) == ["epoch_1/ckpt-1"]
 

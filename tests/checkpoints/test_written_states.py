@@ -28,9 +28,7 @@ EARLY = {
 """States that only time tells from finished ones: the writer does not stay in them."""
 
 RECORDED = KINDS + CALLBACKS
-BETWEEN_CALLS = (
-    0.01  # seconds on the fake clock; a writer that is stopped for longer than `settle_seconds` is beyond it
-)
+BETWEEN_CALLS = 0.01  # seconds on the fake clock; a writer that is stopped for longer than `quiet_seconds` is beyond it
 
 
 @pytest.fixture(scope="session")

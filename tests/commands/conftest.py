@@ -35,7 +35,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def catalog(tmp_path, clock, place):
-    return Catalog(place, tmp_path / "state" / "pins", settle_seconds=3, clock=clock)
+    return Catalog(place, tmp_path / "state" / "pins", quiet_seconds=3, clock=clock)
 
 
 @pytest.fixture

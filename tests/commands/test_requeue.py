@@ -385,7 +385,7 @@ def ask_again(node, *names, **wanted):
     """A person types `sidecar requeue --again`."""
     return requeue(
         node.storage.storage,
-        Catalog(node.checkpoint_dir, node.run_dir / "pins", settle_seconds=3.0, clock=node.clock),
+        Catalog(node.checkpoint_dir, node.run_dir / "pins", quiet_seconds=3.0, clock=node.clock),
         Wanted(names, again=True, **wanted),
         by="node-9",
         clock=node.clock,

@@ -136,7 +136,7 @@ def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
     place.run_dir.mkdir(exist_ok=True)
     place.join(RUN)
     assert family(place.marker.name) is None
-    catalog = Catalog(place.checkpoint_dir, place.run_dir / "pins", settle_seconds=0.0, clock=clock)
+    catalog = Catalog(place.checkpoint_dir, place.run_dir / "pins", quiet_seconds=0.0, clock=clock)
     clock.seconds += 1000
     look = catalog.look()
     assert (look.found, look.waiting, look.corrupt) == ((), (), ())

@@ -153,7 +153,7 @@ def test_what_nobody_can_read_for_a_while_waits(new_node):
     assert ("succeeded", "ckpt-6") in ends(nodes[0])
 
 
-@pytest.mark.parametrize("ending", [{"wait": False}, {"stop_idle": 30.0}])
+@pytest.mark.parametrize("ending", [{"wait": False}, {"stop_idle_seconds": 30.0}])
 def test_a_run_ends_after_the_other_node_evaluated_what_this_one_gave_up(new_node, ending):
     """The blind node does not leave it alone, and does not wait for ever."""
     nodes = two_with_pins(new_node, 6, **ending)

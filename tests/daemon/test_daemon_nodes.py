@@ -71,7 +71,7 @@ def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
 def two_that_look_rarely(new_node):
     """Return two idle nodes; the second looks every 900 s, and when a file event tells of a change."""
     first, second = new_node("worker-1"), new_node("worker-2")
-    second.daemon.timing = replace(TIMING, sweep=900.0)
+    second.daemon.timing = replace(TIMING, sweep_seconds=900.0)
     first.checkpoint_dir.mkdir(parents=True)
     pass_time(20, first, second)
     first.silent = second.silent = {"Evaluate"}
@@ -102,10 +102,10 @@ def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoin
     before = catalog.look()
     monkeypatch.setattr(catalog, "look", lambda: before)
     save(first.checkpoint_dir, 5)
-    pass_time(TIMING.visibility / 2, first, second)
+    pass_time(TIMING.pin_wait_seconds / 2, first, second)
     assert second.state.history.open is not None
     monkeypatch.undo()
-    pass_time(TIMING.visibility, first, second)
+    pass_time(TIMING.pin_wait_seconds, first, second)
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
 
 
@@ -552,7 +552,7 @@ def test_a_run_ends_with_its_last_step(new_node, fails):
 
 def test_a_run_ends_when_nothing_happens_any_more(new_node):
     """The time counts from the start, not from the beginning of the clock; and from the last thing that happened."""
-    node = new_node(stop_idle=60.0)
+    node = new_node(stop_idle_seconds=60.0)
     node.checkpoint_dir.mkdir(parents=True)
     pass_time(50, node)
     save(node.checkpoint_dir, 5)

@@ -422,7 +422,7 @@ def refuse_links(refuse, link=os.link):
 
 ENDINGS = {
     "stop_after_step": {"stop_after_step": 6},
-    "stop_idle": {"stop_idle": 90.0},
+    "stop_idle": {"stop_idle_seconds": 90.0},
     "no_wait": {"wait": False},
     "done": {},
 }

@@ -52,7 +52,7 @@ def test_an_old_outcome_never_becomes_the_result_of_another_checkpoint(evaluated
     lose(evaluated, plan_path(1))
     save(evaluated.checkpoint_dir, 6)
     again = restarted(evaluated, "i2")
-    pass_time(TIMING.visibility - 5, again)
+    pass_time(TIMING.pin_wait_seconds - 5, again)
     assert again.exited is None
     assert "plans/000000000001.json is missing" in again.status.unready
     pass_time(10, again)
@@ -105,7 +105,7 @@ def test_a_record_that_stays_broken_ends_the_daemon_by_name(node):
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
     put(node, plan_path(2), b"{")
-    pass_time(TIMING.visibility - 5, node)
+    pass_time(TIMING.pin_wait_seconds - 5, node)
     assert node.exited is None
     pass_time(15, node)
     assert isinstance(node.exited, RecordError)
@@ -181,7 +181,7 @@ def test_a_daemon_stands_by_where_a_newer_release_wrote(node, path):
         assert heartbeat(node)["state"] == "starting"
     assert node.log.names().count("storage_failed") == 1
     node.terminate()
-    pass_time(TIMING.storage + 5, node)
+    pass_time(TIMING.storage_timeout_seconds + 5, node)
     assert node.exited == 0
 
 
@@ -278,7 +278,7 @@ def test_a_directory_that_training_makes_anew_begins_a_new_run(node, new_node, h
     pass_time(20, node, other)
     replace(node.checkpoint_dir, how)
     save(node.checkpoint_dir, 1)
-    pass_time(TIMING.lease - 3, node, other)
+    pass_time(TIMING.lease_seconds - 3, node, other)
     assert (node.exited, other.exited) == (None, None)
     assert "a new run begins" in node.status.unready
     pass_time(15, node, other)

@@ -400,7 +400,7 @@ def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records
     save(node.checkpoint_dir, 5)
     for _ in range(60):
         node.daemon.tick()
-        node.clock.seconds += TIMING.beat + 0.5
+        node.clock.seconds += TIMING.beat_seconds + 0.5
         node._answer()
         node._let_workers_work()
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]

@@ -50,7 +50,9 @@ def new_part(node="n2", task="t1", **there):
     workers = FakeWorkers(there or {"n2.i.1": Worker(), "n2.i.2": Worker()})
     join = Join("", (), 0, "task.py:task", "tensorflow", ".", 2)
     evaluate = Evaluate(7, CHECKPOINT, "", "", save_weights="all", progress_seconds=1.0)
-    return PlanExecution(plan, node, workers, join, evaluate, Path("/run"), 0.0, patience=10.0, second_thought=2.0)
+    return PlanExecution(
+        plan, node, workers, join, evaluate, Path("/run"), 0.0, result_turn_seconds=10.0, second_thought_seconds=2.0
+    )
 
 
 def result(rank):

@@ -340,7 +340,7 @@ def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older
     older, newer = found(5), found(5, pinned=False)
     newer = replace(newer, checkpoint=replace(newer.checkpoint, digest="9" * 64), written_at=200.0)
     order = {each.checkpoint.key: (place, 0.0) for place, each in enumerate((older, newer))}
-    for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + state.tracker.visibility, [older])):
+    for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + state.tracker.vanished_after_seconds, [older])):
         by_key = {each.checkpoint.key: each for each in seen}
         state.see(ScanResult(tuple(seen), (), (), missing=False, by_key=by_key, order=order), (), now, now)
     (lost,) = state.tracker.given_up.values()

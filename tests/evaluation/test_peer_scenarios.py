@@ -70,7 +70,7 @@ def steps(folder):
     from sidecar.checkpoints.catalog import Catalog
     from sidecar.clock import SystemClock
 
-    catalog = Catalog(folder, folder / "pins", settle_seconds=0.0, clock=SystemClock())
+    catalog = Catalog(folder, folder / "pins", quiet_seconds=0.0, clock=SystemClock())
     return {each.checkpoint.name: each.checkpoint.step for each in catalog.look().found}
 
 

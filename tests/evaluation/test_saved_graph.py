@@ -389,7 +389,7 @@ def test_what_a_pin_holds_can_be_loaded(digits, evaluate, tmp_path):
     root.mkdir()
     for order in (words, words[::-1]):
         vocabulary(root, order)
-        (found,) = Catalog(root, pins, settle_seconds=0, clock=SystemClock()).look().found
+        (found,) = Catalog(root, pins, quiet_seconds=0, clock=SystemClock()).look().found
         digests.add(found.checkpoint.digest)
         pinned = pin(found, pins)
         shutil.rmtree(root / "m-5")

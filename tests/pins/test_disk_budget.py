@@ -91,7 +91,7 @@ def place(tmp_path):
 
 
 def found(folder, pins):
-    return list(Catalog(folder, pins, settle_seconds=0.0, clock=FakeClock()).look().found)
+    return list(Catalog(folder, pins, quiet_seconds=0.0, clock=FakeClock()).look().found)
 
 
 def test_what_pins_alone_hold(place):

@@ -272,7 +272,7 @@ def test_with_every_steps_what_lies_between_is_skipped():
 @pytest.mark.parametrize("history", [fold(), fold(plan(1, checkpoint(150), ("n1.i.9",)), outcome(1))])
 def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
     """The one evaluated last says which multiple was reached: after 300 and then 80 or 200, 350 would count again."""
-    rules, seen = Rules(every_steps=100, visibility=60.0), {"history": history, "undone_since": NOW - 59}
+    rules, seen = Rules(every_steps=100, pin_wait_seconds=60.0), {"history": history, "undone_since": NOW - 59}
     step = 80 if history.reached is None else 200
     there = [checkpoint(step, pinned=False), checkpoint(300), checkpoint(350)]
     assert decided(rules, found=there, **seen) == Wait(NOW + 1, "the first that was found is not pinned yet")
@@ -293,7 +293,7 @@ def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
 def test_what_is_not_held_in_time_holds_up_no_other(rules, changes):
     """Nor what cannot be held now, and without `every_steps` the order says nothing."""
     there = [checkpoint(80, pinned=False), checkpoint(300), checkpoint(350)]
-    rules, changes = {"every_steps": 100, "visibility": 60.0} | rules, {"undone_since": NOW - 59} | changes
+    rules, changes = {"every_steps": 100, "pin_wait_seconds": 60.0} | rules, {"undone_since": NOW - 59} | changes
     assert decided(Rules(**rules), found=there, **changes).checkpoint == there[1]
 
 
@@ -303,7 +303,7 @@ def test_what_is_not_held_in_time_holds_up_no_other(rules, changes):
         ({"wait": False}, {}),
         ({}, {"done": True}),
         ({"stop_after_step": 95}, {"last_step": 95}),
-        ({"stop_idle": 60}, {"active_at": NOW - 60}),
+        ({"stop_idle_seconds": 60}, {"active_at": NOW - 60}),
     ],
 )
 def test_with_every_steps_the_last_one_of_a_run_is_evaluated(rules, changes):
@@ -808,9 +808,9 @@ NO_WAIT = Rules(wait=False)
         (Rules(stop_after_step=2), {"last_step": 3}, True),
         (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
         (Rules(stop_after_step=2), {"last_step": 2, "found": [A]}, False),
-        (Rules(stop_idle=60), {"active_at": NOW - 59}, False),
-        (Rules(stop_idle=60), {"active_at": NOW - 60}, True),
-        (Rules(stop_idle=60), {"active_at": NOW - 60, "incomplete_since": NOW - 62}, False),
+        (Rules(stop_idle_seconds=60), {"active_at": NOW - 59}, False),
+        (Rules(stop_idle_seconds=60), {"active_at": NOW - 60}, True),
+        (Rules(stop_idle_seconds=60), {"active_at": NOW - 60, "incomplete_since": NOW - 62}, False),
         (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
         (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
         (RULES, {"done": True}, True),

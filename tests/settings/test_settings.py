@@ -255,6 +255,36 @@ def test_a_bad_key_of_the_file_is_shown_with_its_remedy(write, line, shown, reme
     assert remedy in problem
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("settle_seconds", ("quiet_seconds", "group_settle_seconds")),
+        ("proposal_patience_seconds", ("proposal_turn_seconds", "copy_turn_seconds", "result_turn_seconds")),
+    ],
+)
+def test_a_setting_that_was_split_is_refused_with_its_successors(write, old, new):
+    """An old file or variable must not lose its meaning without a word."""
+    environ = MINIMAL | write(f"{old} = 1") | {f"SIDECAR_{old.upper()}": "1"}
+    in_environment, in_file = sorted(problems({}, environ=environ))
+    assert in_file.startswith(f"file {environ['SIDECAR_CONFIG']}, key {old}: ")
+    assert in_environment.startswith(f"environment SIDECAR_{old.upper()}: ")
+    assert all(name in in_file and f"SIDECAR_{name.upper()}" in in_environment for name in new)
+
+
+def test_durations_follow_the_one_that_they_are_derived_from():
+    """A longer lease, beat or visibility gives longer turns, groups and pins, unless these are given."""
+    defaults = load({}, environ=MINIMAL)
+    assert (defaults.group_settle_seconds, defaults.copy_turn_seconds, defaults.pin_wait_seconds) == (3.0, 10.0, 60.0)
+    given = {"LEASE_SECONDS": "20", "VISIBILITY_SECONDS": "5", "BEAT_SECONDS": "4", "COPY_TURN_SECONDS": "7"}
+    settings = load({}, environ=MINIMAL | {f"SIDECAR_{name}": value for name, value in given.items()})
+    of_the_lease = ("proposal_turn", "result_turn", "run_lost", "suspended_timeout", "loop_timeout")
+    assert {getattr(settings, f"{name}_seconds") for name in of_the_lease} == {20.0}
+    of_the_storage = ("corrupt_after", "vanished_after", "pin_wait")
+    assert {getattr(settings, f"{name}_seconds") for name in of_the_storage} == {5.0}
+    assert (settings.group_settle_seconds, settings.copy_turn_seconds) == (6.0, 7.0)
+    assert settings.quiet_seconds == defaults.quiet_seconds
+
+
 def test_all_problems_are_told_at_once(write):
     """Whoever corrects a configuration wants to do it once."""
     environ = write("lease_seconds = 3\nzebra = 1") | {"SIDECAR_REPLICA": "2", "SIDECAR_THREADS": "two"}

@@ -187,7 +187,14 @@ class Life:
             state,
             rules,
             Timing(
-                settings.beat, settings.lease, settings.sweep, settings.storage, settings.visibility, settings.drain
+                beat_seconds=settings.beat,
+                lease_seconds=settings.lease,
+                loop_timeout_seconds=settings.lease,
+                sweep_seconds=settings.sweep,
+                storage_timeout_seconds=settings.storage,
+                pin_wait_seconds=settings.visibility,
+                result_turn_seconds=settings.patience,
+                drain_seconds=settings.drain,
             ),
             Retention(2),
             self,
@@ -209,7 +216,7 @@ class Life:
             settings.first_batch,
             settings.stall,
             stall_factor=settings.stall_factor,
-            halt=settings.lease,
+            suspended_timeout_seconds=settings.lease,
         )
         run_dir = self.simulation.run_dir
         launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")

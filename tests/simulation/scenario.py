@@ -99,8 +99,21 @@ class NodeSettings:
     stop_idle: float | None = None
 
     def rules(self) -> dict:
-        """Those that the policy asks for."""
-        return {each.name: getattr(self, each.name) for each in fields(Rules) if hasattr(self, each.name)}
+        """Return the settings of the policy, by the names of `Rules`."""
+        rules = {each.name: getattr(self, each.name) for each in fields(Rules) if hasattr(self, each.name)}
+        return rules | {
+            "backoff_first_seconds": self.backoff_first,
+            "backoff_last_seconds": self.backoff_last,
+            "group_settle_seconds": self.settle,
+            "quiet_seconds": self.settle,
+            "corrupt_after_seconds": self.visibility,
+            "pin_wait_seconds": self.visibility,
+            "join_timeout_seconds": self.join,
+            "proposal_turn_seconds": self.patience,
+            "plan_cap_seconds": self.plan_cap,
+            "collective_timeout_seconds": self.collective,
+            "stop_idle_seconds": self.stop_idle,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,17 @@ def test_users_exception_on_one_rank(crew, trained):
 
 def test_worker_whose_data_hang(crew, trained):
     """User code that hangs is noticed by its bound, since nothing else would ever tell."""
-    made = crew(1, bounds=PhaseTimeouts(join=120, restore=120, first_batch=120, stall=1, stall_factor=5, halt=10))
+    made = crew(
+        1,
+        bounds=PhaseTimeouts(
+            join_timeout_seconds=120,
+            restore_timeout_seconds=120,
+            first_batch_timeout_seconds=120,
+            stall_seconds=1,
+            stall_factor=5,
+            suspended_timeout_seconds=10,
+        ),
+    )
     with pytest.raises(EvaluationFailedError, match=r"^stalled.*\bread\b") as caught:
         once(made, trained, "hanging")
     assert "s allowed" in str(caught.value)

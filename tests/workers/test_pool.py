@@ -10,7 +10,14 @@ from sidecar.workers.messages import Evaluate, Failed, Join, Joined, Phase, Prog
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.workers.process import Exited, Halted
 
-BOUNDS = PhaseTimeouts(join=120, restore=1800, first_batch=900, stall=60, stall_factor=5, halt=10)
+BOUNDS = PhaseTimeouts(
+    join_timeout_seconds=120,
+    restore_timeout_seconds=1800,
+    first_batch_timeout_seconds=900,
+    stall_seconds=60,
+    stall_factor=5,
+    suspended_timeout_seconds=10,
+)
 
 
 class FakeProcess:

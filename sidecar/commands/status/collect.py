@@ -58,7 +58,7 @@ class RunStatus:
     min_workers: int = 1
     other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
     place: str = ""  # the checkpoint directory, to be shown
-    lease: float = 10.0  # seconds after which silence means gone
+    lease_seconds: float = 10.0  # seconds after which silence means gone
     beat: float = 2.0  # seconds between two heartbeats
     wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
     written_at: dict[str, float] = field(
@@ -77,7 +77,7 @@ class RunStatus:
 
     @property
     def _ready(self) -> list[Heartbeat]:
-        there = [each.heartbeat for each in self.members if each.fresh(self.lease)]
+        there = [each.heartbeat for each in self.members if each.fresh(self.lease_seconds)]
         return [each for each in there if each.role == "worker" and each.state == "ready"]
 
     @property
@@ -171,7 +171,7 @@ class RunObserver:
             unknown=dict(look.unknown),
             min_workers=self.min_workers,
             place=self.place,
-            lease=self.lease_seconds,
+            lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,
             wall=self.clock.wall(),
             written_at={node: seconds for node, seconds in written.items() if seconds is not None},

@@ -78,7 +78,7 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
         "task": each.task,
         "profile": each.profile,
         "beat": each.beat,
-        "fresh": observed.fresh(status.lease),
+        "fresh": observed.fresh(status.lease_seconds),
         "changed": observed.changed,
         "silent_seconds": round(observed.silent_seconds, 3),
         "file_age_seconds": None if written_at is None else round(max(0.0, status.wall - written_at), 3),
@@ -185,7 +185,7 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
             _doing(status, each),
             each.version,
         )
-        table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease) else "dim")
+        table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     yield table
     for why in status.unread.values():
         yield _text(why, "yellow")
@@ -193,7 +193,7 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
         yield "no daemon has beaten yet"
     elif status.proposer is not None:
         yield _text(f"{status.proposer} proposes plans and publishes the numbers")
-    elif not any(each.fresh(status.lease) for each in status.members):
+    elif not any(each.fresh(status.lease_seconds) for each in status.members):
         yield _text(_nobody(status), "yellow")
     if len(status.tasks) > 1:
         told = "; ".join(
