@@ -1,8 +1,9 @@
-"""Read which addresses this machine has. Linux tells them in /proc/net, without waiting and without asking DNS."""
+"""Find the addresses of this machine, and tell public addresses from private ones. The kernel answers at once."""
 
 import contextlib
 import ipaddress
 import re
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +15,63 @@ _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 def own_addresses(ipv4: Path = IPV4, ipv6: Path = IPV6) -> tuple[str, ...]:
     """Return all addresses of all interfaces, IPv4 first; none where the kernel does not tell them."""
-    found: dict[str, None] = {}
+    addresses: dict[str, None] = {}
     with contextlib.suppress(OSError, ValueError):
-        found |= dict.fromkeys(_LOCAL.findall(ipv4.read_text()))
+        addresses |= dict.fromkeys(_LOCAL.findall(ipv4.read_text()))
     with contextlib.suppress(OSError, ValueError):
         # The first field is the address: 32 hexadecimal digits.
         lines = [line.split()[0] for line in ipv6.read_text().splitlines() if line]
-        found |= dict.fromkeys(str(ipaddress.IPv6Address(int(each, 16))) for each in lines)
-    return tuple(found)
+        addresses |= dict.fromkeys(str(ipaddress.IPv6Address(int(each, 16))) for each in lines)
+    return tuple(addresses)
 
 
 def public(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Return those that are routed in the internet."""
     return tuple(each for each in addresses if ipaddress.ip_address(each).is_global)
+
+
+def outgoing_address() -> str:
+    """Return the address that this host's routes would send from, in brackets if IPv6; 127.0.0.1 without any network.
+
+    Never waits and never asks DNS: connecting a datagram socket sends nothing, it only picks a route. Hosts without a
+    default route, such as compute nodes of a cluster, fall back to their first interface's address.
+    """
+    # Addresses reserved for documentation: never a neighbour, so the default route answers.
+    for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((beyond, 9))
+                address = ipaddress.ip_address(probe.getsockname()[0])
+        except (OSError, ValueError):  # no such route, or no such family
+            continue
+        if not address.is_unspecified:
+            return f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the version's name
+    return _first_interface_address() or "127.0.0.1"
+
+
+def public_address(host: str, *, resolve: bool = True) -> str | None:
+    """Return the public address that `host` names, or None. Names are looked up only if `resolve`."""
+    flags = 0 if resolve else socket.AI_NUMERICHOST
+    try:
+        answers = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=flags)
+    except OSError:  # a name that nobody knows, nobody reaches
+        return None
+    addresses = (str(answer[4][0]).partition("%")[0] for answer in answers)
+    return next((address for address in addresses if ipaddress.ip_address(address).is_global), None)
+
+
+def _first_interface_address() -> str | None:
+    """Return the first IPv4 address of an interface that is not loopback: netdevice(7), SIOCGIFADDR."""
+    import fcntl  # noqa: PLC0415 - Linux only, and only without a default route
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, interface in socket.if_nameindex():
+            try:
+                # struct ifreq: 16 bytes of name, then a sockaddr_in with the address in its bytes 4 to 8
+                request = fcntl.ioctl(probe, 0x8915, interface.encode().ljust(40, b"\0"))
+            except OSError:
+                continue  # no IPv4 here
+            address = socket.inet_ntoa(request[20:24])
+            if not address.startswith("127."):
+                return address
+    return None

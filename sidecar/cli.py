@@ -258,7 +258,7 @@ def requeue(
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
     from sidecar.commands.terminal import printable
-    from sidecar.policy.roles import node_name
+    from sidecar.policy.node_identity import node_name
 
     if all_evaluated and not again:
         raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")

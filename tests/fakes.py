@@ -29,8 +29,8 @@ from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.decide import Rules
 from sidecar.policy.roles import RoleDecision
+from sidecar.policy.rules import Rules
 from sidecar.records import Checkpoint, Result, Value
 from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool

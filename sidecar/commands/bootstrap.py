@@ -34,8 +34,9 @@ from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.decide import Rules
-from sidecar.policy.roles import RoleDecision, advertised_host
+from sidecar.policy.node_identity import advertised_host
+from sidecar.policy.roles import RoleDecision
+from sidecar.policy.rules import Rules
 from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 from sidecar.version import __version__

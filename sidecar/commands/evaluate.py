@@ -15,7 +15,8 @@ from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result, shown_progress
 from sidecar.errors import EvaluationFailedError, SettingsError, TaskError, VanishedError
-from sidecar.policy.roles import decide_role, node_name
+from sidecar.policy.node_identity import node_name
+from sidecar.policy.roles import decide_role
 from sidecar.settings import Settings
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start

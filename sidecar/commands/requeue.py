@@ -20,7 +20,7 @@ from sidecar.coordination.journal_state import Entry, JournalState, Settled
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.policy.decide import Rules
+from sidecar.policy.rules import Rules
 from sidecar.records import Key, Plan, Settlement
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A requeue that is later waits for the next one.

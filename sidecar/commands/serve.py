@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from sidecar.addresses import own_addresses, public
+from sidecar.addresses import own_addresses, public, public_address
 from sidecar.clock import Clock, SystemClock
 from sidecar.commands.bootstrap import build_daemon
 from sidecar.commands.port_owner import node_serving
@@ -26,16 +26,11 @@ from sidecar.observability.prometheus import Exporter
 from sidecar.observability.publisher import DaemonLog, Published, Publisher
 from sidecar.observability.report import status_json
 from sidecar.observability.systemd import Notifier
-from sidecar.policy.roles import (
-    EVAL_PORTS_REMEDY,
-    RoleDecision,
-    advertised_host,
-    decide_role,
-    node_name,
-    public_address,
-)
+from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.settings import Settings
 from sidecar.version import __version__
+from sidecar.workers.ports import OPEN_PORTS_REMEDY
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports before the next run begins
@@ -177,5 +172,5 @@ def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
             host=host,
             addresses=", ".join(addresses),
             ports=settings.port_range,
-            remedy=EVAL_PORTS_REMEDY,
+            remedy=OPEN_PORTS_REMEDY,
         )

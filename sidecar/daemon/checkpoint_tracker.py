@@ -12,8 +12,8 @@ from typing import Final
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import BEFORE_START, JournalState
 from sidecar.observability.status import Newest
-from sidecar.policy.decide import REOPENED, pending
-from sidecar.policy.selection import Choice, Selection
+from sidecar.policy.selection import Choice, Selection, pending
+from sidecar.policy.settlements import REOPENED
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement
 
 _DELETED: Final = "it was deleted before it was evaluated"

@@ -26,7 +26,9 @@ from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Po
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
 from sidecar.observability.status import Status
-from sidecar.policy.decide import Fail, Propose, Rules, Stop, Wait, decide
+from sidecar.policy.actions import Fail, Propose, Stop, Wait
+from sidecar.policy.decide import decide
+from sidecar.policy.rules import Rules
 from sidecar.records import Heartbeat, Outcome, Plan
 from sidecar.workers.messages import Evaluate, Failed
 from sidecar.workers.process import Event

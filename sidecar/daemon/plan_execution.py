@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sidecar.policy.decide import Fail
+from sidecar.policy.actions import Fail
 from sidecar.records import SECONDARY, Lasting, Member, Plan, Result, WorkerProgress
 from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase
 from sidecar.workers.pool import WorkerPool, group_id

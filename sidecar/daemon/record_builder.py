@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sidecar.clock import Clock, timestamp
 from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
-from sidecar.policy.decide import Fail, Propose
+from sidecar.policy.actions import Fail, Propose
 from sidecar.records import Outcome, Plan
 
 

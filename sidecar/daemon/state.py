@@ -17,17 +17,12 @@ from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.observability.status import Newest, Status, WorkerStatus
 from sidecar.pins.policy import PinPolicy
-from sidecar.policy.decide import View, proposer
-from sidecar.policy.eligibility import (
-    counts,
-    disputed,
-    largest_alike,
-    left_out,
-    may_release,
-    members_for,
-    seen_elsewhere,
-)
+from sidecar.policy.disputes import is_disputed, is_seen_by_others
+from sidecar.policy.eligibility import compatible_nodes, count_by_reason, left_out, may_release_pins, ready_workers
+from sidecar.policy.group_formation import is_outgrown
+from sidecar.policy.proposers import publisher
 from sidecar.policy.roles import RoleDecision
+from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
 from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
 from sidecar.workers.pool import group_id
 
@@ -186,7 +181,7 @@ class DaemonState:
     def view(self, now: float, *, draining: bool) -> View:
         """What the policy decides on."""
         fresh = self._liveness.fresh_heartbeats(now)
-        members = _ready_workers(fresh)
+        members = ready_workers(fresh)
         available = frozenset(slot.standby for each in members for slot in each.slots if slot.standby is not None)
         if available - self._available:  # who goes is not waited for: nobody comes with it
             if not self._available:
@@ -202,7 +197,7 @@ class DaemonState:
         judges = seen.given_up or self.history.failures or self.history.unusable  # nothing else asks for it
         unheard = bool(judges) and any(each.role == "worker" for each in self._liveness.unheard(now))
         undone |= not all(
-            disputed(each, self.identity.node, members, unheard=unheard) for each in seen.given_up.values()
+            is_disputed(each, self.identity.node, members, liveness_unknown=unheard) for each in seen.given_up.values()
         )
         if not undone or self.history.open is not None:
             self._undone_since = None
@@ -213,33 +208,39 @@ class DaemonState:
             incarnation=self.identity.incarnation,
             task=self.task,
             history=self.history,
-            members=members,
-            unheard=unheard,
-            found=seen.relevant(self.history, self.task),
-            given_up=list(seen.given_up.values()),
-            returned=returned,
-            unreadable=unreadable,
-            unwanted=seen.unwanted or _NO_KEYS,
-            draws_line=draws_line,
-            no_room=frozenset(seen.no_room),
-            failed=seen.failed.keys(),
-            tasks=tasks,
-            done=seen.done,
-            last_step=self._training.last_step,
-            lost=self.lost(now),
-            chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
-            ready_to_propose=self._liveness.ready_to_propose(now),
+            nodes=NodesView(
+                ready=members,
+                liveness_unknown=unheard,
+                chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
+                lost_members=self.lost(now),
+                tasks=tasks,
+                may_propose=self._liveness.ready_to_propose(now),
+            ),
+            checkpoints=CheckpointsView(
+                complete=seen.relevant(self.history, self.task),
+                given_up=list(seen.given_up.values()),
+                returned=returned,
+                unreadable=unreadable,
+                before_start=seen.unwanted or _NO_KEYS,
+                backlog_cutoff_pending=draws_line,
+                without_room=seen.no_room.keys(),
+                unpinnable=seen.failed.keys(),
+                training_done=seen.done,
+                last_step=self._training.last_step,
+                incomplete_since=seen.incomplete_since,
+                scanned_at=self._looked_at,
+            ),
+            timers=TimersView(
+                plan_opened_at=self.opened_at,
+                all_ranks_waiting_since=self._waiting_since if self._waiting else None,
+                work_waiting_since=self._undone_since,
+                first_standby_at=self._gathering_since,
+                newest_standby_at=self._changed_at,
+                failed_at=self._failed_at,
+                last_activity_at=self._active_at,
+            ),
             draining=draining,
-            looked=self.caught_up and self.looked,
-            looked_at=self._looked_at,
-            incomplete_since=seen.incomplete_since,
-            opened_at=self.opened_at,
-            stuck_since=self._waiting_since if self._waiting else None,
-            undone_since=self._undone_since,
-            gathering_since=self._gathering_since,
-            changed_at=self._changed_at,
-            failed_at=self._failed_at,
-            active_at=self._active_at,
+            caught_up=self.caught_up and self.looked,
         )
 
     def lost(self, now: float) -> dict[str, str]:
@@ -260,15 +261,9 @@ class DaemonState:
         newest = self.history.newest
         if newest is None or self.history.open is not None:
             return None
-        ready = _ready_workers(self._liveness.fresh_heartbeats(now))
-        alike = largest_alike(ready, self.identity.node)
-        if self.identity.node not in (each.node for each in alike):
-            return None
-        alike = members_for(alike, self.history, self.min_workers, None, self.task)
-        members = newest.plan.members or ()
-        joined = {None, *(each.worker for each in members), *self.history.spent_workers}  # a heartbeat may be late
-        free = {slot.standby for each in alike for slot in each.slots if slot.worker is None}
-        return group_id(members) if free - joined else None
+        ready = ready_workers(self._liveness.fresh_heartbeats(now))
+        outgrown = is_outgrown(ready, self.history, self.identity.node, self.min_workers, self.task)
+        return group_id(newest.plan.members or ()) if outgrown else None
 
     def wanted(self, now: float) -> PinPolicy:
         """Which checkpoints must be held against deletion: those that any node's task still needs.
@@ -277,9 +272,9 @@ class DaemonState:
         """
         plan, fresh, seen = self.history.open, self._liveness.fresh_heartbeats(now), self.tracker
         unheard = {each.task for each in self._liveness.unheard(now) if each.task is not None}
-        ready, me = _ready_workers(fresh), self.identity.node
+        ready, me = ready_workers(fresh), self.identity.node
         nodes = [each.node for each in ready]
-        alike = largest_alike(ready, me)
+        alike = compatible_nodes(ready, me)
         return PinPolicy(
             self.history,
             seen.selection,
@@ -288,7 +283,7 @@ class DaemonState:
             seen.unwanted or set(),
             nothing_yet=seen.only_new(self.history) and not seen.looked,
             done=seen.done,
-            releases=self._liveness.ready_to_propose(now) and may_release(alike, me),
+            releases=self._liveness.ready_to_propose(now) and may_release_pins(alike, me),
             before=nodes.index(me) if me in nodes else len(nodes),
             reopened=seen.reopened,
         )
@@ -316,7 +311,7 @@ class DaemonState:
     def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
         """Add to a heartbeat what this node sees and what it cannot read; it makes no beat of its own."""
         fresh, seen = self._liveness.fresh_heartbeats(now), self.tracker
-        unreadable = sorted(self._unreadable(fresh, _ready_workers(fresh)))[:_UNREADABLE_TOLD]
+        unreadable = sorted(self._unreadable(fresh, ready_workers(fresh)))[:_UNREADABLE_TOLD]
         sees, more = seen.sees(self.history, self.task, self._tasks(fresh))
         return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
 
@@ -328,7 +323,7 @@ class DaemonState:
             state = "chief" if each.role == "chief" else each.state
             states[state] = states.get(state, 0) + 1
         waiting = self.tracker.choice(self.history, self.task).evaluate
-        without = left_out(_ready_workers(fresh), self.history, self.identity.node, self.min_workers)
+        without = left_out(ready_workers(fresh), self.history, self.identity.node, self.min_workers)
         unknown = {**self.tracker.failed, **self.tracker.unknown}
         sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
         return Status(
@@ -355,7 +350,7 @@ class DaemonState:
             pins_bytes=self.pins_bytes,
             saves_bytes=self.saves_bytes,
             left_out={node: each.why for node, each in without.items()},
-            left_out_reasons=counts(without),
+            left_out_reasons=count_by_reason(without),
             unknown=sentences[:_TOLD],
             unknown_count=len(sentences),
         )
@@ -375,13 +370,13 @@ class DaemonState:
         return self._first_of(self._liveness.fresh_heartbeats(now))
 
     def _first_of(self, fresh: list[Heartbeat]) -> bool:
-        return proposer(_ready_workers(fresh)) == self.identity.node
+        return publisher(ready_workers(fresh)) == self.identity.node
 
     def _unreadable(self, fresh: Sequence[Heartbeat], workers: Sequence[Heartbeat]) -> frozenset[str]:
         """Names of checkpoints that this node cannot read, or gave up though another one finds them whole."""
         found = self.tracker.unreadable(self.history, self._tasks(fresh))
         given_up = [
-            each for each in self.tracker.given_up.values() if seen_elsewhere(each, self.identity.node, workers)
+            each for each in self.tracker.given_up.values() if is_seen_by_others(each, self.identity.node, workers)
         ]
         return found | {Checkpoint(each.name, each.digest, each.step, "").folder for each in given_up}
 
@@ -419,7 +414,3 @@ class DaemonState:
         if self._liveness.heartbeat(member.node) is None and now >= self.opened_at + self.lease_seconds:
             return f"{member.node} has no heartbeat"
         return None
-
-
-def _ready_workers(fresh: list[Heartbeat]) -> list[Heartbeat]:
-    return [each for each in fresh if each.role == "worker" and each.state == "ready"]

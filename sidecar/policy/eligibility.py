@@ -1,21 +1,21 @@
-"""Which nodes take part in the next plan, which one proposes it, and who is left out and why. PURE.
+"""Which nodes take part in the next plan, and which are left out and why? Pure.
 
-All of it follows from heartbeats and the journal, so that nodes which read the same decide alike. `policy` lists
-members by it, the daemon decides by it who lets go of pins, and `sidecar status` shows who is left out.
+All of it follows from heartbeats and the journal, so nodes that read the same decide the same. The policy lists
+members by it, the daemon decides by it which node lets go of pins, and `sidecar status` and `sidecar check` show it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sidecar.coordination.journal_state import JournalState, blame, losers
-from sidecar.records import Checkpoint, Heartbeat, Settlement
+from sidecar.records import Checkpoint, Heartbeat
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 
-_NAMED: Final = 3
-_DIGITS: Final = 8
+_NAMES_SHOWN: Final = 3
+_DIGEST_CHARACTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,152 +26,145 @@ class LeftOut:
     why: str
 
 
-def largest_alike(workers: Sequence[Heartbeat], node: str | None = None) -> list[Heartbeat]:
+def is_ready(heartbeat: Heartbeat) -> bool:
+    """Return whether a node offers its workers: it evaluates, and is neither starting nor about to leave."""
+    return heartbeat.role == "worker" and heartbeat.state == "ready"
+
+
+def ready_workers(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
+    """Return the nodes that offer their workers, in the order given."""
+    return [heartbeat for heartbeat in heartbeats if is_ready(heartbeat)]
+
+
+def compatible_nodes(workers: Iterable[Heartbeat], node: str | None = None) -> list[Heartbeat]:
     """Return the largest set of ready nodes with equal version, task and numeric profile; that of `node` among equals.
 
     A node that does not know its profile yet, or what a worker that joined a group has added to it, is in each
     set that it may belong to.
     """
-    ready = [each for each in workers if each.state == "ready" and each.task is not None]
-    kinds = dict.fromkeys((each.version, each.task, each.profile, each.joined_profile) for each in ready)
-    sets = [[each for each in ready if _is_of(each, kind)] for kind in kinds]
-    return max(sets, key=lambda each: (len(each), any(one.node == node for one in each)), default=[])
+    ready = [heartbeat for heartbeat in ready_workers(workers) if heartbeat.task is not None]
+    kinds = dict.fromkeys(
+        (heartbeat.version, heartbeat.task, heartbeat.profile, heartbeat.joined_profile) for heartbeat in ready
+    )
+    sets = [[heartbeat for heartbeat in ready if _may_be_of(heartbeat, kind)] for kind in kinds]
+    return max(sets, key=lambda nodes: (len(nodes), any(other.node == node for other in nodes)), default=[])
 
 
-def who_reads(workers: Sequence[Heartbeat], node: str, checkpoint: Checkpoint | None) -> list[Heartbeat]:
-    """Return the nodes that may evaluate a checkpoint together: the largest set, if one of it can read the checkpoint.
+def candidates_for(checkpoint: Checkpoint | None, workers: Sequence[Heartbeat], node: str) -> list[Heartbeat]:
+    """Return the nodes that may evaluate a checkpoint: the largest compatible set, if one of them can read it.
 
-    Else it is the largest set of those that can, of the same version and task: another profile computes right, too.
+    Otherwise it is the largest set of nodes that can read it and have the same version and task: a set with another
+    numeric profile computes correctly, too.
     """
-    alike = largest_alike(workers, node)
-    if checkpoint is None or any(checkpoint.folder not in each.unreadable for each in alike):
-        return alike
-    same = {(each.version, each.task) for each in alike}
-    others = [
-        each for each in workers if (each.version, each.task) in same and checkpoint.folder not in each.unreadable
+    compatible = compatible_nodes(workers, node)
+    if checkpoint is None or any(checkpoint.folder not in heartbeat.unreadable for heartbeat in compatible):
+        return compatible
+    kinds = {(heartbeat.version, heartbeat.task) for heartbeat in compatible}
+    readers = [
+        heartbeat
+        for heartbeat in workers
+        if (heartbeat.version, heartbeat.task) in kinds and checkpoint.folder not in heartbeat.unreadable
     ]
-    return largest_alike(others, node) or alike
+    return compatible_nodes(readers, node) or compatible
 
 
-def _is_of(each: Heartbeat, kind: tuple[str, str | None, str | None, str | None]) -> bool:
-    version, task, profile, joined = kind
-    same = each.profile in (None, profile) and each.joined_profile in (None, joined)
-    return same and (each.version, each.task) == (version, task)
-
-
-def turns(alike: Sequence[Heartbeat], plans: int) -> list[Heartbeat]:
-    """Return the nodes in the order in which they may propose the plan after so many: those that read everything first.
-
-    The others take turns in being the first of them: each may be the only one that can read some checkpoint.
-    """
-    well = [each for each in alike if not each.unreadable]
-    impaired = [each for each in alike if each.unreadable]
-    first = plans % len(impaired) if impaired else 0
-    return [*well, *impaired[first:], *impaired[:first]]
-
-
-def may_release(alike: Sequence[Heartbeat], node: str) -> bool:
-    """Whether a node may let go of pins: it could propose, and no other reads more than it does."""
-    own = next((each for each in alike if each.node == node), None)
-    return own is not None and (not own.unreadable or all(each.unreadable for each in alike))
-
-
-def members_for(
-    alike: Sequence[Heartbeat], history: JournalState, min_workers: int, checkpoint: Checkpoint | None, task: str | None
+def choose_nodes(
+    candidates: Sequence[Heartbeat],
+    history: JournalState,
+    min_workers: int,
+    checkpoint: Checkpoint | None,
+    task: str | None,
 ) -> list[Heartbeat]:
     """Return the nodes that should evaluate a checkpoint, or any: without those that would fail, if enough are left.
 
-    If not, nodes are taken back in until they are enough: those first that only lost plans of other checkpoints, then
+    If not, nodes are taken back until they are enough: first those that only lost plans of other checkpoints, then
     those that lost this one, the fewest times first, and last those that cannot read it.
     """
-    lost = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
+    losses = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
 
-    def trouble(each: Heartbeat) -> tuple[bool, int, bool]:
-        blind = checkpoint is not None and checkpoint.folder in each.unreadable
-        return blind, lost[each.node], history.is_left_out(each.node, each.incarnation)
+    def trouble(heartbeat: Heartbeat) -> tuple[bool, int, bool]:
+        cannot_read = checkpoint is not None and checkpoint.folder in heartbeat.unreadable
+        return cannot_read, losses[heartbeat.node], history.is_left_out(heartbeat.node, heartbeat.incarnation)
 
-    for most in sorted({trouble(each) for each in alike}):
-        left = [each for each in alike if trouble(each) <= most]
-        if sum(bool(slot.worker or slot.standby) for each in left for slot in each.slots) >= min_workers:
-            return left
-    return list(alike)
-
-
-def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None) -> Counter[str]:
-    """How often nodes failed with it. What the task raised counts for that task; a node that cannot, for all."""
-    by_task = history.failures.get(checkpoint.key, {})
-    failures = [each for of, all_ in by_task.items() for each in all_ if of == task or blame(each) != "checkpoint"]
-    return Counter(node for outcome in failures for node in losers(outcome))
+    for most in sorted({trouble(heartbeat) for heartbeat in candidates}):
+        chosen = [heartbeat for heartbeat in candidates if trouble(heartbeat) <= most]
+        if sum(bool(slot.worker or slot.standby) for heartbeat in chosen for slot in heartbeat.slots) >= min_workers:
+            return chosen
+    return list(candidates)
 
 
-def disputed(settlement: Settlement, node: str, workers: Sequence[Heartbeat], *, unheard: bool = False) -> bool:
-    """Whether another node finds whole what this one gave up, or may, as it cannot name all that it finds.
-
-    What is corrupt has no digest of its own, so it is compared by name. `unheard`: some node cannot be heard now.
-    """
-    if settlement.verdict not in ("vanished", "corrupt"):
-        return False
-    others = [each for each in workers if each.node != node]
-    return unheard or any(each.sees_more or _sees(each, settlement) for each in others)
-
-
-def seen_elsewhere(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
-    """Whether another node says that it finds it whole."""
-    return any(_sees(each, settlement) for each in workers if each.node != node)
-
-
-def _sees(each: Heartbeat, settlement: Settlement) -> bool:
-    folder = Checkpoint(settlement.name, settlement.digest, None, "").folder
-    if settlement.verdict == "corrupt":
-        name = folder.rpartition("@")[0]
-        return any(seen.rpartition("@")[0] == name for seen in each.sees)
-    return folder in each.sees
+def may_release_pins(compatible: Sequence[Heartbeat], node: str) -> bool:
+    """Return whether a node may let go of pins: it could propose, and no other node reads more than it does."""
+    own = next((heartbeat for heartbeat in compatible if heartbeat.node == node), None)
+    return own is not None and (not own.unreadable or all(heartbeat.unreadable for heartbeat in compatible))
 
 
 def left_out(
     workers: Sequence[Heartbeat], history: JournalState, node: str | None, min_workers: int
 ) -> dict[str, LeftOut]:
     """Return the ready nodes that take no part, or not in everything, and why."""
-    alike = largest_alike(workers, node)
-    if not alike:
+    compatible = compatible_nodes(workers, node)
+    if not compatible:
         return {}
-    there = {each.node for each in alike}
-    some = members_for(alike, history, min_workers, None, None)
-    found = {}
-    for each in workers:
-        if each.state != "ready" or each.task is None:
+    names = {heartbeat.node for heartbeat in compatible}
+    chosen = choose_nodes(compatible, history, min_workers, None, None)
+    reasons = {}
+    for heartbeat in ready_workers(workers):
+        if heartbeat.task is None:
             continue
-        if each.node not in there:
-            found[each.node] = _difference(each, alike)
-        elif each not in some:
-            count = history.losses[each.node, each.incarnation].count
+        if heartbeat.node not in names:
+            reasons[heartbeat.node] = _difference(heartbeat, compatible)
+        elif heartbeat not in chosen:
+            count = history.losses[heartbeat.node, heartbeat.incarnation].count
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
-            found[each.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
-        elif each.unreadable:
-            found[each.node] = LeftOut("unreadable", f"it cannot read {_some(each.unreadable)}")
-    return found
+            reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
+        elif heartbeat.unreadable:
+            reasons[heartbeat.node] = LeftOut("unreadable", f"it cannot read {_first_names(heartbeat.unreadable)}")
+    return reasons
 
 
-def _difference(each: Heartbeat, alike: Sequence[Heartbeat]) -> LeftOut:
-    version, task = alike[0].version, alike[0].task or ""
-    if each.version != version:
-        return LeftOut("version", f"it runs version {each.version}, most nodes {version}")
-    if each.task != task:
-        return LeftOut("task", f"it runs other code of the task ({(each.task or '')[:_DIGITS]}, most {task[:_DIGITS]})")
-    known = next((_profile(other) for other in alike if _profile(other)), "")
-    told = f"{_profile(each)}, most {known}"
-    return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {told})")
+def count_by_reason(reasons: dict[str, LeftOut]) -> dict[str, int]:
+    """Return how many nodes are left out for each reason."""
+    return dict(Counter(left.reason for left in reasons.values()))
 
 
-def _profile(each: Heartbeat) -> str:
-    return "+".join(digest for digest in (each.profile, each.joined_profile) if digest is not None)
+def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, str | None, str | None]) -> bool:
+    """Return whether a node has this version, task, profile and joined profile; one that is not known fits."""
+    version, task, profile, joined = kind
+    same = heartbeat.profile in (None, profile) and heartbeat.joined_profile in (None, joined)
+    return same and (heartbeat.version, heartbeat.task) == (version, task)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None) -> Counter[str]:
+    """Count how often each node failed with a checkpoint.
+
+    A failure that the task raised counts for that task only. A failure of the node counts for all tasks.
+    """
+    failures = [
+        outcome
+        for failed_task, outcomes in history.failures.get(checkpoint.key, {}).items()
+        for outcome in outcomes
+        if failed_task == task or blame(outcome) != "checkpoint"
+    ]
+    return Counter(node for outcome in failures for node in losers(outcome))
 
 
-def counts(found: dict[str, LeftOut]) -> dict[str, int]:
-    """How many nodes are left out for each reason."""
-    return dict(Counter(each.reason for each in found.values()))
+def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOut:
+    version, task = compatible[0].version, compatible[0].task or ""
+    if heartbeat.version != version:
+        return LeftOut("version", f"it runs version {heartbeat.version}, most nodes {version}")
+    if heartbeat.task != task:
+        own, most = (heartbeat.task or "")[:_DIGEST_CHARACTERS], task[:_DIGEST_CHARACTERS]
+        return LeftOut("task", f"it runs other code of the task ({own}, most {most})")
+    profile = next((_profile(other) for other in compatible if _profile(other)), "")
+    profiles = f"{_profile(heartbeat)}, most {profile}"
+    return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {profiles})")
+
+
+def _profile(heartbeat: Heartbeat) -> str:
+    return "+".join(digest for digest in (heartbeat.profile, heartbeat.joined_profile) if digest is not None)
+
+
+def _first_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -1,7 +1,7 @@
-"""Which waiting checkpoints are evaluated, which are passed over, and which are held until that is clear. PURE.
+"""Which waiting checkpoints are evaluated, which are skipped, and which are pinned until that is clear? Pure.
 
-What is chosen follows from the journal and from what is found alone, so that all nodes choose alike and a restart
-changes nothing. `policy` settles by it what is passed over, the daemon pins by it.
+The choice follows from the journal and the scan alone, so all nodes choose the same and a restart changes nothing. The
+policy settles by it what is skipped, and the daemon pins by it.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,15 @@ from sidecar.records import Checkpoint, Key
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What becomes of those that wait; whoever is in none of them is not decided yet, as one before it is not held."""
+    """The decision for each waiting checkpoint.
+
+    One that appears in no field is undecided until an earlier checkpoint has been pinned.
+    """
 
     evaluate: tuple[Checkpoint, ...]  # in order of discovery
     passed: dict[Key, str]  # not to be evaluated as far as is known now, and why
-    settled: tuple[Checkpoint, ...]  # those of them for which nothing can change that any more
-    hold: frozenset[Key]  # to be pinned; whatever else waits may be let go
+    settled: tuple[Checkpoint, ...]  # those of `passed` for which nothing can change that any more
+    hold: frozenset[Key]  # to be pinned; every other waiting one may be let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Selection:
         passed: dict[Key, str] = {}
         settled: list[Checkpoint] = []
         evaluate = self._by_steps(waiting, history, passed, settled, over=over)
-        hold = {each.key for each in evaluate}
+        hold = {checkpoint.key for checkpoint in evaluate}
         if waiting and self.every_steps is not None:
             hold.add(waiting[-1].key)  # it may turn out to be the last one
         if self.queue == "latest":
@@ -53,33 +56,39 @@ class Selection:
         *,
         over: bool,
     ) -> list[Checkpoint]:
-        """Those that reach another multiple of `every_steps` than the one before them that counted.
+        """Return those that reach another multiple of `every_steps` than the one before them that counted.
 
-        A step that is not higher than before means that training was set back: it counts anew from there. A step that
-        nobody knows is evaluated, and so is what a person asked for again; neither says where the others stand.
+        A step that is not higher than before means that training was set back: counting starts again from there. A
+        checkpoint without a known step is evaluated, and so is one that a person requeued. Neither changes the count.
         """
         every = self.every_steps
         if every is None:
             return list(waiting)
         evaluate, reached, certain = [], history.reached, True
-        for each in waiting:
-            if each.step is None or _counts_anyway(each.key, history) or each.key in history.failures:
-                evaluate.append(each)
-            elif reached is None or each.step // every > reached // every or each.step <= reached:
-                evaluate.append(each)
-                reached, certain = each.step, each.pin is not None
-            elif over and each is waiting[-1]:
-                evaluate.append(each)
+        for checkpoint in waiting:
+            key, step = checkpoint.key, checkpoint.step
+            if step is None or _counts_anyway(key, history) or key in history.failures:
+                evaluate.append(checkpoint)
+            elif reached is None or step // every > reached // every or step <= reached:
+                evaluate.append(checkpoint)
+                reached, certain = step, checkpoint.pin is not None
+            elif over and checkpoint is waiting[-1]:
+                evaluate.append(checkpoint)
             else:
-                passed[each.key] = f"its step {each.step} reaches no new multiple of {every} (every_steps)"
-                # The one that stands for this multiple may vanish before it is held; the last one may be the result.
-                if certain and each is not waiting[-1]:
-                    settled.append(each)
+                passed[key] = f"its step {step} reaches no new multiple of {every} (every_steps)"
+                # The one that stands for this multiple may vanish before it is pinned; the last one may be the result.
+                if certain and checkpoint is not waiting[-1]:
+                    settled.append(checkpoint)
         return evaluate
 
 
+def pending(history: JournalState, complete: Sequence[Checkpoint], task: str | None) -> list[Checkpoint]:
+    """Return the complete checkpoints that still need an evaluation under a task."""
+    return [checkpoint for checkpoint in complete if not history.is_settled(checkpoint.key, task)]
+
+
 def _counts_anyway(key: Key, history: JournalState) -> bool:
-    """Whether a plan is open for it, or a person asked for it again."""
+    """Return whether a plan is open for a checkpoint, or a person requeued it."""
     plan = history.open
     return key in history.requeued or (plan is not None and plan.checkpoint is not None and plan.checkpoint.key == key)
 
@@ -91,17 +100,17 @@ def _latest(
     settled: list[Checkpoint],
     hold: set[Key],
 ) -> list[Checkpoint]:
-    """The newest that is held and what is newer still: that one may vanish before it is held.
+    """Return the newest pinned checkpoint and those that are newer still: a newer one may vanish before it is pinned.
 
-    What is being evaluated, and what a person asked for again, is not passed over.
+    A checkpoint that is being evaluated, or that a person requeued, is not skipped.
     """
-    rest = [each for each in waiting if not _counts_anyway(each.key, history)]
-    held = max((place for place, each in enumerate(rest) if each.pin is not None), default=0)
-    for place, each in enumerate(rest[:-1]):
-        passed[each.key] = f"superseded by {rest[-1].name} (queue=latest)"
-        if place != held:
-            hold.discard(each.key)
-        if place < held:
-            settled.append(each)
-    gone = {each.key for each in rest[:held]}
-    return [each for each in waiting if each.key not in gone]
+    skippable = [checkpoint for checkpoint in waiting if not _counts_anyway(checkpoint.key, history)]
+    newest_pinned = max((place for place, checkpoint in enumerate(skippable) if checkpoint.pin is not None), default=0)
+    for place, checkpoint in enumerate(skippable[:-1]):
+        passed[checkpoint.key] = f"superseded by {skippable[-1].name} (queue=latest)"
+        if place != newest_pinned:
+            hold.discard(checkpoint.key)
+        if place < newest_pinned:
+            settled.append(checkpoint)
+    skipped = {checkpoint.key for checkpoint in skippable[:newest_pinned]}
+    return [checkpoint for checkpoint in waiting if checkpoint.key not in skipped]

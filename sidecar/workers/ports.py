@@ -3,8 +3,16 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.errors import SettingsError
+
+OPEN_PORTS_REMEDY: Final = (
+    "whoever reaches a worker's port can run code in it, since TensorFlow's server asks for no password, and it "
+    "listens on every address of the machine, whatever --host says; let a firewall keep port_range to the nodes of the "
+    "eval group: docs/how-to/firewall.md has a rule"
+)
+"""What to do about ports that strangers may reach, for the log and for `sidecar check`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ import pytest
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.records import Slot
 
-HERE = Here("node-9", "1.0", "t1", 1, 1)
+HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1)
 BEAT = 2.0
 TWO_SLOTS = (Slot("a", "g", "h:1", None, None), Slot("b", "g", "h:1", None, None))
 
@@ -101,7 +101,7 @@ def test_the_group_that_would_form(watched):
 
 def test_alone_with_too_few(storage, clock):
     """What min_workers means is told before somebody waits for it."""
-    here = Here("node-9", "1.0", "t1", 2, 3)
+    here = Here(node="node-9", version="1.0", task="t1", replicas=2, min_workers=3)
     ((ok, text),) = told(group(watch(storage, clock, BEAT, pytest.fail), here))
     assert ok
     assert text.startswith(

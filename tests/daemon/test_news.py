@@ -135,7 +135,7 @@ def test_news_say_what_looking_through_all_would(tmp_path, clock, compared, seed
         for node in nodes:
             state, now = node.state, clock.now()
             full = {*state.history.unsettled(state.found, state.task), *state.tracker._look.pinned}
-            told = [each.key for each in state.view(now, draining=False).found]
+            told = [each.key for each in state.view(now, draining=False).checkpoints.complete]
             assert told == [key for key in state.found if key in full]
     assert len(compared) > 50
     assert max(compared) > 1

@@ -73,11 +73,11 @@ def view(state, now):
 def test_nothing_is_decided_before_journal_and_directory_were_read():
     """One of them alone is not enough."""
     state = new_world()
-    assert not view(state, 0.0).looked
+    assert not view(state, 0.0).caught_up
     state.see(look(), (), 0.0, 0.0)
-    assert view(state, 0.0).looked
+    assert view(state, 0.0).caught_up
     state.caught_up = False
-    assert not view(state, 0.0).looked
+    assert not view(state, 0.0).caught_up
 
 
 def test_only_fresh_ready_workers_can_be_listed():
@@ -87,39 +87,39 @@ def test_only_fresh_ready_workers_can_be_listed():
     for now in (100.0, 102.0):
         others = [heartbeat(node, int(now), state=state) for node, state in states.items()]
         meet(state, now, *others, heartbeat("c", int(now), role="chief"), heartbeat("n6", 1))
-    assert [each.node for each in view(state, 103.0).members] == ["n1", "n2"]
-    assert view(state, 103.0).chiefs == {"c"}
+    assert [each.node for each in view(state, 103.0).nodes.ready] == ["n1", "n2"]
+    assert view(state, 103.0).nodes.chiefs == {"c"}
 
 
 def test_undone_work_is_timed_from_when_it_was_seen():
     """Given-up checkpoints are work too; an open plan, or nothing left, ends it."""
     state = new_world()
     state.see(look(), (given_up(1, "corrupt"),), 100.0, 0.0)
-    assert view(state, 101.0).undone_since == 101.0
-    assert view(state, 105.0).undone_since == 101.0
+    assert view(state, 101.0).timers.work_waiting_since == 101.0
+    assert view(state, 105.0).timers.work_waiting_since == 101.0
     state.fold(plan(1, members=(), settles=(given_up(1, "corrupt"),)), 106.0)
-    assert view(state, 107.0).undone_since is None
+    assert view(state, 107.0).timers.work_waiting_since is None
     state.see(look(2), (), 108.0, 0.0)
-    assert view(state, 109.0).undone_since == 109.0
+    assert view(state, 109.0).timers.work_waiting_since == 109.0
     state.fold(plan(2, 2), 110.0)
-    assert view(state, 111.0).undone_since is None
+    assert view(state, 111.0).timers.work_waiting_since is None
 
 
 def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
     """Another node may have pinned it in time."""
     state = new_world()
     state.see(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
-    assert view(state, 0.0).given_up == []
-    assert view(state, 0.0).incomplete_since == 0.0
+    assert view(state, 0.0).checkpoints.given_up == []
+    assert view(state, 0.0).checkpoints.incomplete_since == 0.0
     state.see(look(2), (), 2.0, 0.0)
     state.see(look(2), (), 59.9, 0.0)
-    assert view(state, 59.9).given_up == []
+    assert view(state, 59.9).checkpoints.given_up == []
     state.see(look(2), (), 60.0, 0.0)
-    assert [each.name for each in view(state, 60.0).given_up] == ["ckpt-1"]
-    assert view(state, 60.0).incomplete_since is not None, "the end waits for what this node alone gave up"
+    assert [each.name for each in view(state, 60.0).checkpoints.given_up] == ["ckpt-1"]
+    assert view(state, 60.0).checkpoints.incomplete_since is not None, "the end waits for what this node alone gave up"
     state.fold(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
     state.see(look(2), (), 62.0, 0.0)
-    assert view(state, 62.0).incomplete_since is None
+    assert view(state, 62.0).checkpoints.incomplete_since is None
 
 
 AWAY, UNREADABLE = look(missing=True), replace(look(), unknown={found(1).checkpoint.folder: "Input/output error"})
@@ -148,7 +148,7 @@ def test_what_was_there_and_is_gone_has_vanished(after, vanished):
     state.see(look(1), (), 0.0, 0.0)
     for now, seen in after.items():
         state.see(seen, (), float(now), 0.0)
-    assert [each.verdict for each in view(state, 200.0).given_up] == ["vanished"] * vanished
+    assert [each.verdict for each in view(state, 200.0).checkpoints.given_up] == ["vanished"] * vanished
 
 
 def test_what_is_settled_may_go():
@@ -158,7 +158,7 @@ def test_what_is_settled_may_go():
     state.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 1.0)
     for _ in range(3):
         state.see(look(), (), 2.0, 0.0)
-    assert view(state, 2.0).given_up == []
+    assert view(state, 2.0).checkpoints.given_up == []
 
 
 def test_the_same_incomplete_things_are_timed_together():
@@ -166,9 +166,9 @@ def test_the_same_incomplete_things_are_timed_together():
     state = new_world()
     state.see(look(waiting=("ckpt-1",)), (), 10.0, 0.0)
     state.see(look(waiting=("ckpt-1",)), (), 20.0, 0.0)
-    assert view(state, 20.0).incomplete_since == 10.0
+    assert view(state, 20.0).checkpoints.incomplete_since == 10.0
     state.see(look(waiting=("ckpt-1", "ckpt-2")), (), 30.0, 0.0)
-    assert view(state, 30.0).incomplete_since == 30.0
+    assert view(state, 30.0).checkpoints.incomplete_since == 30.0
 
 
 @pytest.mark.parametrize(("task", "wanted"), [("t1", False), ("t2", True)])
@@ -200,21 +200,21 @@ def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
     assert holds(state, 0.0, 1, 2) == [2]
     state.fold(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
     assert holds(state, 0.0, 1, 2) == [1, 2]
-    assert view(state, 1.0).unwanted == frozenset()
+    assert view(state, 1.0).checkpoints.before_start == frozenset()
 
 
 def test_what_is_still_corrupt_when_a_person_wants_it_again_is_given_up_again():
     """Its files are as they were, so no look tells of it a second time; without this nobody would."""
     state, corrupt = new_world(), given_up(1, "corrupt")
     state.see(look(), (corrupt,), 0.0, 0.0)
-    assert view(state, 0.0).given_up == [corrupt]
+    assert view(state, 0.0).checkpoints.given_up == [corrupt]
     state.fold(plan(1, members=(), settles=(corrupt,)), 1.0)
     state.see(look(), (), 1.0, 0.0)
-    assert view(state, 1.0).given_up == []
+    assert view(state, 1.0).checkpoints.given_up == []
     state.fold(plan(2, members=(), settles=(given_up(1, "requeued"),)), 2.0)
-    assert view(state, 2.0).given_up == [corrupt]
+    assert view(state, 2.0).checkpoints.given_up == [corrupt]
     state.see(look(1), (), 3.0, 0.0)
-    assert view(state, 3.0).given_up == []
+    assert view(state, 3.0).checkpoints.given_up == []
 
 
 def test_a_run_that_went_on_does_not_start_anew():
@@ -223,7 +223,7 @@ def test_a_run_that_went_on_does_not_start_anew():
     state.fold(plan(1, 9), 0.0)
     state.fold(failure(1), 0.0)
     state.see(look(1), (), 0.0, 0.0)
-    assert view(state, 0.0).unwanted == frozenset()
+    assert view(state, 0.0).checkpoints.before_start == frozenset()
 
 
 def test_a_member_without_any_heartbeat_is_lost_after_a_lease():
@@ -256,11 +256,11 @@ def test_an_idle_time_begins_with_the_first_look():
     """A clock's zero is nothing that happened."""
     state = new_world()
     state.see(look(), (), 500.0, 0.0)
-    assert view(state, 501.0).active_at == 500.0
+    assert view(state, 501.0).timers.last_activity_at == 500.0
     state.see(look(), (), 600.0, 0.0)
-    assert view(state, 601.0).active_at == 500.0
+    assert view(state, 601.0).timers.last_activity_at == 500.0
     state.see(look(1), (), 700.0, 0.0)
-    assert view(state, 701.0).active_at == 700.0
+    assert view(state, 701.0).timers.last_activity_at == 700.0
 
 
 def test_detection_is_timed_for_what_was_seen_to_appear():
@@ -324,13 +324,13 @@ def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
         (12.0, ("reduce", "reduce"), 12.0),
     ):
         waiting(state, now, 1, *phases)
-        assert view(state, now).stuck_since == since
+        assert view(state, now).timers.all_ranks_waiting_since == since
     state.fold(success(1), 13.0)
     state.fold(plan(2, 2, members=("n1.i1.1", "n2.i1.1")), 13.0)
     waiting(state, 14.0, 2, "reduce", "reduce")
-    assert view(state, 14.0).stuck_since == 14.0
+    assert view(state, 14.0).timers.all_ranks_waiting_since == 14.0
     waiting(state, 16.0, 1, "reduce", "reduce")
-    assert view(state, 16.0).stuck_since is None, "heartbeats of before tell nothing of this plan"
+    assert view(state, 16.0).timers.all_ranks_waiting_since is None, "heartbeats of before tell nothing of this plan"
 
 
 def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older():

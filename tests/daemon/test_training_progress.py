@@ -93,7 +93,7 @@ def test_a_training_that_is_set_back_counts_anew(new_node):
     pass_time(20, node)
     save(node.checkpoint_dir, 10)
     pass_time(20, node)
-    assert node.daemon.state.view(node.clock.now(), draining=False).last_step == 10
+    assert node.daemon.state.view(node.clock.now(), draining=False).checkpoints.last_step == 10
     assert node.exited is None
 
 

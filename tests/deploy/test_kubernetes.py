@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from sidecar.errors import SettingsError
-from sidecar.policy.roles import advertised_host, decide_role, node_name
+from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.roles import decide_role
 from sidecar.settings import load
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from sidecar.coordination.journal_state import JournalState, Losses
-from sidecar.policy.eligibility import largest_alike, left_out, may_release, members_for, turns, who_reads
+from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes, left_out, may_release_pins
+from sidecar.policy.proposers import proposal_order
 from sidecar.records import Checkpoint, Heartbeat, Outcome, Slot
 
 A = Checkpoint("ckpt-1", "a" * 64, 1, "tf_object", "pins/x")
@@ -44,14 +45,14 @@ def names(nodes):
 )
 def test_the_largest_set_of_nodes_that_compute_alike_takes_part(there, me, alike):
     """A group of different profiles would refuse to evaluate, checkpoint for checkpoint."""
-    assert names(largest_alike(there, me)) == alike
+    assert names(compatible_nodes(there, me)) == alike
 
 
 def test_those_that_read_everything_have_the_first_turn():
     """The others take turns: each may be the only one that reads what the others cannot."""
     there = [node("a", unreadable=("x",)), node("b"), node("c", unreadable=("y",)), node("d")]
-    assert [names(turns(there, plans)) for plans in (0, 1, 2)] == ["bdac", "bdca", "bdac"]
-    assert turns([], 3) == []
+    assert [names(proposal_order(there, plans)) for plans in (0, 1, 2)] == ["bdac", "bdca", "bdac"]
+    assert proposal_order([], 3) == []
 
 
 def test_those_that_can_read_it_evaluate_what_most_cannot():
@@ -64,16 +65,16 @@ def test_those_that_can_read_it_evaluate_what_most_cannot():
         (node("c", "q", version="2"), "ab"),
         (node("c", "q", task="u"), "ab"),
     ):
-        assert names(who_reads([*most, other], "c", A)) == expected
-    assert names(who_reads([*most, node("c", "q")], "c", None)) == "ab"
-    assert names(who_reads([most[0], node("b"), node("c", "q")], "c", A)) == "ab"
+        assert names(candidates_for(A, [*most, other], "c")) == expected
+    assert names(candidates_for(None, [*most, node("c", "q")], "c")) == "ab"
+    assert names(candidates_for(A, [most[0], node("b"), node("c", "q")], "c")) == "ab"
 
 
 def test_only_who_could_propose_lets_go_of_pins():
     """Nobody of the minority; and nobody who cannot read all, unless nobody can."""
     there = [node("a", unreadable=("x",)), node("b")]
-    assert [may_release(there, each) for each in "abc"] == [False, True, False]
-    assert may_release(there[:1], "a")
+    assert [may_release_pins(there, each) for each in "abc"] == [False, True, False]
+    assert may_release_pins(there[:1], "a")
 
 
 def history(*failures, losses=()):
@@ -110,9 +111,9 @@ DIFFERS = {"kind": "stream_differs", "node": "b", "odd": ("b", "c")}
 def test_nodes_that_would_fail_are_left_out_while_enough_are_left(past, least, members):
     """Losses with other checkpoints are forgotten first, then those with this one, of those that lost it least."""
     there = [node(name) for name in "abc"]
-    assert names(members_for(there, past, least, A, "t")) == members
+    assert names(choose_nodes(there, past, least, A, "t")) == members
     blind = [replace(there[0], unreadable=(A.folder,)), *there[1:]]
-    assert "a" not in names(members_for(blind, past, 1, A, "t"))
+    assert "a" not in names(choose_nodes(blind, past, 1, A, "t"))
 
 
 def test_who_is_left_out_is_told_with_the_reason():

@@ -1,11 +1,10 @@
-import ipaddress
 import json
-import socket
 
 import pytest
 
 from sidecar.errors import SettingsError
-from sidecar.policy.roles import NO_HINT, advertised_host, decide_role, node_name, own_address, public_address
+from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.roles import NO_HINT, decide_role
 from sidecar.settings import Settings
 
 CHIEF_AND_WORKERS = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
@@ -254,114 +253,5 @@ def test_a_rank_that_is_no_number_is_refused(environ, value, variable):
     """A launcher's variable that cannot be read is no proof of being a worker."""
     with pytest.raises(SettingsError) as caught:
         decide_role(settings(), "a", environ)
-    assert f"environment {variable}: {value} is no count" in str(caught.value)
+    assert f"environment {variable}: {value} is not a number" in str(caught.value)
     assert "--role worker or --role chief" in str(caught.value)
-
-
-def test_the_node_is_named_by_setting_then_task_then_host():
-    """The first that is there names the node."""
-    assert node_name(settings(node="mine"), IS_WORKER, hostname=lambda: "host-7") == "mine"
-    assert node_name(settings(), IS_WORKER, hostname=lambda: "host-7") == "worker-1"
-    assert node_name(settings(), {}, hostname=lambda: "host-7") == "host-7"
-
-
-def test_a_host_name_that_cannot_name_a_node_asks_for_one():
-    """A name becomes a file name on shared storage."""
-    with pytest.raises(SettingsError, match=r"'my host'.*--node NAME.*SIDECAR_NODE"):
-        node_name(settings(), {}, hostname=lambda: "my host")
-
-
-@pytest.mark.parametrize(
-    ("given", "environ", "expected"),
-    [
-        ({"host": "10.9.9.9"}, IS_WORKER, "10.9.9.9"),
-        ({}, IS_WORKER, "10.0.0.3"),
-        ({}, tf_config({"worker": ["job-worker-0.ns.svc:2222"]}, "worker", 0), "job-worker-0.ns.svc"),
-        ({}, tf_config({"worker": ["[fd00::7]:2222"]}, "worker", 0), "[fd00::7]"),
-        ({}, tf_config({"worker": ["plain"]}, "worker", 0), "plain"),
-        ({}, tf_config(WORKERS, "evaluator", 0), "172.16.0.1"),
-        ({}, {}, "172.16.0.1"),
-    ],
-)
-def test_the_advertised_host_is_setting_then_cluster_then_own(given, environ, expected):
-    """Beside a training job the daemon is reachable where the job's own task is."""
-    assert advertised_host(settings(**given), environ, own=lambda: "172.16.0.1") == expected
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:2222", "grpc://a:1", ":2222"])
-def test_a_cluster_address_that_nobody_can_dial_is_refused(address):
-    """The others would dial themselves, or nothing."""
-    with pytest.raises(SettingsError) as caught:
-        advertised_host(settings(), tf_config({"worker": [address]}, "worker", 0))
-    assert repr(address) in str(caught.value)
-    assert "give --host HOST" in str(caught.value)
-
-
-def test_the_own_address_needs_no_network():
-    """It is an address in any case, found without asking anybody."""
-    ipaddress.ip_address(own_address().strip("[]"))
-
-
-def test_without_a_default_route_an_interface_answers(monkeypatch):
-    """Compute nodes without a way out still have an address on their own network; without any, loopback is left."""
-    import sidecar.policy.roles
-
-    class NoRoute:
-        def __init__(self, *_):
-            raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(sidecar.policy.roles, "_first_interface_address", lambda: "192.168.7.7")
-    monkeypatch.setattr("socket.socket", NoRoute)
-    assert own_address() == "192.168.7.7"
-    monkeypatch.setattr(sidecar.policy.roles, "_first_interface_address", lambda: None)
-    assert own_address() == "127.0.0.1"
-
-
-def test_an_interface_address_is_one(monkeypatch):
-    """The kernel's answer is read from the right bytes: loopback is found, and skipped."""
-    import socket
-
-    from sidecar.policy.roles import _first_interface_address
-
-    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
-    assert _first_interface_address() is None
-    monkeypatch.undo()
-    found = _first_interface_address()
-    assert found is None or not ipaddress.ip_address(found).is_loopback
-
-
-@pytest.mark.parametrize(
-    ("host", "public"),
-    [
-        ("10.0.0.9", None),
-        ("127.0.0.1", None),
-        ("100.64.3.4", None),  # a carrier's or a VPN's
-        ("[fd00::1]", None),
-        ("[fe80::1]", None),
-        ("8.8.8.8", "8.8.8.8"),
-        ("[2606:4700::1111]", "2606:4700::1111"),
-        ("localhost", None),
-        ("no-such-host.invalid", None),
-    ],
-)
-def test_public_addresses_are_told_from_private_ones(host, public):
-    """What anybody on the internet could dial is known as such."""
-    assert public_address(host) == public
-    if "host" not in host:
-        assert public_address(host, resolve=False) == public
-
-
-def test_names_are_looked_up_only_where_waiting_is_allowed(monkeypatch):
-    """The daemon asks no resolver at its start; `check` does."""
-    asked = []
-
-    def resolver(host, *_, flags=0, **__):
-        asked.append(host)
-        if flags & socket.AI_NUMERICHOST:
-            raise socket.gaierror("a name")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 0)), (2, 1, 6, "", ("9.9.9.9", 0))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolver)
-    assert public_address("train-7", resolve=False) is None
-    assert public_address("train-7") == "9.9.9.9"
-    assert asked == ["train-7", "train-7"]

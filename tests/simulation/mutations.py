@@ -11,8 +11,8 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
 from sidecar.pins.policy import PinDecision
-from sidecar.policy import decide
-from sidecar.policy.decide import Wait
+from sidecar.policy import decide, eligibility, final_verdicts, group_formation
+from sidecar.policy.actions import Wait
 from sidecar.workers import pool
 from simulation import by_hand, workers
 from simulation.mutation import Mutation, with_fault
@@ -107,7 +107,7 @@ def _hear_nothing(self, command, said, _):
 
 def _list_whoever_is_there(nodes, history):
     """Active workers are listed in new groups as if they had never joined."""
-    return decide._enumerate(
+    return group_formation._enumerate(
         (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
         for each in nodes
         for slot in each.slots
@@ -115,7 +115,12 @@ def _list_whoever_is_there(nodes, history):
     )
 
 
-_create, _wanted, _judge, _blamed = StorageThread._create, state.DaemonState.wanted, decide._judge, decide.blamed
+_create, _wanted, _judge, _blamed = (
+    StorageThread._create,
+    state.DaemonState.wanted,
+    decide.judge_open_plan,
+    final_verdicts.blamed,
+)
 _close, _is_settled = journal.Journal.close, JournalState.is_settled
 
 
@@ -123,8 +128,8 @@ def _nothing(*_, **__):
     return None
 
 
-def _all_workers(fresh):
-    return [each for each in fresh if each.state == "ready"]
+def _is_ready_whatever_its_role(heartbeat):
+    return heartbeat.state == "ready"
 
 
 MUTATIONS = (
@@ -141,7 +146,7 @@ MUTATIONS = (
     Mutation(
         "stale incarnation accepted",
         (
-            (decide, "_judge", _any_incarnation),
+            (decide, "judge_open_plan", _any_incarnation),
             (heartbeats.Liveness, "lost", lambda self, node, _=None: _lost(self, node)),
         ),
         ("the dead are noticed",),
@@ -153,18 +158,22 @@ MUTATIONS = (
     Mutation(
         "a namesake goes unnoticed", ((heartbeats.Heartbeats, "_check_name", _nothing),), ("one daemon per name",)
     ),
-    Mutation("chief listed", ((state, "_ready_workers", _all_workers),), ("known chiefs are not listed",)),
+    Mutation(
+        "chief listed", ((eligibility, "is_ready", _is_ready_whatever_its_role),), ("known chiefs are not listed",)
+    ),
     Mutation(
         "success before saves are durable",
         ((workers.FakeProcess, "_save", _enter_before_durable),),
         ("saves are durable",),
     ),
     Mutation(
-        "only listed members may close a plan", ((decide, "_judge", _only_members_judge),), ("the dead are noticed",)
+        "only listed members may close a plan",
+        ((decide, "judge_open_plan", _only_members_judge),),
+        ("the dead are noticed",),
     ),
     Mutation(
         "a lost group is an attempt",
-        ((decide, "blamed", _every_failure_counts),),
+        ((final_verdicts, "blamed", _every_failure_counts),),
         ("verdicts are earned", "failed is earned"),
     ),
     Mutation(
@@ -192,7 +201,9 @@ MUTATIONS = (
         ("settled is not planned again",),
     ),
     Mutation(
-        "a worker joins a second group", ((decide, "_standing_by", _list_whoever_is_there),), ("one group in a life",)
+        "a worker joins a second group",
+        ((group_formation, "_standbys", _list_whoever_is_there),),
+        ("one group in a life",),
     ),
     Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
     Mutation(

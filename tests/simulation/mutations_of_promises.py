@@ -8,7 +8,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import checkpoint_tracker, loop, state
 from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.pins.policy import PinDecision, PinPolicy
-from sidecar.policy import decide, eligibility
+from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
 from sidecar.policy.selection import Selection
 from sidecar.records import KINDS
 from simulation import by_hand, checkpoints
@@ -20,7 +20,7 @@ _choose, _see, _miss, _wants = (
     checkpoint_tracker.CheckpointTracker._miss,
     PinPolicy.__call__,
 )
-_settle, _evaluate, _judge, _end = JournalState._settle, decide._evaluate, decide._judge, loop.Daemon._end
+_settle, _evaluate, _judge, _end = JournalState._settle, decide._evaluate, decide.judge_open_plan, loop.Daemon._end
 _observe = heartbeats.Liveness._observe
 
 
@@ -96,7 +96,7 @@ def _nobody(*_, **__):
 
 
 def _never_stuck(plan, view, rules, now):
-    return _judge(plan, replace(view, stuck_since=None), rules, now)
+    return _judge(plan, replace(view, timers=replace(view.timers, all_ranks_waiting_since=None)), rules, now)
 
 
 def _only_rank_0(self, part_, ending, now):
@@ -171,7 +171,7 @@ def _in_turn(alike, *_):
     return list(alike)
 
 
-_spend, _exhausted = JournalState._spend, decide._exhausted
+_spend, _exhausted = JournalState._spend, final_verdicts.verdict_of_failures
 _failure = RecordBuilder.failure
 
 
@@ -222,11 +222,11 @@ MUTATIONS = (
     ),
     Mutation(
         "losers stay",
-        ((decide, "members_for", _members_anyway),),
+        ((group_formation, "choose_nodes", _members_anyway),),
         ("losses are bounded", "failed is earned", "attempts are bounded"),
         _shape("lonely"),
     ),
-    Mutation("no backoff", ((decide, "_ready_at", _ready_at_once),), ("attempts keep their pace",)),
+    Mutation("no backoff", ((decide, "ready_at", _ready_at_once),), ("attempts keep their pace",)),
     Mutation(
         "all publish",
         ((state.DaemonState, "_first_of", _everybody), (state.DaemonState, "publishes", _everybody)),
@@ -258,7 +258,7 @@ MUTATIONS = (
     ),
     Mutation(
         "nobody gives way",
-        ((decide, "_crowded_out", _empty),),
+        ((settlements, "_give_up_for_room", _empty),),
         ("the oldest gives way",),
         _BUDGET,
         tuple(by_hand.varied(by_hand.budget_is_used_up(), 20)),
@@ -313,7 +313,7 @@ MUTATIONS = (
     ),
     Mutation(
         "stuck groups wait",
-        ((decide, "_judge", _never_stuck),),
+        ((decide, "judge_open_plan", _never_stuck),),
         ("stuck groups are noticed",),
         _shape("lonely"),
     ),
@@ -326,7 +326,7 @@ MUTATIONS = (
     ),
     Mutation(
         "one witness is enough",
-        ((decide, "_exhausted", _one_is_enough),),
+        ((final_verdicts, "verdict_of_failures", _one_is_enough),),
         ("vanished is gone", "corrupt is not readable", "verdicts are earned"),
         with_fault("corrupt_on_one", "pins_late", "stale_reads"),
     ),
@@ -346,14 +346,19 @@ AFTER = (
     ),
     Mutation(
         "what another node sees is ignored",
-        ((decide, "disputed", _nobody), (state, "disputed", _nobody), (state, "seen_elsewhere", _nobody)),
+        (
+            (settlements, "is_disputed", _nobody),
+            (end_of_run, "is_disputed", _nobody),
+            (state, "is_disputed", _nobody),
+            (state, "is_seen_by_others", _nobody),
+        ),
         ("corrupt is not readable", "vanished is gone", "whole checkpoints succeed"),
         with_fault("corrupt_on_one"),
         tuple(by_hand.varied(by_hand.first_node_reads_it_damaged(), 40)),
     ),
     Mutation(
         "profiles are ignored",
-        ((eligibility, "_is_of", _kind_without_profile),),
+        ((eligibility, "_may_be_of", _kind_without_profile),),
         ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
         _differ("profile"),
         tuple(by_hand.varied(by_hand.one_profile_against_one(), 20)),

@@ -12,8 +12,8 @@ from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.decide import Rules
 from sidecar.policy.roles import RoleDecision
+from sidecar.policy.rules import Rules
 from sidecar.records import Checkpoint
 from sidecar.workers.messages import Evaluate, Join
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool

@@ -14,7 +14,7 @@ from sidecar.coordination import journal
 from sidecar.coordination.heartbeats import Liveness
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import checkpoint_tracker, loop
-from sidecar.policy import decide, eligibility
+from sidecar.policy import decide, eligibility, group_formation
 from simulation.by_hand import (
     copied_for_long_after_it_was_deleted,
     old_heartbeat_shows_a_worker_of_a_replaced_group,
@@ -101,14 +101,14 @@ _NO_GROWTH = Mutation(
 
 _OVERTAKES = Mutation(
     "with every_steps what is held overtakes what is being pinned",
-    ((decide, "_may_be_held_soon", lambda *_: False),),
+    ((decide, "_may_be_pinned_soon", lambda *_: False),),
     ("passed over is not evaluated",),
 )
 
 
 _ALL_OR_NONE = Mutation(
     "nodes that lost a checkpoint are all left out, or none",
-    ((decide, "members_for", _once_lost_is_lost),),
+    ((group_formation, "choose_nodes", _once_lost_is_lost),),
     ("who fails it is left out",),
 )
 

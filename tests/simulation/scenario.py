@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
-from sidecar.policy.decide import Rules
+from sidecar.policy.rules import Rules
 
 KINDS = (
     "daemon_crash",

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sidecar.addresses import own_addresses, public
+from sidecar.addresses import own_addresses, public, public_address
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
@@ -30,19 +30,13 @@ from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
-from sidecar.policy.roles import (
-    EVAL_PORTS_REMEDY,
-    NO_HINT,
-    RoleDecision,
-    advertised_host,
-    decide_role,
-    node_name,
-    public_address,
-)
+from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
 from sidecar.settings import Settings
 from sidecar.version import __version__
 from sidecar.workers.messages import Check, Checked, Failed, Ready
 from sidecar.workers.pool import WorkerPool
+from sidecar.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.workers.process import Event, Exited, Post
 
 _GLANCE_SECONDS: Final = 0.25
@@ -74,7 +68,13 @@ def findings(
         return
     task = yield from _task(settings, make_workers, search_path)
     if role is not None and task is not None and observed_nodes is not None:
-        here = Here(node_name(settings, environ), __version__, task, settings.replicas, settings.min_workers)
+        here = Here(
+            node=node_name(settings, environ),
+            version=__version__,
+            task=task,
+            replicas=settings.replicas,
+            min_workers=settings.min_workers,
+        )
         yield from group(observed_nodes, here)
 
 
@@ -107,10 +107,10 @@ def _explained(decision: RoleDecision) -> str:
 def _network(host: str) -> Iterator[Finding]:
     """Report who could reach the ports of worker processes: these are open on every address of this machine."""
     if (address := public_address(host)) is not None:
-        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {EVAL_PORTS_REMEDY}")
+        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {OPEN_PORTS_REMEDY}")
     elif others := public(own_addresses()):
         # No failure: a firewall in front of them cannot be seen from here.
-        text = f"this machine also has a public address ({', '.join(others)}): {EVAL_PORTS_REMEDY}"
+        text = f"this machine also has a public address ({', '.join(others)}): {OPEN_PORTS_REMEDY}"
         yield Finding("network", ok=True, text=text)
 
 

@@ -3,7 +3,6 @@
 Everything comes from shared storage, and no clocks are compared: other daemons answer no requests, but they beat.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +13,7 @@ from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
-from sidecar.policy.eligibility import largest_alike
+from sidecar.policy.eligibility import compatible_nodes, ready_workers
 from sidecar.records import Heartbeat
 
 OBSERVED_BEATS: Final = 4.25  # four beats are three gaps, whenever the first reading is
@@ -25,15 +24,33 @@ _NAMED: Final = 5
 _DIGEST_CHARACTERS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
     """This node, as it would be in a group."""
 
     node: str
     version: str
-    task: str | None
+    task: str
     replicas: int
     min_workers: int
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Return what this node's daemon would say once it is ready. Its numeric profile is not known here."""
+        return Heartbeat(
+            run="",
+            node=self.node,
+            incarnation="",
+            beat=0,
+            role="worker",
+            role_source="",
+            state="ready",
+            version=self.version,
+            task=self.task,
+            plan=0,
+            outcome=0,
+            slots=(),
+        )
 
 
 def watch(storage: Storage, clock: Clock, beat_seconds: float, pause: Callable[[float], None]) -> ObservedNodes:
@@ -99,54 +116,47 @@ def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: f
 
 def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     """Report which eval group this node's daemon would form with those that beat now."""
-    others = [
-        observed.heartbeat
-        for observed in observed_nodes
-        if observed.changed
-        and observed.heartbeat.node != here.node
-        and observed.heartbeat.role == "worker"
-        and observed.heartbeat.state == "ready"
-    ]
-    same = [each for each in others if _kind(each) == (here.version, here.task)]
-    alike = largest_alike(same)  # the numeric profile of this node is not known here
-    for each in others:
-        if each not in alike and (why := _difference(each, here)):
-            yield Finding("group", ok=True, text=f"{each.node} {why}: it would not be in the same group")
-    rivals = Counter(_kind(each) for each in others if each not in same and each.task is not None)
-    if rivals and max(rivals.values()) > len(alike) + 1:
+    beating = (observed.heartbeat for observed in observed_nodes if observed.changed)
+    others, own = ready_workers(heartbeat for heartbeat in beating if heartbeat.node != here.node), here.heartbeat
+    same = [heartbeat for heartbeat in others if _kind(heartbeat) == _kind(own)]
+    peers = [heartbeat for heartbeat in compatible_nodes([*same, own], here.node) if heartbeat is not own]
+    for heartbeat in others:
+        if heartbeat not in peers and (why := _difference(heartbeat, here)):
+            yield Finding("group", ok=True, text=f"{heartbeat.node} {why}: it would not be in the same group")
+    largest = compatible_nodes([*others, own], here.node)
+    if own not in largest:
         text = (
-            f"this node would not take part: {max(rivals.values())} nodes agree on another version or task, "
-            f"{len(alike) + 1} on this one's. Bring the same code to all nodes"
+            f"this node would not take part: {len(largest)} nodes agree on another version or task, "
+            f"{len(peers) + 1} on this one's. Bring the same code to all nodes"
         )
         yield Finding("group", ok=False, text=text)
         return
-    workers = here.replicas + sum(len(each.slots) for each in alike)
+    workers = here.replicas + sum(len(heartbeat.slots) for heartbeat in peers)
     formed = f"a group of {workers} worker process{'es' if workers > 1 else ''}"
     enough = (
         "" if workers >= here.min_workers else f"; that is less than min_workers = {here.min_workers}: it would wait"
     )
-    if alike:
-        there = f"{', '.join(each.node for each in alike)} {'are' if len(alike) > 1 else 'is'} there"
+    if peers:
+        there = f"{', '.join(heartbeat.node for heartbeat in peers)} {'are' if len(peers) > 1 else 'is'} there"
         text = f"{there}, with the same version and task; with this node {formed}{enough}"
     else:
         text = f"this node alone would form {formed}{enough}"
     yield Finding("group", ok=True, text=text)
 
 
-def _kind(each: Heartbeat) -> tuple[str, str | None]:
-    return each.version, each.task
+def _kind(heartbeat: Heartbeat) -> tuple[str, str | None]:
+    return heartbeat.version, heartbeat.task
 
 
-def _difference(each: Heartbeat, here: Here) -> str | None:
-    if each.task is None:
+def _difference(heartbeat: Heartbeat, here: Here) -> str | None:
+    if heartbeat.task is None:
         return "has not tried its task yet"
-    if _kind(each) == (here.version, here.task):
-        return f"computes with other versions, devices or settings than most (numeric profile {each.profile})"
-    if each.version != here.version:
-        return f"runs version {each.version}, this node {here.version}"
-    return (
-        f"runs other code of the task ({each.task[:_DIGEST_CHARACTERS]}, here {(here.task or '')[:_DIGEST_CHARACTERS]})"
-    )
+    if heartbeat.version != here.version:
+        return f"runs version {heartbeat.version}, this node {here.version}"
+    if heartbeat.task != here.task:
+        there, own = heartbeat.task[:_DIGEST_CHARACTERS], here.task[:_DIGEST_CHARACTERS]
+        return f"runs other code of the task ({there}, here {own})"
+    return f"computes with other versions, devices or settings than most (numeric profile {heartbeat.profile})"
 
 
 def _lease_for(late: float) -> float:

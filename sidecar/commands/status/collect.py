@@ -22,9 +22,9 @@ from sidecar.coordination.run import RUN_PATH, find_run, read_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError, StateUnavailableError
-from sidecar.policy.decide import pending, proposer
-from sidecar.policy.eligibility import LeftOut, left_out
-from sidecar.policy.selection import Selection
+from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
+from sidecar.policy.proposers import publisher
+from sidecar.policy.selection import Selection, pending
 from sidecar.records import Checkpoint, Heartbeat
 
 OBSERVED_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: every live node has beaten twice by then
@@ -68,7 +68,7 @@ class RunStatus:
     @property
     def proposer(self) -> str | None:
         """Return the node that proposes and publishes: the first worker that is known to be alive."""
-        return proposer(self._ready)
+        return publisher(self._ready)
 
     @property
     def left_out(self) -> dict[str, LeftOut]:
@@ -77,8 +77,7 @@ class RunStatus:
 
     @property
     def _ready(self) -> list[Heartbeat]:
-        there = [each.heartbeat for each in self.members if each.fresh(self.lease_seconds)]
-        return [each for each in there if each.role == "worker" and each.state == "ready"]
+        return ready_workers(observed.heartbeat for observed in self.members if observed.fresh(self.lease_seconds))
 
     @property
     def verdicts(self) -> dict[str, int]:

@@ -1,0 +1,32 @@
+"""Does another node find whole what this node gave up? Pure: answered from the checkpoints that heartbeats name."""
+
+from collections.abc import Sequence
+
+from sidecar.records import Checkpoint, Heartbeat, Settlement
+
+
+def is_disputed(
+    settlement: Settlement, node: str, workers: Sequence[Heartbeat], *, liveness_unknown: bool = False
+) -> bool:
+    """Return whether another node finds whole what `node` gave up, or may do so.
+
+    A node that cannot name all checkpoints that it finds may find this one. So may a node whose liveness is unknown.
+    """
+    if settlement.verdict not in ("vanished", "corrupt"):
+        return False
+    others = [heartbeat for heartbeat in workers if heartbeat.node != node]
+    return liveness_unknown or any(other.sees_more or _names(other, settlement) for other in others)
+
+
+def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
+    """Return whether another node says that it finds whole what `node` gave up."""
+    return any(_names(heartbeat, settlement) for heartbeat in workers if heartbeat.node != node)
+
+
+def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
+    """Return whether a heartbeat names the checkpoint. One that is corrupt has no digest, so only names count."""
+    folder = Checkpoint(settlement.name, settlement.digest, None, "").folder
+    if settlement.verdict == "corrupt":
+        name = folder.rpartition("@")[0]
+        return any(visible.rpartition("@")[0] == name for visible in heartbeat.sees)
+    return folder in heartbeat.sees

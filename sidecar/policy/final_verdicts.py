@@ -1,0 +1,71 @@
+"""When has a checkpoint failed for good? Pure: concluded from failures in the journal, by the class of each."""
+
+from collections.abc import Sequence
+
+from sidecar.coordination.journal_state import BEFORE_START, blame, blamed, losers
+from sidecar.policy.eligibility import compatible_nodes
+from sidecar.policy.rules import Rules
+from sidecar.policy.view import View
+from sidecar.records import Checkpoint, Outcome, Verdict
+
+
+def final_verdict(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
+    """Return the verdict and reason with which a checkpoint ends; None if it may still be evaluated."""
+    failures = view.history.failed_under(checkpoint.key, view.task)
+    if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
+        return verdict
+    if (reason := _unusable_task(view)) is not None:
+        return "failed", reason
+    if checkpoint.key in view.checkpoints.before_start:
+        return "skipped", BEFORE_START
+    return None
+
+
+def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: Rules) -> tuple[Verdict, str] | None:
+    """Return the verdict that a checkpoint's failures amount to; None if another attempt may do better.
+
+    A node that does not see a checkpoint may have a bad disk or a stale mount, so the next attempt goes without it.
+    Failed attempts never prove that a complete checkpoint has vanished.
+    """
+    last = failures[-1]
+    reason = f"{last.kind}: {last.message}"
+    is_alone = not view.nodes.liveness_unknown and len(compatible_nodes(view.nodes.ready, view.node)) <= 1
+    corrupt_reports = blamed(failures, "corrupt")
+    witnesses = {outcome.node for outcome in failures if blame(outcome) == "corrupt"}
+    if len(witnesses) > 1 or (is_alone and corrupt_reports >= rules.max_attempts):
+        return "corrupt", reason
+    lasting = [outcome for outcome in failures if outcome.lasting is not None]
+    losses = blamed(failures, "group") + blamed(failures, "vanished") + corrupt_reports
+    exhausted = blamed(failures, "checkpoint") >= rules.max_attempts or losses >= rules.max_losses
+    if exhausted or _is_proven(lasting, view):
+        nodes = ", ".join(dict.fromkeys(node for outcome in failures for node in losers(outcome)))
+        return "failed", f"{reason} ({len(failures)} attempts{', failed on ' if nodes else ''}{nodes})"
+    return None
+
+
+def _unusable_task(view: View) -> str | None:
+    """Return why every checkpoint would fail under this node's task, if daemons that are still alive proved it.
+
+    A daemon that was restarted tries again: data or packages may have been corrected meanwhile.
+    """
+    present = {(view.task, heartbeat.node, heartbeat.incarnation) for heartbeat in view.nodes.ready}
+    proofs = [outcome for witness, outcome in view.history.unusable.items() if witness in present]
+    if not _is_proven(proofs, view):
+        return None
+    newest = proofs[-1]
+    first_line = (newest.message or "").partition("\n")[0]
+    return (
+        f"{newest.kind}: the task fails whatever it evaluates, as plan {newest.plan} did: correct it and restart "
+        f"the daemons ({first_line})"
+    )
+
+
+def _is_proven(lasting: Sequence[Outcome], view: View) -> bool:
+    """Return whether lasting failures are the task's fault and not one node's.
+
+    Two nodes must have had them, or this node must be the only one. A node that has other versions, or is about to
+    begin, might do better, so it counts as present.
+    """
+    nodes = view.nodes
+    is_alone = not nodes.liveness_unknown and all(heartbeat.node == view.node for heartbeat in nodes.ready)
+    return len({outcome.node for outcome in lasting}) > (0 if is_alone else 1)

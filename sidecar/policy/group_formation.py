@@ -1,0 +1,71 @@
+"""Which worker processes form the group of the next evaluation? Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from sidecar.coordination.journal_state import JournalState
+from sidecar.policy.actions import Wait
+from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes
+from sidecar.policy.rules import Rules
+from sidecar.policy.view import View
+from sidecar.records import Checkpoint, Heartbeat, Member
+
+
+def form_group(checkpoint: Checkpoint, view: View, rules: Rules, now: float) -> tuple[Member, ...] | Wait:
+    """Return the group: the one that is warm if no worker could be added to it, else one of standby workers."""
+    candidates = candidates_for(checkpoint, view.nodes.ready, view.node)
+    nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)
+    warm = _warm_group(nodes, view.history)
+    standbys = _standbys(nodes, view.history)
+    if not warm and len(standbys) < rules.min_workers:  # without standbys the rest is of use only with nodes that lost
+        warm = _warm_group(candidates, view.history)
+    if warm and len(warm) >= max(rules.min_workers, len(standbys)):
+        return warm
+    if len(standbys) < rules.min_workers:
+        return Wait(why=f"{len(standbys)} workers stand by, min_workers = {rules.min_workers}")
+    slots = sum(len(heartbeat.slots) for heartbeat in nodes)
+    timers = view.timers
+    if len(standbys) < slots and now < timers.first_standby_at + rules.join_timeout_seconds:
+        return Wait(timers.first_standby_at + rules.join_timeout_seconds, "more workers are about to stand by")
+    if now < timers.newest_standby_at + rules.group_settle_seconds:
+        return Wait(timers.newest_standby_at + rules.group_settle_seconds, "others may still come")
+    return standbys
+
+
+def is_outgrown(
+    ready: Sequence[Heartbeat], history: JournalState, node: str, min_workers: int, task: str | None
+) -> bool:
+    """Return whether workers stand by that the newest group lacks: with them the next group would be larger."""
+    compatible = compatible_nodes(ready, node)
+    if history.newest is None or node not in (heartbeat.node for heartbeat in compatible):
+        return False
+    nodes = choose_nodes(compatible, history, min_workers, None, task)
+    members = history.newest.plan.members or ()
+    used = {None, *(member.worker for member in members), *history.spent_workers}  # a heartbeat may be late
+    return any(slot.standby not in used for heartbeat in nodes for slot in heartbeat.slots if slot.worker is None)
+
+
+def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
+    """Return the members of the group that all active workers of these nodes form; empty if there is no such group."""
+    members = _enumerate((heartbeat.node, slot.worker, slot.address) for heartbeat in nodes for slot in heartbeat.slots)
+    newest = history.newest
+    # A group that never succeeded has failed, and the workers of any other were killed when this one was formed.
+    whole = newest is not None and newest.plan.members == members
+    return members if whole and not any(member.worker in history.spent_workers for member in members) else ()
+
+
+def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
+    """Return workers that have never been in a group. A heartbeat may be late, so the journal is asked too."""
+    newest = history.newest
+    joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set[str]()
+    return _enumerate(
+        (heartbeat.node, slot.standby, slot.standby_address)
+        for heartbeat in nodes
+        for slot in heartbeat.slots
+        if slot.standby not in joined and slot.standby not in history.spent_workers
+    )
+
+
+def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[Member, ...]:
+    """Give ranks to workers (node, worker, address); those without a process or an address have no rank."""
+    running = [(node, name, address) for node, name, address in workers if name is not None and address is not None]
+    return tuple(Member(rank, node, name, address) for rank, (node, name, address) in enumerate(running))

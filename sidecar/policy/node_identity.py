@@ -1,0 +1,55 @@
+"""Which name does this node have among the daemons, and under which address do other nodes reach its workers?
+
+Decided once at start-up: a setting, else the training job's own TF_CONFIG, else what the host says of itself.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sidecar.addresses import outgoing_address
+from sidecar.errors import SettingsError
+from sidecar.policy.tf_config import read_tf_config
+from sidecar.settings import check_host, check_name
+
+if TYPE_CHECKING:
+    from sidecar.settings import Settings
+
+
+def node_name(
+    settings: "Settings", environ: Mapping[str, str], *, hostname: Callable[[], str] = socket.gethostname
+) -> str:
+    """Return this node's name among the daemons: `node`, else TF_CONFIG's task (`worker-1`), else the host name.
+
+    Raises `SettingsError` for a TF_CONFIG or a host name that cannot be used.
+    """
+    if settings.node is not None:
+        return settings.node
+    if task := read_tf_config(environ, "--node NAME (SIDECAR_NODE, or node in the file)"):
+        return f"{task.type}-{task.index}"
+    try:
+        return check_name(hostname())
+    except ValueError as error:
+        raise SettingsError(f"host name as node name: {error}; or give --node NAME (SIDECAR_NODE)") from error
+
+
+def advertised_host(
+    settings: "Settings", environ: Mapping[str, str], *, own: Callable[[], str] = outgoing_address
+) -> str:
+    """Return the address of this node's workers, ready for `:PORT`: `host`, else TF_CONFIG's, else the host's own.
+
+    Raises `SettingsError` for a TF_CONFIG that cannot be used.
+    """
+    if settings.host is not None:
+        return settings.host
+    remedy = "--host HOST (SIDECAR_HOST, or host in the file)"
+    task = read_tf_config(environ, remedy)
+    if task is None or task.address is None:
+        return own()
+    host, colon, _ = task.address.rpartition(":")
+    try:
+        return check_host(host if colon else task.address)
+    except ValueError as error:
+        raise SettingsError(
+            f"TF_CONFIG: task {task.name}, address {task.address!r}: {error}; or give {remedy}"
+        ) from error

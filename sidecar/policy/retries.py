@@ -1,0 +1,44 @@
+"""When may a checkpoint be tried again? Pure."""
+
+from typing import Final
+
+from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.policy.rules import Rules
+from sidecar.policy.view import View
+from sidecar.records import Checkpoint
+
+_INTERRUPTIONS: Final = frozenset({"restarted", "drained", "chief_listed"})
+"""Failures that say nothing about the checkpoint, which keeps its place in the queue."""
+
+_MAX_DOUBLINGS: Final = 64
+
+
+def ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
+    """Return when a checkpoint may be tried: at once at first, then after a pause that doubles with each failure."""
+    if checkpoint.key not in view.history.failures:
+        return 0.0
+    failures = failed_attempts(checkpoint, view)  # 0: under another task only; its nodes must not race this one either
+    pause = min(
+        rules.backoff_last_seconds, rules.backoff_first_seconds * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS)
+    )
+    return view.timers.failed_at.get(checkpoint.key, 0.0) + pause
+
+
+def failed_attempts(checkpoint: Checkpoint, view: View) -> int:
+    """Return how often a checkpoint failed under this node's task."""
+    return len(view.history.failed_under(checkpoint.key, view.task))
+
+
+def has_failed(checkpoint: Checkpoint, history: JournalState) -> bool:
+    """Return whether an attempt at a checkpoint failed by itself, not because it was interrupted."""
+    outcomes_by_task = history.failures.get(checkpoint.key, {})
+    return any(outcome.kind not in _INTERRUPTIONS for outcomes in outcomes_by_task.values() for outcome in outcomes)
+
+
+def last_attempt_failed(history: JournalState) -> bool:
+    """Return whether the newest attempt at any checkpoint failed by itself.
+
+    If so, checkpoints that never failed go first: one that fails again and again must not hold up the others.
+    """
+    newest = next((entry.outcome for entry in reversed(history.entries) if isinstance(entry, Closed)), None)
+    return newest is not None and newest.status == "failed" and newest.kind not in _INTERRUPTIONS

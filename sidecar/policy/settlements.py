@@ -1,0 +1,101 @@
+"""Which checkpoints are settled without an evaluation, and which are to be evaluated? Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sidecar.policy.disputes import is_disputed
+from sidecar.policy.final_verdicts import final_verdict
+from sidecar.policy.rules import Rules
+from sidecar.policy.selection import pending
+from sidecar.policy.view import View
+from sidecar.records import Checkpoint, Settlement
+
+REOPENED: Final = "it vanished, and is there again"
+"""The reason of a settlement that makes a vanished checkpoint wait for its evaluation again."""
+
+
+def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:
+    """Return what is settled without an evaluation, each checkpoint once, and what is to be evaluated, in order.
+
+    `over`: the run has ended, so the last checkpoint counts whatever its step.
+    """
+    checkpoints, history = view.checkpoints, view.history
+    given_up = [lost for lost in checkpoints.given_up if not history.is_settled(lost.key, view.task)]
+    given_up_keys = {lost.key for lost in given_up}
+    verdicts = [_settle_given_up(lost, view, rules) for lost in given_up]
+    settles = [settlement for settlement in verdicts if settlement is not None]
+    settles += _reopened(view, rules)
+    waiting = []
+    for checkpoint in pending(history, checkpoints.complete, view.task):
+        if checkpoint.key in given_up_keys or checkpoint.folder in checkpoints.unreadable:
+            continue
+        if (end := final_verdict(checkpoint, view, rules)) is None:
+            waiting.append(checkpoint)
+        else:
+            verdict, reason = end
+            task = view.task if verdict == "failed" else None
+            settles.append(
+                Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, reason, task),
+            )
+    choice = rules.selection.choose(waiting, history, over=over)
+    skipped = [(checkpoint, choice.passed[checkpoint.key]) for checkpoint in choice.settled]
+    skipped += _give_up_for_room(view, choice.evaluate)
+    settles += [
+        Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "skipped", reason)
+        for checkpoint, reason in skipped
+    ]
+    settled_keys = {settlement.key for settlement in settles}
+    return tuple(settles), [checkpoint for checkpoint in choice.evaluate if checkpoint.key not in settled_keys]
+
+
+def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settlement | None:
+    """Return how a checkpoint ends that this node gave up: as this node found it, unless another node disputes that.
+
+    A disputed one ends as the failed attempts of all nodes proved; None as long as they proved nothing.
+    """
+    nodes = view.nodes
+    if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
+        return given_up
+    end = final_verdict(Checkpoint(given_up.name, given_up.digest, given_up.step, ""), view, rules)
+    if end is None:
+        return None
+    verdict, reason = end
+    return replace(given_up, verdict=verdict, reason=reason, task=view.task if verdict == "failed" else None)
+
+
+def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
+    """Yield settlements that reopen checkpoints which vanished and are there again, if they would be evaluated."""
+    checkpoints, settled = view.checkpoints, view.history.settled
+    present = [
+        checkpoint
+        for checkpoint in checkpoints.returned
+        if settled.get(checkpoint.key) == "vanished" and checkpoint.folder not in checkpoints.unreadable
+    ]
+    for checkpoint in rules.selection.choose(present, view.history).evaluate:
+        yield Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "requeued", REOPENED)
+
+
+def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
+    """Yield the oldest pinned checkpoint, and why it is skipped, if another one found no room to be pinned.
+
+    The last one of the queue is never skipped.
+    """
+    pinned = [checkpoint for checkpoint in view.checkpoints.complete if checkpoint.pin is not None]
+    lacks_room = any(checkpoint.key in view.checkpoints.without_room for checkpoint in queue)
+    if not lacks_room or any(_is_settled_for_all_tasks(checkpoint, view) for checkpoint in pinned):
+        return  # pins that no node needs any more are removed in the next scan, which makes room
+    newer = "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes, keep_free_bytes)"
+    # These pins are wanted only by nodes that run a different task. They are in the minority (otherwise they would be
+    # proposing) and may never get to evaluate.
+    for checkpoint in pinned:
+        if view.history.is_settled(checkpoint.key, view.task):
+            yield checkpoint, f"{newer}; only nodes with another task still wanted it"
+            return
+    pinned_queue = [checkpoint for checkpoint in queue if checkpoint.pin is not None]
+    if len(pinned_queue) > 1:
+        yield pinned_queue[0], newer
+
+
+def _is_settled_for_all_tasks(checkpoint: Checkpoint, view: View) -> bool:
+    return all(view.history.is_settled(checkpoint.key, task) for task in {*view.nodes.tasks, view.task})

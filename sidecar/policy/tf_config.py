@@ -1,0 +1,104 @@
+"""Read TF_CONFIG as TensorFlow's resolver would, without TensorFlow: which task of the job runs here? No I/O."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sidecar.errors import SettingsError
+
+CHIEF_TYPES: Final = ("chief", "master")
+TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTask:
+    """This process in the training job's cluster, as TF_CONFIG says. `address` is None for an evaluator outside it."""
+
+    type: str
+    index: int
+    address: str | None
+    has_chief: bool  # whether the cluster names a chief or master
+    alone: bool  # whether it is the cluster's only task
+
+    @property
+    def name(self) -> str:
+        """Return the task as it is usually written: `worker:1`."""
+        return f"{self.type}:{self.index}"
+
+
+def read_tf_config(environ: Mapping[str, str], remedy: str) -> ClusterTask | None:
+    """Return the task that TF_CONFIG names; None if it is unset, empty or `{}`, which TensorFlow takes for no cluster.
+
+    Raises `SettingsError` with `remedy` if it cannot be understood.
+    """
+    text = environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return None
+    try:
+        parsed = json.loads(text)
+        return None if parsed == {} else _find_task(parsed)
+    except (ValueError, RecursionError) as error:  # JSON's own says line and column
+        raise SettingsError(f"TF_CONFIG: {error}; correct it, or give {remedy}. It is {_shown(text)}") from error
+
+
+def _find_task(parsed: Any) -> ClusterTask:
+    """Find the `task` of parsed TF_CONFIG in its `cluster`. Raises `ValueError` for the first misfit."""
+    cluster = _member(parsed, "cluster", "TF_CONFIG")
+    jobs = {job: _addresses(job, tasks) for job, tasks in cluster.items()}
+    task = _member(parsed, "task", "TF_CONFIG")
+    kind, index = task.get("type"), task.get("index")
+    if kind not in TASK_TYPES:
+        raise ValueError(f"task.type is {_shown(kind)}: one of {', '.join(TASK_TYPES)} is expected")
+    number = _whole(index)
+    if number is None:
+        raise ValueError(f"task.index is {_shown(index)}: a number from 0 is expected")
+    addresses = jobs.get(kind, {})
+    # An evaluator is usually not part of the cluster, as it takes no part in training.
+    if number not in addresses and not (kind == "evaluator" and not addresses):
+        known = ", ".join(map(str, sorted(addresses))) or "none"
+        raise ValueError(f"task {kind}:{number} is not in cluster.{kind}, which has index {known}")
+    has_chief = any(jobs.get(chief) for chief in CHIEF_TYPES)
+    alone = number in addresses and sum(map(len, jobs.values())) == 1
+    return ClusterTask(kind, number, addresses.get(number), has_chief, alone)
+
+
+def _member(parent: Any, key: str, name: str) -> Mapping[str, Any]:
+    if not isinstance(parent, dict):
+        raise ValueError(f"{name} is {_shown(parent)}: an object is expected")  # noqa: TRY004 - one kind of error here
+    if key not in parent:
+        raise ValueError(f"{key} is missing: an object is expected")
+    value = parent[key]
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {_shown(value)}: an object is expected")  # noqa: TRY004 - as above
+    return value
+
+
+def _addresses(job: str, tasks: Any) -> dict[int, str]:
+    """Return the addresses of one job by index, from a list or an object: `tf.train.ClusterSpec` takes both."""
+    pairs = enumerate(tasks) if isinstance(tasks, list) else tasks.items() if isinstance(tasks, dict) else None
+    if pairs is None:
+        raise ValueError(f"cluster.{job} is {_shown(tasks)}: a list of HOST:PORT is expected")
+    by_index: dict[int, str] = {}
+    for index, address in pairs:
+        number = _whole(index)
+        if number is None or not isinstance(address, str) or not address:
+            raise ValueError(
+                f"cluster.{job}[{index}] is {_shown(address)}: HOST:PORT is expected under a number from 0"
+            )
+        by_index[number] = address
+    return by_index
+
+
+def _whole(value: Any) -> int | None:
+    """Return a number from 0, or None. Some launchers write it as a string, and TensorFlow's resolver takes both."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"  # a cluster may be large
