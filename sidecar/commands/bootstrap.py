@@ -18,6 +18,7 @@ from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
+from sidecar.commands.backend_options import backend_options
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
@@ -202,11 +203,8 @@ def make_join(settings: Settings) -> Join:
         framework=settings.framework,
         search_path=str(Path.cwd()),
         threads=settings.threads,
-        collectives=settings.collectives,
-        always_cluster=settings.always_cluster,
         cache_bytes=settings.cache_bytes,
-        trust_saved_graph=settings.trust_saved_graph,
-        gpu_memory_mb=settings.gpu_memory_mb,
+        options=backend_options(settings),
     )
 
 

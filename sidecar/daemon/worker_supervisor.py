@@ -151,7 +151,7 @@ class WorkerSupervisor:
         """The task is tried in a process of its own: the user hears of a mistake now, not at the first checkpoint."""
         if isinstance(report, Ready):
             join = self.join
-            probe.process.send(Check(join.task, join.framework, join.search_path, join.threads, join.trust_saved_graph))
+            probe.process.send(Check(join.task, join.framework, join.search_path, join.threads, join.options))
         elif isinstance(report, Checked):
             self.task = report.task
             self.profile = _digest({**report.profile, "gpus": self.gpus})

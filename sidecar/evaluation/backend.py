@@ -85,6 +85,11 @@ class Evaluator(Protocol):
         """How often a model was built so far."""
         ...
 
+    @property
+    def loads_graphs(self) -> bool:
+        """Whether `restore` may load a graph, whose objects must be freed with the checkpoint."""
+        ...
+
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
         """Choose the eval sets that take part after so many evaluations: all else here is about them alone.
 
@@ -137,6 +142,7 @@ class Backend(Protocol):
     """One framework."""
 
     version: str
+    out_of_memory: tuple[type[Exception], ...]  # the framework's errors that mean so, next to Python's MemoryError
 
     def join(self, join: Join) -> Collective:
         """Form the group. Nothing of the task may have been imported."""

@@ -42,7 +42,9 @@ class Dispatcher:
                 raise EvaluationError("join", f"{type(command).__name__} is no command")  # noqa: TRY301 - told like any other
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon is told, and decides; a task may call sys.exit
             rank = self._join.rank if self._join else None
-            failed = as_failed(error, phase=self._phase, plan=plan, rank=rank)
+            failed = as_failed(
+                error, phase=self._phase, plan=plan, rank=rank, out_of_memory=self._backend.out_of_memory
+            )
             if isinstance(command, Evaluate):  # where it is held says nothing to the user, and is gone afterwards
                 failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))
             self._report(failed)
@@ -72,7 +74,7 @@ class Dispatcher:
         shard = Shard(command.rank, len(command.members))
         self._evaluator = self._backend.build(loaded.task, shard, command)
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
-        if command.trust_saved_graph:
+        if self._evaluator.loads_graphs:
             self._tidy()  # freezes what is there, which must not be a stored graph: that would stay for ever
 
     def _evaluate(self, command: Evaluate) -> None:

@@ -95,13 +95,23 @@ def following_from_code(*also: type[Exception]) -> Iterator[None]:
         raise
 
 
-def as_failed(error: BaseException, *, phase: str, plan: int | None, rank: int | None) -> Failed:
-    """The report of an exception: one sentence where we know the cause, the user's own traceback where we do not."""
+def as_failed(
+    error: BaseException,
+    *,
+    phase: str,
+    plan: int | None,
+    rank: int | None,
+    out_of_memory: tuple[type[Exception], ...] = (),
+) -> Failed:
+    """Return the report of an exception: one sentence if its cause is known, else the user's own traceback.
+
+    `out_of_memory`: the framework's errors that mean so.
+    """
     if isinstance(error, EvaluationError):
         kind, message = error.kind, str(error)
     elif isinstance(error, SidecarError):
         kind, message = "task_error", str(error)
-    elif isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+    elif isinstance(error, (MemoryError, *out_of_memory)):
         kind, message = "out_of_memory", f"out of memory: {error}"
     elif isinstance(error, OverflowError) and _is_ours(traceback.extract_tb(error.__traceback__)[-1]):
         kind = "task_error"

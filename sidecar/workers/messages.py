@@ -16,6 +16,9 @@ from sidecar.records import Checkpoint, Lasting, Member, Result, SaveWeights, fr
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """A longer line is not read: a worker gone wild must not fill the daemon's memory."""
 
+BackendOptions = dict[str, Any]
+"""Settings of one framework by name, as JSON values. Only the backend of that framework reads them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -25,7 +28,7 @@ class Check:
     framework: str
     search_path: str  # where modules of the task are found: the folder the daemon was started in
     threads: int
-    trust_saved_graph: bool = False
+    options: BackendOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,8 @@ class Join:
     framework: str
     search_path: str
     threads: int
-    collectives: str = "ring"  # auto | ring | nccl
-    always_cluster: bool = False  # form a cluster for a group of one, too
     cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
-    trust_saved_graph: bool = False  # evaluate what a SavedModel stores, not the task's model with its weights
-    gpu_memory_mb: int | None = None  # None: as much as is needed, growing
+    options: BackendOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

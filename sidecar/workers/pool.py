@@ -281,7 +281,11 @@ class WorkerPool:
         worker = f"{self.name}.{self._started}"
         port = self.ports.reserve()
         environment = worker_environment(
-            self.launch.environment, devices=devices, hosts=[self.host], changes=self.launch.changes
+            self.launch.environment,
+            framework=self.launch.framework,
+            devices=devices,
+            hosts=[self.host],
+            changes=self.launch.changes,
         )
         try:
             process = self.start(

@@ -7,6 +7,7 @@ import math
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ class FakeEvaluator:
     first: int | None = None
     evaluated: int | None = None
     held: dict = field(default_factory=dict)
+    loads_graphs: ClassVar[bool] = False
 
     def outside(self):
         """By part."""
@@ -477,6 +479,7 @@ class FakeBackend:
     """Forms groups of one, and builds what it was given."""
 
     version = "1"
+    out_of_memory = ()
 
     def __init__(self, evaluator):
         self.evaluator = evaluator
@@ -537,7 +540,8 @@ def test_what_stays_is_set_apart_before_a_stored_graph_comes(commanded, tmp_path
     """After the first evaluation; where graphs are trusted before it: what is frozen then would never be freed."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    commanded(replace(join_of(tmp_path), trust_saved_graph=trusts))
+    monkeypatch.setattr(FakeEvaluator, "loads_graphs", trusts)
+    commanded(join_of(tmp_path))
     assert len(frozen) == trusts
     for _ in range(2):
         commanded(evaluation_of(tmp_path))

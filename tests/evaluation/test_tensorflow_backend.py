@@ -7,9 +7,9 @@ from sidecar.workers.messages import Check
 pytestmark = pytest.mark.tensorflow
 
 
-def told(**settings):
+def told(**options):
     """What decides about the profile beside this process itself."""
-    return Check("t", "tensorflow", ".", 2, **settings)
+    return Check("t", "tensorflow", ".", 2, options)
 
 
 def test_profile_names_all_that_changes_bits(digits, monkeypatch):

@@ -315,10 +315,12 @@ def test_out_of_memory():
     """Both Python's and TensorFlow's way of saying so."""
     import tensorflow as tf
 
+    from sidecar.evaluation.backends.tensorflow import make
     from sidecar.evaluation.failures import as_failed
 
     for error in (MemoryError("1 GB"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")):
-        assert as_failed(error, phase="evaluate", plan=1, rank=0).kind == "out_of_memory"
+        failed = as_failed(error, phase="evaluate", plan=1, rank=0, out_of_memory=make().out_of_memory)
+        assert failed.kind == "out_of_memory"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from sidecar.workers.environment import worker_environment
 
 
-def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",)):
-    return worker_environment(base or {}, devices=devices, hosts=hosts, changes=changes or {})
+def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",), framework="tensorflow"):
+    return worker_environment(base or {}, framework=framework, devices=devices, hosts=hosts, changes=changes or {})
 
 
 OF_THE_JOB = """
@@ -35,6 +35,13 @@ def test_what_we_promise():
     assert environment["PYTHONUNBUFFERED"] == "1"
     assert environment["KERAS_BACKEND"] == "tensorflow"
     assert made({"KERAS_BACKEND": "torch"})["KERAS_BACKEND"] == "torch"
+
+
+def test_another_framework_gets_no_variables_of_tensorflow():
+    """What one framework needs may disturb another one, and tells a reader of the environment nothing."""
+    environment = made(framework="another")
+    assert not [name for name in environment if name.startswith(("TF_", "KERAS_"))]
+    assert environment["PYTHONUNBUFFERED"] == "1"
 
 
 def test_no_proxy_before_the_group():

@@ -40,7 +40,7 @@ def gone(pid):
 def pair(crew):
     """Two workers in one group, started in the environment of a training process, which trust stored graphs."""
     made = crew(2, environment={"TF_CONFIG": TF_CONFIG, "MASTER_ADDR": "10.0.0.1", "RANK": "3"})
-    made.joined = made.form("noisy", trust_saved_graph=True)
+    made.joined = made.form("noisy", options={"trust_saved_graph": True})
     return made
 
 
@@ -95,7 +95,7 @@ def test_warm_between_checkpoints(evaluated, trained):
 @pytest.mark.parametrize(("size", "always_cluster"), [(1, False), (1, True), (3, False)])
 def test_any_number_of_workers_gives_the_same_bits(crew, trained, evaluated, size, always_cluster):
     """1, 2 and 3 processes, of which one has no batch of the small set, alone with and without a cluster."""
-    done = once(crew(size), trained, "task", always_cluster=always_cluster)
+    done = once(crew(size), trained, "task", options={"always_cluster": always_cluster})
     result, other = result_of(done), evaluated[0][0].result
     assert result.metrics == other.metrics
     assert result.variables == other.variables

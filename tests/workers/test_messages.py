@@ -35,8 +35,8 @@ RESULT = Result(
 MESSAGES = [
     Check("a.py:task", "tensorflow", "/tmp", 2),
     Join("g", (Member(0, "n", "w", "[::1]:1"),), 0, "a.py:task", "tensorflow", "/tmp", 2),
-    Join("g", (), 0, "t", "f", "/", 1, collectives="nccl", always_cluster=True, cache_bytes=5, gpu_memory_mb=100),
-    Join("g", (), 0, "t", "f", "/", 1, trust_saved_graph=True),
+    Join("g", (), 0, "t", "f", "/", 1, cache_bytes=5, options={"collectives": "nccl", "gpu_memory_mb": 100}),
+    Join("g", (), 0, "t", "f", "/", 1, options={"trust_saved_graph": True, "gpu_memory_mb": None}),
     Evaluate(
         *(42, Checkpoint("ckpt-\udc80", "d", None, "tf", None), "/c/ckpt", "/s"),
         save_weights="all",

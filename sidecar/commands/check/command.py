@@ -18,6 +18,7 @@ from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
+from sidecar.commands.backend_options import backend_options
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.commands.observed_nodes import ObservedNodes
@@ -286,8 +287,9 @@ def _task(
             workers.observe(name, report, clock.now())
             if isinstance(report, Ready) and worker is not None:
                 version = report.version
-                threads, trusts = settings.threads, settings.trust_saved_graph
-                worker.process.send(Check(settings.task, settings.framework, search_path, threads, trusts))
+                options = backend_options(settings)
+                check = Check(settings.task, settings.framework, search_path, settings.threads, options)
+                worker.process.send(check)
             elif isinstance(report, Checked):
                 if not (report.builds_model or settings.trust_saved_graph):
                     text = f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"

@@ -18,6 +18,7 @@ from sidecar.evaluation.backends.tensorflow.collective import LocalCollective, M
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
 from sidecar.evaluation.backends.tensorflow.libraries import KERASES
+from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
 from sidecar.evaluation.backends.tensorflow.strategies import make_local
 from sidecar.evaluation.shard import Shard
@@ -32,14 +33,16 @@ class TensorFlowBackend:
     """See `sidecar.evaluation.backend.Backend`."""
 
     version: str = tf.__version__
+    out_of_memory: tuple[type[Exception], ...] = (tf.errors.ResourceExhaustedError,)
 
     def join(self, join: Join) -> Collective:
         """Set threads and devices, which TensorFlow fixes at its first operation, then form the cluster."""
+        options = options_of(join)
         tf.config.threading.set_intra_op_parallelism_threads(join.threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, join.threads))  # 1 can deadlock a collective
         for device in tf.config.list_physical_devices("GPU"):
-            _limit_memory(device, join.gpu_memory_mb)
-        alone = len(join.members) == 1 and not join.always_cluster
+            _limit_memory(device, options.gpu_memory_mb)
+        alone = len(join.members) == 1 and not options.always_cluster
         collective = LocalCollective() if alone else MirroredCollective(join)
         import keras
 
@@ -55,7 +58,7 @@ class TensorFlowBackend:
             shard,
             threads=join.threads,
             cache_bytes=join.cache_bytes,
-            trust_saved_graph=join.trust_saved_graph,
+            trust_saved_graph=options_of(join).trust_saved_graph,
         )
 
     def profile(self, told: Join | Check) -> dict[str, str]:
@@ -73,7 +76,9 @@ class TensorFlowBackend:
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(told.threads),
-            "trust_saved_graph": str(told.trust_saved_graph).lower(),  # stored graphs compute what they like
+            "trust_saved_graph": str(
+                options_of(told).trust_saved_graph
+            ).lower(),  # stored graphs compute what they like
             "isa": _instruction_set(),  # the longest
         }
 

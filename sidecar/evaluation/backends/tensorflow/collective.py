@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backend import Int64s
+from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.workers.messages import Join
 
@@ -34,13 +35,14 @@ class MirroredCollective:
     """
 
     def __init__(self, join: Join) -> None:
-        self._join = join
+        self._join, self._options = join, options_of(join)
         cluster = tf.train.ClusterSpec({"worker": [member.address for member in join.members]})
-        accelerators = {"GPU": 0} if join.collectives != "nccl" else None
+        accelerators = {"GPU": 0} if self._options.collectives != "nccl" else None
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             cluster, task_type="worker", task_id=join.rank, num_accelerators=accelerators, rpc_layer="grpc"
         )
-        options = tf.distribute.experimental.CommunicationOptions(implementation=_IMPLEMENTATIONS[join.collectives])
+        implementation = _IMPLEMENTATIONS[self._options.collectives]
+        options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
         try:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         except tf.errors.UnknownError as error:
@@ -74,6 +76,6 @@ class MirroredCollective:
         rank = members[-1].rank if members else None
         who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
         lost = f"{who} could not be reached in a sum over the ranks of the group"
-        if self._join.collectives == "nccl":
+        if self._options.collectives == "nccl":
             lost = f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"
         return EvaluationError("member_lost", lost, lost=rank)

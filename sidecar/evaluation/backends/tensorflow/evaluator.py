@@ -92,6 +92,11 @@ class KerasEvaluator:
         """How often a step was traced so far."""
         return self._traced + sum(step.traces for step in (*self._steps.values(), *self._of_graph.values()))
 
+    @property
+    def loads_graphs(self) -> bool:
+        """Whether `restore` may load a graph that a SavedModel stores."""
+        return self._trusts
+
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that are not read yet."""
         chosen = self._task.sets(evaluated)

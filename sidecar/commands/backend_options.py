@@ -1,0 +1,13 @@
+"""Which settings only the backend of one framework reads; all other parts hand them on unread."""
+
+from typing import Final
+
+from sidecar.settings import Settings
+from sidecar.workers.messages import BackendOptions
+
+_NAMES: Final = {"tensorflow": ("collectives", "always_cluster", "trust_saved_graph", "gpu_memory_mb")}
+
+
+def backend_options(settings: Settings) -> BackendOptions:
+    """Return the settings of the framework's backend, as messages to workers carry them."""
+    return {name: getattr(settings, name) for name in _NAMES[settings.framework]}
