@@ -19,7 +19,7 @@ TRAINING_EXAMPLES: Final = 1400
 
 
 def build_model() -> keras.Model:
-    """A convolutional net for images of 8 x 8 pixels, 10 classes."""
+    """Return a convolutional network for images of 8 x 8 pixels and 10 classes."""
     return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
@@ -33,19 +33,19 @@ def build_model() -> keras.Model:
 
 
 def training_set() -> tf.data.Dataset:
-    """1,400 digits, as (image, label)."""
+    """Return 1,400 digits as pairs of image and label."""
     images, labels = _digits()
     return tf.data.Dataset.from_tensor_slices((images[:TRAINING_EXAMPLES], labels[:TRAINING_EXAMPLES]))
 
 
 def test_set() -> tf.data.Dataset:
-    """The 397 others."""
+    """Return the 397 other digits as pairs of image and label."""
     images, labels = _digits()
     return tf.data.Dataset.from_tensor_slices((images[TRAINING_EXAMPLES:], labels[TRAINING_EXAMPLES:]))
 
 
 def task() -> Task:
-    """What `--task digits.py:task` names."""
+    """Return the task: `--task digits.py:task` names this function."""
     return Task(
         build_model=build_model,
         eval_sets={"test": test_set},
@@ -56,9 +56,9 @@ def task() -> Task:
 
 
 def _digits() -> tuple[Any, Any]:
-    """Images of shape (1797, 8, 8, 1) with values from 0 to 1, and labels of shape (1797,).
+    """Return images of shape (1797, 8, 8, 1) with values from 0 to 1, and labels of shape (1797,).
 
-    Mixed with a fixed seed: in the file they stand ordered by writer, and every process must see the same order.
+    Both are shuffled with a fixed seed: the file is sorted by writer, and every process must see the same order.
     """
     digits = load_digits()
     order = np.random.default_rng(seed=1).permutation(len(digits.target))

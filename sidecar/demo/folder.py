@@ -1,4 +1,4 @@
-"""The folder that a demo lives in: made, or emptied if an earlier demo made it. Nothing else is ever deleted."""
+"""Create the folder of a demo, or empty it if an earlier demo created it. Nothing else is ever deleted."""
 
 import fcntl
 import shutil
@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.errors import SettingsError
 
 MARK: Final = ".sidecar-demo"
-"""The file that says so. A running demo holds a lock on it."""
+"""The file that marks the folder as created by a demo. A running demo holds a lock on it."""
 
 _MARK_TEXT: Final = "Made by `sidecar demo`, which replaces everything in this folder when it is run again.\n"
 _CONTENTS: Final = frozenset({MARK, "checkpoints", "logs", "unused"})
@@ -19,27 +19,27 @@ _CONTENTS: Final = frozenset({MARK, "checkpoints", "logs", "unused"})
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where things lie in it."""
+    """The folder of a demo and its parts."""
 
     root: Path
 
     @property
     def checkpoints(self) -> Path:
-        """What training saves, and below it, as by default, what the daemons share: `.sidecar`."""
+        """Return the checkpoint directory. The daemons' state is below it, in `.sidecar`, as by default."""
         return self.root / "checkpoints"
 
     @property
     def logs(self) -> Path:
-        """One file per process."""
+        """Return the folder of logs, one file per process."""
         return self.root / "logs"
 
 
 @contextmanager
 def claimed(root: Path) -> Iterator[Folder]:
-    """A fresh folder at `root`, nobody else's until the end.
+    """Yield an empty folder at `root`, locked against other demos.
 
-    Raises `SettingsError` if something stands there that no demo made, if a demo is running in it, or if it cannot be
-    written.
+    Raises `SettingsError` if `root` holds something that no demo created, if a demo is running there, or if it cannot
+    be written.
     """
     root = root.expanduser().absolute()
     try:
@@ -62,7 +62,7 @@ def claimed(root: Path) -> Iterator[Folder]:
 
 
 def _check(root: Path) -> None:
-    """Whether nothing would be lost."""
+    """Raise `SettingsError` if using the folder would delete something that no demo created."""
     if not root.exists():
         return
     if not root.is_dir():

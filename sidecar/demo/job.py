@@ -1,6 +1,6 @@
 """The processes of a demo: a training job of two, and one daemon beside each, started as they are deployed.
 
-Only TF_CONFIG tells a daemon what it stands beside: role, node name and address follow from it.
+Each daemon has the TF_CONFIG of the training process beside it: its role, node name and address follow from that.
 """
 
 import json
@@ -25,7 +25,7 @@ _TRAIN: Final = Path(__file__).with_name("train.py")
 _SIDECAR: Final = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")  # works without a PATH
 _LOCAL: Final = "127.0.0.1"
 _PORTS: Final = range(22000, 23000)  # below the ephemeral ones, which any program may be using
-_PAUSE_SECONDS: Final = 0.03  # per training step: our net is so small that its checkpoints would come ten a second
+_PAUSE_SECONDS: Final = 0.03  # per training step: the network is so small that it would save ten checkpoints a second
 _START_BYTES: Final = 8000
 _ANSWER_SECONDS: Final = 2.0
 
@@ -34,26 +34,26 @@ _open_url = build_opener(ProxyHandler({})).open  # a daemon on this machine is n
 
 @dataclass(slots=True)
 class Daemon:
-    """A daemon of the demo, as others see it."""
+    """A daemon of the demo, seen through its log and its HTTP port."""
 
     child: Child
     _url: str | None = None
 
     @property
     def url(self) -> str | None:
-        """Where it serves, once its log says so."""
+        """Return the address of its HTTP port, or None until its log names it."""
         if self._url is None:
             started = (line for line in _records(self.child.log) if line.get("event") == "daemon_started")
             self._url = next((line["http"] for line in started), None)
         return self._url
 
     def status(self) -> Mapping[str, Any]:
-        """What it says of itself; empty while it cannot be reached."""
+        """Return its /api/status; empty while the daemon cannot be reached."""
         answer = self.ask("/api/status")
         return json.loads(answer) if answer else {}
 
     def ask(self, path: str) -> str:
-        """An answer of its HTTP port; empty while it cannot be reached."""
+        """Return the body of a page of its HTTP port; empty while the daemon cannot be reached."""
         if self.url is None:
             return ""
         try:
@@ -66,7 +66,7 @@ class Daemon:
 
 @dataclass(slots=True)
 class Job:
-    """Everything that runs."""
+    """The processes of the demo: the training job and its daemons."""
 
     children: Children
     folder: Folder
@@ -77,7 +77,7 @@ class Job:
     training: tuple[Child, ...] = ()
 
     def start_daemons(self) -> None:
-        """Start both. Neither is told its role."""
+        """Start a daemon beside each process of the job; each finds its own role."""
         self.daemons = tuple(
             Daemon(
                 self.children.start(
@@ -92,7 +92,7 @@ class Job:
         )
 
     def start_training(self) -> None:
-        """Start the job itself."""
+        """Start the training processes."""
         self.training = tuple(
             self.children.start(
                 f"training, its {task},",
@@ -108,43 +108,43 @@ class Job:
         )
 
     def trained(self) -> bool:
-        """Whether training ended well; raises `ChildFailedError` if it ended otherwise."""
+        """Return whether training ended well; raises `ChildFailedError` if a process of it failed."""
         ended = [child.ended() for child in self.training]  # all of them are asked: any may have failed
         return bool(ended) and all(ended)
 
     def activity(self, step: int) -> str:
-        """What training does, for people."""
+        """Describe what training is doing, for people."""
         if not self.training:
             return "starts when the daemons are ready"
         return f"{step} of {self.steps} steps" if step else "imports TensorFlow"
 
     def progress(self) -> int:
-        """How many steps training says it has made."""
+        """Return the number of steps that training has printed so far."""
         if not self.training:
             return 0
         words = [line.split() for line in read_end(self.training[0].log, _START_BYTES).splitlines()]
-        steps = [int(each[1]) for each in words if each[:1] == ["step"] and len(each) > 1 and each[1].isdecimal()]
+        steps = [int(line[1]) for line in words if line[:1] == ["step"] and len(line) > 1 and line[1].isdecimal()]
         return max(steps, default=0)
 
 
 def make(children: Children, folder: Folder, *, steps: int, save_every: int) -> Job:
-    """A job of which nothing runs yet."""
+    """Return a job whose processes are not started yet."""
     cluster = dict(zip(TASKS, ([f"{_LOCAL}:{port}"] for port in _free_ports(len(TASKS))), strict=True))
     tf_configs = {task: {"cluster": cluster, "task": {"type": task, "index": 0}} for task in TASKS}
     return Job(children, folder, steps, save_every, {task: _environment(folder, tf_configs[task]) for task in TASKS})
 
 
 def daemon_arguments(folder: Folder) -> tuple[str, ...]:
-    """`sidecar run …`: the same beside each process of the job."""
+    """Return the arguments of `sidecar run`, which are the same for each daemon."""
     return (
         *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{TASK_FILE}:task"),
         *("--replicas", "2", "--http", f"{_LOCAL}:0", "--log-format", "json"),
-        *("--config", os.devnull),  # else a sidecar.toml in the current directory would make this another demo
+        *("--config", os.devnull),  # else a sidecar.toml in the current directory would change the demo
     )
 
 
 def _environment(folder: Folder, tf_config: Mapping[str, Any]) -> dict[str, str]:
-    """The user's, without settings that would make this another demo."""
+    """Return the user's environment, without settings that would change the demo."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
     local = {name: ",".join(filter(None, (os.environ.get(name), _LOCAL))) for name in ("no_proxy", "NO_PROXY")}
     return inherited | {
@@ -173,7 +173,7 @@ def _free_ports(count: int) -> Iterator[int]:
 
 
 def _records(log: Path) -> Iterator[dict[str, Any]]:
-    """The first lines of a JSON log."""
+    """Yield the records in the first lines of a JSON log."""
     try:
         with log.open("rb") as file:
             lines = file.read(_START_BYTES).splitlines(keepends=True)

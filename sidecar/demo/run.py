@@ -1,6 +1,6 @@
 """`sidecar demo`: start a training job with its daemons, show the evaluations, end.
 
-It imports no framework; what it shows of evaluations it reads from the journal, as `sidecar history` does.
+It imports no framework. It reads the evaluations from the journal, as `sidecar history` does.
 """
 
 import importlib.util
@@ -27,8 +27,8 @@ from sidecar.errors import SettingsError, StorageError
 from sidecar.observability.report import rows
 
 _SAVE_EVERY: Final = 120  # steps
-_LOOK_SECONDS: Final = 0.25
-_PATIENCE_SECONDS: Final = 180.0  # without any progress; the longest silence is a cold start on a slow disk
+_POLL_SECONDS: Final = 0.25
+_PROGRESS_TIMEOUT_SECONDS: Final = 180.0  # the longest normal silence is a cold start on a slow disk
 _STOP_SECONDS: Final = 30.0  # a daemon drains for at most 25
 _SHOW_SECONDS: Final = 20.0  # from the last entry of the journal to its gauge: the daemon needs a fraction of one
 _PACKAGES: Final = {"tensorflow": "tensorflow", "keras": "keras", "scikit-learn": "sklearn"}
@@ -37,7 +37,7 @@ _SAMPLE: Final = ("sidecar_eval_metric{", "sidecar_eval_examples{", "sidecar_eva
 
 @dataclass(slots=True)
 class Demo:
-    """A running demo, looked at from outside: its journal, its log files, its HTTP ports."""
+    """A running demo, observed from outside: its journal, its log files, its HTTP ports."""
 
     folder: Folder
     job: job.Job
@@ -46,20 +46,20 @@ class Demo:
     _written_at: dict[str, float] = field(default_factory=dict)
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _states: list[Mapping[str, Any]] = field(default_factory=list)
-    _moved: tuple[Any, float] = (None, 0.0)
+    _progress: tuple[Any, float] = (None, 0.0)  # signs of progress, and since when they are the same
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of `sidecar history` so far."""
+        """Return the rows of `sidecar history` so far."""
         return self._rows
 
     @property
     def checkpoints(self) -> int:
-        """How many training saves."""
+        """Return the number of checkpoints that training will have saved in the end."""
         return self.job.steps // self.job.save_every
 
-    def look(self) -> Scene:
-        """Look at everything; raises `ChildFailedError` if something is wrong."""
+    def observe(self) -> Scene:
+        """Read the state of all processes; raises `ChildFailedError` if one failed or makes no progress."""
         trained = self.job.trained()
         for daemon in self.job.daemons:
             if daemon.child.ended():
@@ -69,13 +69,13 @@ class Demo:
         self._read_journal()
         self._states = [daemon.status() for daemon in self.job.daemons]
         step = self.job.steps if trained else self.job.progress()
-        self._insist_on_progress(step)
+        self._require_progress(step)
         shown = {
             task: (activity(state), daemon.url or "")
             for task, daemon, state in zip(job.TASKS, self.job.daemons, self._states, strict=True)
         }
         self._began_at = self.now() if self._began_at is None else self._began_at
-        waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # TensorFlow's import looks as if it hung
+        waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # importing TensorFlow looks like a hang
         return Scene(
             evaluations(self._rows, self._written_at),
             self.job.activity(step) + waited,
@@ -86,17 +86,17 @@ class Demo:
         )
 
     def is_ready(self) -> bool:
-        """Whether the daemons are: training may start before, but importing TensorFlow four times takes two cores."""
+        """Return whether the daemons are ready. Training waits for that: four imports of TensorFlow need two cores."""
         return all(state.get("ready") for state in self._states)
 
     def is_over(self) -> bool:
-        """Whether training is done and the journal holds its last checkpoint's evaluation, and all others'."""
+        """Return whether training has ended and the journal holds an evaluation of every checkpoint."""
         done = {row["step"] for row in self._rows if row["status"] == "succeeded"}
         wanted = set(range(self.job.save_every, self.job.steps + 1, self.job.save_every))
         return wanted <= done and self.job.trained()
 
     def sample(self) -> list[str]:
-        """Lines of the worker daemon's /metrics, once they show the last checkpoint."""
+        """Return lines of the worker daemon's /metrics, as soon as they show the last checkpoint."""
         daemon = self.job.daemons[-1]
         last = str(float(self.job.steps))
         deadline = self.now() + _SHOW_SECONDS
@@ -104,7 +104,7 @@ class Demo:
             lines = [line for line in daemon.ask("/metrics").splitlines() if line.startswith(_SAMPLE)]
             if any(line.startswith("sidecar_eval_checkpoint_step") and line.endswith(last) for line in lines):
                 return lines
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         raise daemon.child.failure(f"does not show step {self.job.steps} at {daemon.url}/metrics")
 
     def _note_time(self, index: Path) -> None:
@@ -117,20 +117,20 @@ class Demo:
         run = self.folder.checkpoints.name  # as a daemon names it by default
         try:
             self._rows = rows(read_history(PosixStorage(self.folder.checkpoints / ".sidecar" / run)))
-        except StorageError:  # being made
+        except StorageError:  # the daemons are creating it
             return
         for row in self._rows:
             if row["final"] and row["status"] != "succeeded":
                 raise ChildFailedError(f"checkpoint {row['checkpoint']} {row['status']}: {row['message']}")
 
-    def _insist_on_progress(self, step: int) -> None:
+    def _require_progress(self, step: int) -> None:
         signs = (step, len(self._rows), [state.get("workers") for state in self._states])
-        if signs != self._moved[0]:
-            self._moved = signs, self.now()
-        elif self.now() - self._moved[1] > _PATIENCE_SECONDS:
+        if signs != self._progress[0]:
+            self._progress = signs, self.now()
+        elif self.now() - self._progress[1] > _PROGRESS_TIMEOUT_SECONDS:
             trains = self.job.training and step < self.job.steps
             silent = self.job.training[0] if trains else self.job.daemons[-1].child
-            raise silent.failure(f"has not got on for {_PATIENCE_SECONDS:.0f} s")
+            raise silent.failure(f"has made no progress for {_PROGRESS_TIMEOUT_SECONDS:.0f} s")
 
 
 def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
@@ -142,7 +142,7 @@ def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
     """
     _require_packages()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order too, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
     with claimed(directory) as folder, Children() as children:
         running = job.make(children, folder, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
         demo = Demo(folder, running)
@@ -156,10 +156,10 @@ def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
         running.start_daemons()
         with opened(console) as screen:
             while not demo.is_over():
-                screen.show(demo.look())
+                screen.show(demo.observe())
                 if not running.training and demo.is_ready():
                     running.start_training()
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         _conclude(console, demo)
         if keep:
             _serve(console, demo)
@@ -168,10 +168,10 @@ def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
 
 
 def _conclude(console: Console, demo: Demo) -> None:
-    """What there is now, and where."""
+    """Print the best result, and where to find everything."""
     checkpoints = demo.folder.checkpoints
-    measured = [each for each in evaluations(demo.rows, {}) if each.accuracy is not None]
-    best = max(measured, key=lambda each: each.accuracy or 0.0)
+    measured = [row for row in evaluations(demo.rows, {}) if row.accuracy is not None]
+    best = max(measured, key=lambda row: row.accuracy or 0.0)
     _say(
         console,
         "",
@@ -190,23 +190,23 @@ def _conclude(console: Console, demo: Demo) -> None:
 
 
 def _program() -> str:
-    """How this user types `sidecar`: by its path, if it is in a virtual environment that is not activated."""
+    """Return how this user types `sidecar`: with its path if its virtual environment is not activated."""
     on_path = shutil.which("sidecar")
-    own = Path(sys.argv[0])
-    same = on_path is not None and own.exists() and Path(on_path).samefile(own)
-    return "sidecar" if same else shlex.quote(_short(own))
+    program = Path(sys.argv[0])
+    same = on_path is not None and program.exists() and Path(on_path).samefile(program)
+    return "sidecar" if same else shlex.quote(_short(program))
 
 
 def _serve(console: Console, demo: Demo) -> None:
-    """Leave the daemons serving until Ctrl-C, which is then no failure."""
-    urls = [f"  {task}'s daemon: {each.url}" for task, each in zip(job.TASKS, demo.job.daemons, strict=True)]
+    """Keep the daemons running until Ctrl-C, which is a normal end here."""
+    urls = [f"  {task}'s daemon: {daemon.url}" for task, daemon in zip(job.TASKS, demo.job.daemons, strict=True)]
     _say(console, "", "The daemons keep serving until you press Ctrl-C:", *urls)
     try:
         while True:
             for daemon in demo.job.daemons:
                 if daemon.child.ended():
                     raise daemon.child.failure("ended early")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         return
 
@@ -225,6 +225,6 @@ def _say(console: Console, *lines: str) -> None:
 
 
 def _short(path: Path) -> str:
-    """As one would type it here."""
+    """Return a path as a person would type it in the current directory."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

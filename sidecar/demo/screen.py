@@ -1,4 +1,4 @@
-"""Shows how a demo goes: a live picture on a terminal, plain lines elsewhere. It looks at nothing itself."""
+"""Show the progress of a demo: live tables on a terminal, plain lines elsewhere. Reads nothing itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,37 +18,37 @@ _BAR_COLUMNS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment of a demo."""
+    """The state of a demo at one moment."""
 
     evaluations: Sequence[Evaluation]
-    training: str  # what training does
+    training: str  # what training is doing
     step: int
     steps: int
-    checkpoints: int  # that training will have saved in the end
-    daemons: Mapping[str, tuple[str, str]]  # by task of the job: what it does, its URL
+    checkpoints: int  # that training saves in all
+    daemons: Mapping[str, tuple[str, str]]  # by task of the job: what the daemon is doing, its URL
 
 
 class Screen(Protocol):
-    """Whoever shows scenes."""
+    """The place where a demo is shown."""
 
     def show(self, scene: Scene) -> None:
-        """Show this moment."""
+        """Show the demo as it is now."""
         ...
 
 
 @contextmanager
 def opened(console: Console) -> Iterator[Screen]:
-    """The screen that suits the console."""
+    """Yield the screen that fits the console."""
     if not console.is_terminal:
         yield _Lines(console)
         return
-    # Drawn by us alone: a thread of Rich's would be alive while children are forked.
+    # Without Rich's own refresh thread, which would be running while children are forked.
     with Live(console=console, auto_refresh=False) as live:
         yield _Picture(console, live)
 
 
 def activity(status: Mapping[str, Any]) -> str:
-    """What a daemon does, from its /api/status."""
+    """Describe what a daemon is doing, from its /api/status."""
     if not status:
         return "starts"
     if status["role"] == "chief":
@@ -62,7 +62,7 @@ def activity(status: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Picture:
-    """A terminal: the whole scene, drawn over the last one."""
+    """A terminal: the whole scene, drawn over the previous one."""
 
     console: Console
     live: Live
@@ -74,19 +74,19 @@ class _Picture:
 
 @dataclass(slots=True)
 class _Lines:
-    """A file or a pipe: only what is new, one line each."""
+    """A file or a pipe: one line for each new evaluation or event."""
 
     console: Console
     said: set[str] = field(default_factory=set)
     evaluated: int = 0
 
     def show(self, scene: Scene) -> None:
-        for task, (does, url) in scene.daemons.items():
+        for task, (activity_text, url) in scene.daemons.items():
             if url and task not in self.said:
                 self.said.add(task)
-                self._say(f"{task}'s daemon: {url}, {does}")
-        for each in scene.evaluations[self.evaluated :]:
-            self._say(sentence(each))
+                self._say(f"{task}'s daemon: {url}, {activity_text}")
+        for evaluation in scene.evaluations[self.evaluated :]:
+            self._say(sentence(evaluation))
         self.evaluated = len(scene.evaluations)
         if scene.step == scene.steps and "trained" not in self.said:
             self.said.add("trained")
@@ -97,7 +97,7 @@ class _Lines:
 
 
 def _bars(scene: Scene) -> Table:
-    done = len({each.checkpoint for each in scene.evaluations if each.succeeded})
+    done = len({evaluation.checkpoint for evaluation in scene.evaluations if evaluation.succeeded})
     grid = Table.grid(padding=(0, 2))
     for name, part, whole, text in (
         ("training", scene.step, scene.steps, scene.training),
@@ -110,6 +110,6 @@ def _bars(scene: Scene) -> Table:
 
 def _daemons(scene: Scene) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for task, (does, url) in scene.daemons.items():
-        grid.add_row(Text(f"{task}'s daemon", style="bold"), Text(url, style="cyan", no_wrap=True), Text(does))
+    for task, (activity_text, url) in scene.daemons.items():
+        grid.add_row(Text(f"{task}'s daemon", style="bold"), Text(url, style="cyan", no_wrap=True), Text(activity_text))
     return grid

@@ -1,4 +1,4 @@
-"""What a person sees of evaluations: rows of the journal as a table, or as one line each. Pure.
+"""Show evaluations to people: rows of the journal as a table, or as one line each. Pure.
 
 All numbers come from the journal (`sidecar.observability.report.rows`), except the time of a checkpoint's last write,
 from which the lag counts.
@@ -15,7 +15,7 @@ from rich.text import Text
 from sidecar.records import PHASES
 
 WIDE: Final = 100
-"""Columns of a terminal from which each phase has a column of its own."""
+"""The width of a terminal, in characters, from which each phase has a column of its own."""
 
 # Names of the columns, and the phases that each adds up.
 _EACH_PHASE: Final = {name: (name,) for name in PHASES}
@@ -33,7 +33,7 @@ _FEWER_CAPTION: Final = "wait: detect, agree, join; save: with reduce. " + _CAPT
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One attempt at a checkpoint, as shown. Numbers are None where the attempt failed."""
+    """One attempt at a checkpoint, as it is shown. Numbers are None if the attempt failed."""
 
     checkpoint: str
     step: int | None
@@ -47,17 +47,17 @@ class Evaluation:
 
     @property
     def succeeded(self) -> bool:
-        """Whether there are numbers."""
+        """Return whether the evaluation succeeded, so that it has numbers."""
         return self.status == "succeeded"
 
 
 def evaluations(rows: Iterable[Mapping[str, Any]], written_at: Mapping[str, float]) -> list[Evaluation]:
-    """Rows of `sidecar history` as they are shown. `written_at`: seconds since 1970 by checkpoint, where known."""
+    """Convert rows of `sidecar history`. `written_at`: seconds since 1970 by name of checkpoint, where known."""
     return [_evaluation(row, written_at.get(row["checkpoint"])) for row in rows]
 
 
 def table(shown: Sequence[Evaluation], width: int) -> Table:
-    """One line per evaluation, oldest first, for a terminal of so many columns."""
+    """Return a table with one line per evaluation, oldest first; `width` is the terminal's, in characters."""
     columns = _EACH_PHASE if width >= WIDE else _FEWER
     caption = _CAPTION if width >= WIDE else _FEWER_CAPTION
     result = Table(
@@ -77,7 +77,7 @@ def table(shown: Sequence[Evaluation], width: int) -> Table:
 
 
 def sentence(each: Evaluation) -> str:
-    """The same without a terminal: `step 120: accuracy 0.8111, …`."""
+    """Return one evaluation as a line of text: `step 120: accuracy 0.8111, …`."""
     if not each.succeeded:
         return f"step {each.step}: {each.status}"
     seconds = ", ".join(f"{name} {_seconds(each.phases[name])}" for name in PHASES if name in each.phases)
@@ -126,7 +126,7 @@ def _number(value: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """At most four letters, which is what a column has."""
+    """Return seconds in at most four characters, the width of a column."""
     if value is None:
         return "-"
     digits = sum(value < limit for limit in (10, 100))
