@@ -180,7 +180,7 @@ def _command(process: psutil.Process) -> list[str]:
 def test_ctrl_c_leaves_no_process_behind(start):
     """In the middle of training, with worker processes at work: exit code 130, and everything is gone."""
     demo = start()
-    wait_until(lambda: demo.children("worker/__main__.py"))
+    wait_until(lambda: demo.children("evaluation/__main__.py"))
     wait_until(lambda: list((demo.folder / "checkpoints").glob("*.index")))
     demo.interrupt()
     assert demo.wait() == 130, demo.output
@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_no_process_behind(start):
 def test_killed_demo_leaves_no_process_behind(start):
     """SIGKILL cannot be handled: the kernel ends the children, and theirs."""
     demo = start()
-    wait_until(lambda: demo.children("worker/__main__.py"))
+    wait_until(lambda: demo.children("evaluation/__main__.py"))
     demo.process.kill()
     demo.wait()
     wait_until(lambda: not demo.alive(), 10)
