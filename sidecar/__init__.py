@@ -3,7 +3,7 @@
 This face of the package is what a task needs, and imports no framework.
 """
 
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import EvalSet, Task
 from sidecar.version import __version__
 

@@ -3,6 +3,6 @@
 Light, like `from sidecar import Task`: numpy or the framework is imported once a source is called, in the worker.
 """
 
-from sidecar.evaluation.file_sources import npz, tfrecords
+from sidecar.evaluation.data.file_sources import npz, tfrecords
 
 __all__ = ["npz", "tfrecords"]

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.shard import Shard
 from sidecar.evaluation.states import State
 from sidecar.evaluation.task import Task
 from sidecar.records import Sharding

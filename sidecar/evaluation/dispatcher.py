@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from sidecar.evaluation import task as tasks
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
-from sidecar.evaluation.shard import Shard
 from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
 
 

@@ -15,9 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from sidecar.evaluation import nonfinite
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import Collective, Evaluator, Int64s, States, Stream
+from sidecar.evaluation.data import nonfinite
+from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import exact_sum
@@ -247,9 +248,6 @@ def _few_classes(numbers: MetricResult) -> dict[str, dict[str, Value]]:
 
 MAX_CLASSES: Final = 50
 """Metrics of more classes tell their averages alone; the rest is in the states that workers save."""
-
-EXAMPLES: Final = "examples"
-"""The state every eval set has beside its metrics': how many examples were evaluated."""
 
 
 def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:

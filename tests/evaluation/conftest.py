@@ -30,10 +30,10 @@ class Evaluated:
 @pytest.fixture(scope="session")
 def evaluate(digits):
     """Evaluates paths one after the other with some ranks in this process; one `Evaluated` for each path."""
-    from sidecar.evaluation import nonfinite
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.rank_evaluation import EXAMPLES
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data import nonfinite
+    from sidecar.evaluation.data.shard import Shard
+    from sidecar.evaluation.eval_loop import EXAMPLES
 
     del digits
 
@@ -72,9 +72,9 @@ def evaluate(digits):
 def batches(digits):
     """Makes the `Batches` of a source."""
     del digits
-    from sidecar.evaluation.backends.tensorflow.cache import CacheBudget
     from sidecar.evaluation.backends.tensorflow.data import Batches
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.cache import CacheBudget
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.task import EvalSet
 
     def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):

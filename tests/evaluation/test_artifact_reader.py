@@ -12,8 +12,8 @@ from sidecar import results
 from sidecar.errors import RecordError, TaskError
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import Rows
-from sidecar.evaluation.rank_evaluation import EXAMPLES
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
 from sidecar.evaluation.task import Task
 

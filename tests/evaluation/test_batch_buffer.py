@@ -5,7 +5,7 @@ import pytest
 @pytest.fixture
 def pending():
     """What gathers outputs, and what a measurement was given so far."""
-    from sidecar.evaluation.backends.tensorflow.batch_buffer import BatchBuffer
+    from sidecar.evaluation.batch_buffer import BatchBuffer
 
     calls = []
 

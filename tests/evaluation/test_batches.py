@@ -91,7 +91,7 @@ def test_read_from_memory_or_not(batches, digits):
 
 def test_what_does_not_fit_leaves_room_for_others(batches, numbers):
     """A set larger than the cache gives back what it took, so that the next set can have it."""
-    from sidecar.evaluation.backends.tensorflow.cache import CacheBudget
+    from sidecar.evaluation.data.cache import CacheBudget
 
     budget = CacheBudget(200)
     large, small = (batches(numbers(count), budget=budget) for count in (100, 8))

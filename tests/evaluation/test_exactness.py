@@ -246,7 +246,7 @@ def test_sets_of_different_kinds(trained, digits, evaluate):
 def test_a_set_of_its_own_rhythm(trained, digits):
     """It is read when it first takes part, and meanwhile nothing of it is evaluated, compared or concluded."""
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.task import EvalSet
 
     few = EvalSet(lambda: digits.held_out().take(digits.BATCH + 1), every_nth=2)

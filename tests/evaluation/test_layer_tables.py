@@ -385,7 +385,7 @@ def test_ranks_that_adapted_to_other_data_are_told_apart(digits):
     import keras
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     def outside(adapted):
         made = task(lambda: of_amounts(keras, adapted), AMOUNTS)

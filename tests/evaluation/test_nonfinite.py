@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from sidecar import EvalSet, Shard, Task
-from sidecar.evaluation import nonfinite
 from sidecar.evaluation.backend import Stream
+from sidecar.evaluation.data import nonfinite
+from sidecar.evaluation.data.nonfinite import Finds
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.nonfinite import Finds
 from sidecar.records import Nonfinite
 
 EXAMPLES, BATCH = 21, 4

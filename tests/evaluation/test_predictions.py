@@ -13,7 +13,7 @@ def evaluated(digits, evaluate, tmp_path):
     """Evaluates with some ranks, each of which saves; what was published, and what was saved."""
     from sidecar.evaluation.artifact_writer import ArtifactWriter
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     del digits
 

@@ -16,10 +16,11 @@ from sidecar import results
 from sidecar.evaluation import failures, rank_evaluation
 from sidecar.evaluation.backend import Rows, Stream, backend
 from sidecar.evaluation.dispatcher import Dispatcher
+from sidecar.evaluation.eval_loop import EXAMPLES
+from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.npy_table import NpyTable
-from sidecar.evaluation.rank_evaluation import EXAMPLES, evaluate
 from sidecar.evaluation.states import ExactSum
 from sidecar.records import KINDS, Checkpoint, EvalData, Member, Value
 from sidecar.workers.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
@@ -362,7 +363,7 @@ def test_one_rank_may_save_for_all(tmp_path):
 
 def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
     """So that the end of the sum proves every rank's saves, and they are the result."""
-    reduce, complete = evaluate._reduce, []
+    reduce, complete = rank_evaluation._reduce, []
 
     def checked(collective, join, *rest):
         folder = plan_folder(tmp_path) / f"worker-{join.rank}-of-3"

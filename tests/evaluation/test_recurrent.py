@@ -413,6 +413,6 @@ def evaluator(digits):
     """Makes an evaluator alone in its group."""
     del digits
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     return lambda task: KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)

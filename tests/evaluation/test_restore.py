@@ -220,8 +220,8 @@ def test_own_restore_that_fails(copied, digits, tmp_path):
     import h5py
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.failures import EvaluationError, as_failed
-    from sidecar.evaluation.shard import Shard
 
     def restore(model, path):
         del model

@@ -406,7 +406,7 @@ def test_saved_weights_are_those_of_the_graph(digits, evaluate, tmp_path):
     import tensorflow as tf
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     model = varied(digits.conv())
     model.export(tmp_path / "m", verbose=False)
@@ -433,7 +433,7 @@ def test_graphs_that_are_gone_leave_no_memory(digits, tmp_path, record_property)
         return keras.Sequential([keras.layers.Input(SHAPE), keras.layers.Flatten(), *map(keras.layers.Dense, SIZES)])
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     model = build()
     paths = [str(tmp_path / f"m-{number}") for number in range(2)]

@@ -330,8 +330,8 @@ def refusal(digits):
     """Kind and message of what is raised while a task is built."""
     del digits
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.failures import EvaluationError
-    from sidecar.evaluation.shard import Shard
 
     def run(task):
         with pytest.raises(EvaluationError) as caught:

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.tensorflow
 def refusal(digits, trained):
     """Builds and evaluates a task; returns phase and report of what is raised."""
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.failures import as_failed
-    from sidecar.evaluation.shard import Shard
 
     def run(task):
         phase = "build"

@@ -133,7 +133,7 @@ def test_every_worker_saves_to_its_own_path(pair, evaluated, trained, digits):
     import tensorflow as tf
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.shard import Shard
+    from sidecar.evaluation.data.shard import Shard
 
     result = evaluated[0][0].result
     evaluator = KerasEvaluator(digits.task(), Shard(0, 1), threads=2, cache_bytes=0)

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import Interval
-from sidecar.evaluation.shard import Shard
 from sidecar.evaluation.states import SetStates
 from sidecar.records import Value
 

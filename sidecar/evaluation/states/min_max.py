@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.states.state import chosen_rows, matrix_of
 
 Reduction = Literal["max", "min"]

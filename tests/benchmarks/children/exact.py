@@ -8,7 +8,7 @@ import tensorflow as tf
 from answers import serve
 
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 
 evaluator = KerasEvaluator(conv.task(), Shard(0, 1), threads=2, cache_bytes=1 << 30)
 evaluator.read(lambda: None)

@@ -130,9 +130,9 @@ def attempt(library, name):
 
     from sidecar.evaluation.backends.tensorflow.data import array_of
     from sidecar.evaluation.backends.tensorflow.measured_metric import MeasuredMetric
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.failures import EvaluationError
     from sidecar.evaluation.metrics.metric import EvalSetInfo
-    from sidecar.evaluation.shard import Shard
 
     kind, arguments = CASES[name]
     y, predictions = data(kind)

@@ -50,8 +50,8 @@ def evaluate(metric, batches):
 
     from sidecar.evaluation.backends.tensorflow.data import array_of
     from sidecar.evaluation.backends.tensorflow.measured_metric import MeasuredMetric
+    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.metrics.metric import EvalSetInfo
-    from sidecar.evaluation.shard import Shard
 
     measured = MeasuredMetric(metric, tf.constant(batches[0]), tf.constant(batches[0]), None)
     ranks = [measured.states(EvalSetInfo(len(Y), Shard(rank, RANKS))) for rank in range(RANKS)]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
-from sidecar.evaluation.shard import Shard
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import wilson
-from sidecar.evaluation.shard import Shard
 from sidecar.metrics import Accuracy, EvalBatch, EvalSetInfo, TopK
 
 NAN = math.nan

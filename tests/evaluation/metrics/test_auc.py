@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.metrics import AUC, BinnedAUC, EvalBatch, EvalSetInfo
 
 NAN = math.nan

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.metrics import ConfusionMatrix, EvalBatch, EvalSetInfo
 
 NAMES = ("precision", "recall", "f1")

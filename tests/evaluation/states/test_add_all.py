@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.states import ExactSum, MinMax
 
 SHAPES = st.sampled_from([(), (3,), (2, 2), (0,)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
 
 SHARD = Shard(0, 1)

@@ -21,7 +21,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import KERASES
 from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
 from sidecar.evaluation.backends.tensorflow.strategies import make_local
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import Task
 from sidecar.workers.messages import Check, Join
 

@@ -7,13 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, told
-from sidecar.evaluation.backends.tensorflow.cache import Batch
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
 from sidecar.evaluation.backends.tensorflow.mergeability import OF_SIZE, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
+from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates, named, within

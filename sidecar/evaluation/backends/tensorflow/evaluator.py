@@ -1,7 +1,6 @@
 """A built task: model, data and traced steps that stay warm between checkpoints."""
 
 import gc
-import glob
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,21 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation import nonfinite
-from sidecar.evaluation.backend import Keep, Rows, States, Stream, Tick, forget
-from sidecar.evaluation.backends.tensorflow.batch_buffer import BatchBuffer
-from sidecar.evaluation.backends.tensorflow.cache import Batch, CacheBudget
-from sidecar.evaluation.backends.tensorflow.data import Batches, array_of, digest_of, examples_in, feed
+from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.layer_tables import held_of, settings_of
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.measure import chosen
 from sidecar.evaluation.backends.tensorflow.model import complete, make_model
-from sidecar.evaluation.backends.tensorflow.outputs import by_output
-from sidecar.evaluation.backends.tensorflow.path_alias import readable
 from sidecar.evaluation.backends.tensorflow.randomness import NOTE, seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Replay
@@ -32,12 +25,17 @@ from sidecar.evaluation.backends.tensorflow.restore import restore, variables_of
 from sidecar.evaluation.backends.tensorflow.saved_graph import SavedGraph, is_saved_model
 from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
 from sidecar.evaluation.backends.tensorflow.weights import Weights
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.cache import CacheBudget
+from sidecar.evaluation.data.digest import feed
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.rank_evaluation import EXAMPLES
-from sidecar.evaluation.shard import Shard
-from sidecar.evaluation.states import ExactSum, SetStates
+from sidecar.evaluation.outputs import by_output
+from sidecar.evaluation.path_alias import is_gone, readable
+from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 
 
@@ -80,7 +78,7 @@ class KerasEvaluator:
         self._recurrent = RecurrentStates(self.model)
         for batches in self._batches if self._recurrent else ():
             with following_from_code():
-                batches.leave_to_first(self._recurrent)
+                batches.leave_to_first_for(self._recurrent)
         self._held = held_of(self.model)
         self._settings = settings_of(self.model)
         self._given: list[Any] | None = None  # layers to which the checkpoint gave what they hold; None: nobody knows
@@ -124,7 +122,7 @@ class KerasEvaluator:
             function(self.model, plain)
             self._look_outside()
         except Exception as error:
-            if _is_gone(path):
+            if is_gone(path):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
             if is_file:
                 require_readable(path)
@@ -143,7 +141,7 @@ class KerasEvaluator:
         if self.model is not None:
             self._given = restore(self.model, path, self._task.checkpoint)
             return None
-        if _is_gone(path):
+        if is_gone(path):
             raise EvaluationError("vanished", f"{path} is gone")
         raise EvaluationError(
             "mismatch",
@@ -219,36 +217,38 @@ class KerasEvaluator:
     def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
         """Likewise of one eval set, from these states of recurrent layers."""
         step = self._step_of(batches)
-        counted = 0
         states = self._states(batches)
-        pending, predicted = BatchBuffer(partial(step.add, states)), nonfinite.Finds()
         replay = self._replays.get(batches.name) or step.replay()
         self._recurrent.assign(begin)
         carried = step.recurrent.values()
-        for number, first, batch in batches.own():
+
+        def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
+            nonlocal carried
             seed = self._seed(step, batches, batch, None if first is None else number)
             evaluated = step.run(batch, step.start, seed, carried)
             if replay is not self._replays.get(batches.name):
                 self._replays[batches.name] = replay
                 step.require_repeatable(batch, seed, carried, evaluated)
             outputs, finite, columns, after = evaluated
-            examples = examples_in(batch)
             arrays = [tensor.numpy() for tensor in outputs]
             replay.look(batch, step.changes(arrays), partial(step.run_from, seed, carried))
             carried = after
-            pending.add(arrays, first)
-            counted += examples
-            predicted.add("prediction", [rows.numpy() for rows in finite], examples, number, first)
-            if columns:
-                keep(batches.name, Rows(first, examples, tf.nest.map_structure(array_of, columns)))
-            tick()
-        pending.flush()
-        replay.conclude()
-        step.measurement.by_batch.tell(states)
-        total = ExactSum((), "int64")
-        total.add(np.int64(counted))
-        found = nonfinite.states(self._shard, batches.nonfinite, predicted)
-        return states | {EXAMPLES: total} | found
+            return BatchOutput(arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns))
+
+        def finish() -> None:
+            replay.conclude()
+            step.measurement.by_batch.tell(states)
+
+        return evaluate_set(
+            batches,
+            states,
+            run=run,
+            add=partial(step.add, states),
+            finish=finish,
+            shard=self._shard,
+            tick=tick,
+            keep=keep,
+        )
 
     def save_weights(self, folder: Path) -> None:
         """A TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")`.
@@ -286,7 +286,7 @@ class KerasEvaluator:
         if not step.measurement.randomness.is_drawn:
             return NO_SEED
         assert self._weights_digest is not None
-        return seed_of(self._weights_digest(), batches.name, digest_of(batch) if number is None else number)
+        return seed_of(self._weights_digest(), batches.name, batches.digest(batch) if number is None else number)
 
     def _states(self, batches: Batches) -> SetStates:
         return self._step_of(batches).measurement.states(EvalSetInfo(batches.examples, self._shard))
@@ -301,11 +301,6 @@ def _wants_autograph(task: Task, model: Any) -> bool:
         return is_keras_2(model)
     measured = [*by_output(task.loss).values(), *(metric for _, metric in chosen(task))]
     return any(is_keras_2(each) for each in measured)
-
-
-def _is_gone(path: str) -> bool:
-    """Whether nothing is left of a checkpoint: its path may be the prefix of several files."""
-    return not any(Path(path).parent.glob(f"{glob.escape(Path(path).name)}*"))
 
 
 def _digest(values: Sequence[Any]) -> str:

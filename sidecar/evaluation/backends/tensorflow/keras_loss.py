@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
-from sidecar.evaluation.backends.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.backends.tensorflow.per_example import PerExample
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 
 _ADDED: Final = "added"

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.data import feed
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, is_written_by_keras, layers_of
+from sidecar.evaluation.data.digest import feed
 
 _IGNORED: Final = ("name", "seed", "build_config", "shared_object_id")
 """Settings that change no number: names count up, and what is drawn in an evaluation is seeded by weights and batch."""

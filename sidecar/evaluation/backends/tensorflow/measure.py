@@ -10,21 +10,21 @@ from typing import Any, Final, Protocol
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, told
-from sidecar.evaluation.backends.tensorflow.cache import Batch
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of
-from sidecar.evaluation.backends.tensorflow.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
 from sidecar.evaluation.backends.tensorflow.measured_metric import MeasuredMetric, masked
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
-from sidecar.evaluation.backends.tensorflow.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
-from sidecar.evaluation.shard import Shard
+from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
 from sidecar.records import Value

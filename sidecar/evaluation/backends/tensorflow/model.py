@@ -3,9 +3,9 @@
 import contextlib
 from typing import Any
 
-from sidecar.evaluation.backends.tensorflow.cache import Batch
-from sidecar.evaluation.backends.tensorflow.elements import unpack
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import unpack
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import Task, call
 

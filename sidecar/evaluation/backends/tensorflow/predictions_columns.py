@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.cache import Batch
-from sidecar.evaluation.backends.tensorflow.elements import unpack
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import unpack
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.npy_table import columns_of
 from sidecar.evaluation.task import call

@@ -24,10 +24,10 @@ from sidecar.evaluation.backends.tensorflow.keras_file import has_index, is_kera
 from sidecar.evaluation.backends.tensorflow.layer_tables import finalize, has_tables_in_checkpoints
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.orbax import is_orbax
-from sidecar.evaluation.backends.tensorflow.path_alias import readable
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_graph, holds_no_model
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.path_alias import readable
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"

@@ -8,16 +8,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.generator_source import GeneratorSource, in_order, is_sequence
+from sidecar.evaluation.data.file_sources import RecordFiles
+from sidecar.evaluation.data.reader import unless_batched
+from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.file_sources import RecordFiles
-from sidecar.evaluation.shard import Shard
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.records import Sharding
 
@@ -60,7 +60,7 @@ class Source:
 
     def leave_to_first(self) -> None:
         """Let rank 0 have all batches in order, and the other ranks none; not for a set that divides itself."""
-        self._shard = alone(self._shard)
+        self._shard = all_to_first(self._shard)
         self.sharding = "batches"
 
     def numbered(self) -> Any:
@@ -185,18 +185,6 @@ class Source:
                     f"eval set {self._name!r}: {path} cannot be read as TFRecords with compression={compression!r}: "
                     f"{what}",
                 ) from None
-
-
-def alone(shard: Shard) -> Shard:
-    """The same rank where rank 0 owns every batch, and any other none."""
-    return replace(shard, world_size=1)
-
-
-def unless_batched(batch_size: int | None) -> str:
-    """What to add where a batch turned out to be none."""
-    if batch_size is not None:
-        return ""
-    return "; Task(batch_size=None) means that the data is batched already: if it is not, give a batch_size"
 
 
 def _find(name: str, files: RecordFiles) -> list[str]:

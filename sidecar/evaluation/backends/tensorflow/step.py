@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.cache import Batch
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
@@ -16,6 +15,7 @@ from sidecar.evaluation.backends.tensorflow.predictions_columns import Predictio
 from sidecar.evaluation.backends.tensorflow.randomness import require_equal
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes, Replay
+from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 

@@ -1,10 +1,11 @@
-"""Checkpoints whose path TensorFlow cannot read, under one that it can.
+"""Give a checkpoint another path, for libraries that cannot read every path.
 
-Its readers take a path for a pattern (`Env::GetMatchingPaths`), so that `[1]` means `1` and a backslash nothing, and
-they take text alone, while a file name may be any bytes.
+TensorFlow's readers take a path for a pattern (`Env::GetMatchingPaths`), so that `[1]` means `1` and a backslash
+nothing. They also take text only, while a file name may be any bytes.
 """
 
 import contextlib
+import glob
 import re
 import tempfile
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ _NAME: Final = "checkpoint"
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[str]:
-    """The path of a folder, or of an object checkpoint's prefix; or one of links to it, for as long as this lasts.
+    """Yield the path of a folder or of files with one prefix, or if it is odd the path of links to them.
 
-    An `EvaluationError` raised meanwhile names the checkpoint itself.
+    The links are removed at the end. An `EvaluationError` that is raised meanwhile names the checkpoint itself.
     """
     if not _ODD.search(path):
         yield path
@@ -42,3 +43,8 @@ def readable(path: str) -> Iterator[str]:
             raise EvaluationError(
                 error.kind, str(error).replace(str(plain), path), lost=error.lost, sides=error.sides
             ) from error
+
+
+def is_gone(path: str) -> bool:
+    """Return whether nothing is left of a checkpoint: its path may be the prefix of several files."""
+    return not any(Path(path).parent.glob(f"{glob.escape(Path(path).name)}*"))

@@ -6,8 +6,8 @@ A `test_step` of the user's own may take any other structure; only what needs la
 from collections.abc import Iterator
 from typing import Any, Final
 
+from sidecar.evaluation.data.nonfinite import PLACES
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.nonfinite import PLACES
 
 _MOST_PARTS: Final = 3  # (x, y, sample_weight)
 _FORMS: Final = "(x, y) or (x, y, sample_weight)"

@@ -1,4 +1,4 @@
-"""Outputs of the last few batches, on their way into the states.
+"""Gather the outputs of the last few batches on their way into the states.
 
 Sums are exact, so it does not matter when a number enters them; adding many at once costs little more than adding one.
 """
@@ -12,22 +12,21 @@ _BATCHES: Final = 64  # beyond that nothing is saved any more
 _BYTES: Final = 1 << 20  # predictions of large images are added batch by batch: copies of them would cost more
 
 
+Add = Callable[[list[list[NDArray[Any]]], Sequence[int | None]], None]
+"""Take several batches: of each output a list with an array for each batch, and the places of their first examples."""
+
+
 class BatchBuffer:
-    """Gathers what a step returned.
+    """Gather the outputs of batches, and pass several at once to `add`."""
 
-    Args:
-        add: Takes several batches: of each output a list, an array for each batch; and the places of their first
-            examples.
-    """
-
-    def __init__(self, add: Callable[[list[list[NDArray[Any]]], Sequence[int | None]], None]) -> None:
+    def __init__(self, add: Add) -> None:
         self._add = add
         self._batches: list[list[NDArray[Any]]] = []
         self._firsts: list[int | None] = []
         self._bytes = 0
 
     def add(self, outputs: list[NDArray[Any]], first: int | None) -> None:
-        """Take one batch's outputs."""
+        """Take the outputs of one batch."""
         self._batches.append(outputs)
         self._firsts.append(first)
         self._bytes += sum(array.nbytes for array in outputs)
@@ -35,7 +34,7 @@ class BatchBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Add what was gathered."""
+        """Pass on the outputs that were gathered."""
         if not self._firsts:
             return
         by_output = [list(arrays) for arrays in zip(*self._batches, strict=True)]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import States, Stream
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.shard import Shard
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum
 from sidecar.records import Nonfinite
 

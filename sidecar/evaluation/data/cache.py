@@ -1,0 +1,64 @@
+"""Prepared batches that stay in memory between checkpoints, within a budget of bytes."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.digest import as_bytes
+
+
+@dataclass(slots=True)
+class CacheBudget:
+    """Bytes of prepared batches that may still be kept in memory, over all eval sets of a worker process."""
+
+    left: int
+
+
+class Cache:
+    """All own batches of one eval set, or none: a set that does not fit as a whole is not kept at all.
+
+    Args:
+        budget: Bytes that are left, shared by the caches of all eval sets.
+        arrays: Returns the arrays that a batch consists of.
+    """
+
+    def __init__(self, budget: CacheBudget, arrays: Callable[[Batch], Iterable[NDArray[Any]]]) -> None:
+        self._budget, self._arrays = budget, arrays
+        self._batches: list[Batch] = []
+        self._bytes = 0
+        self._fits = True
+        self.complete = False
+
+    def offer(self, batch: Batch) -> None:
+        """Keep the batch while all so far fit into the budget."""
+        if not self._fits:
+            return
+        size = sum(_bytes_of(array) for array in self._arrays(batch))
+        if size > self._budget.left:
+            self.clear()
+            self._fits = False
+            return
+        self._budget.left -= size
+        self._bytes += size
+        self._batches.append(batch)
+
+    def finish(self) -> None:
+        """Mark the cache as complete: the batches that were offered are all that there are."""
+        self.complete = self._fits
+
+    def clear(self) -> None:
+        """Drop all batches and return their bytes to the budget."""
+        self._budget.left += self._bytes
+        self._batches, self._bytes = [], 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
+
+
+def _bytes_of(array: NDArray[Any]) -> int:
+    if array.dtype.hasobject:
+        return sum(len(as_bytes(text)) for text in array.ravel().tolist())
+    return int(array.nbytes)
