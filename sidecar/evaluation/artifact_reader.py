@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_writer import PREDICTIONS, SCHEMA, STATES
 from sidecar.evaluation.npy_table import PLACE, file_name, file_of
-from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
-
-Merged = ExactSum | MinMax | PerExampleValues
+from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues, SetStates, State
 
 _WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
-_KINDS: Final[Mapping[str, type[Merged]]] = {"sum": ExactSum, "max": MinMax, "min": MinMax, "each": PerExampleValues}
+_KINDS: Final[Mapping[str, type[State]]] = {"sum": ExactSum, "max": MinMax, "min": MinMax, "each": PerExampleValues}
 _MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: a number in a file must not fill the memory
 _EXAMPLES: Final = "examples"
 
@@ -44,7 +42,7 @@ class Evaluation:
 
     workers: tuple[Path, ...]
     variables: str
-    states: dict[str, dict[str, Merged]]
+    states: dict[str, SetStates]
     predictions: dict[str, dict[str, NDArray[Any]]]
 
 
@@ -113,7 +111,7 @@ def _record(worker: Path) -> dict[str, Any]:
     return found
 
 
-def _state(parsed: dict[str, Any]) -> Merged:
+def _state(parsed: dict[str, Any]) -> State:
     kind = _KINDS[parsed["reduction"]]
     sizes = [parsed["examples"]] if kind is PerExampleValues else parsed["shape"]
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MOST_VALUES:
@@ -121,7 +119,7 @@ def _state(parsed: dict[str, Any]) -> Merged:
     return kind.from_json(parsed)
 
 
-def _merge(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, dict[str, Merged]]:
+def _merge(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, SetStates]:
     """All ranks' states, merged into the first one's."""
     states: dict[str, dict[str, Any]] = records[0]["states"]
     for worker, record in zip(workers[1:], records[1:], strict=True):
@@ -138,7 +136,7 @@ def _merge(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str
 
 
 def _join(
-    workers: tuple[Path, ...], records: list[dict[str, Any]], states: dict[str, dict[str, Merged]]
+    workers: tuple[Path, ...], records: list[dict[str, Any]], states: dict[str, SetStates]
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """All ranks' rows by eval set and column. A rank without examples of a set lists no columns of it."""
     listed = [record[PREDICTIONS] for record in records]
@@ -177,7 +175,7 @@ def _form(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
     return {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
 
 
-def _counted(states: dict[str, dict[str, Merged]], eval_set: str) -> int:
+def _counted(states: dict[str, SetStates], eval_set: str) -> int:
     state = states[eval_set][_EXAMPLES]
     if not isinstance(state, ExactSum) or state.shape != ():
         raise RecordError(f"{_EXAMPLES} of {eval_set!r} is no count")

@@ -133,7 +133,7 @@ class Evaluator(Protocol):
         """
         ...
 
-    def conclude(self, reduced: States) -> Mapping[str, MetricResult]:
+    def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """The final numbers, by eval set."""
         ...
 

@@ -117,8 +117,8 @@ def evaluate(
         reduced, slowest = _reduce(collective, join, states, seconds, variables)
     enter("conclude")
     examples = _count(streams, reduced)
-    found_nonfinite = nonfinite.conclude(streams, reduced)
-    numbers = evaluator.conclude(reduced)
+    found_nonfinite = nonfinite.totals(streams, reduced)
+    numbers = evaluator.compute(reduced)
     result = Result(
         group=join.group,
         workers=len(join.members),

@@ -55,13 +55,13 @@ def evaluate(digits):
                 for state, own in by_name.items():
                     own.unpack(np.sum([other[name][state].pack() for other in states], axis=0))
             examples = {name: int(by_name[EXAMPLES].integers()) for name, by_name in total.items()}
-            numbers = [each.conclude(total) for each in evaluators]
+            numbers = [each.compute(total) for each in evaluators]
             assert all(one == numbers[0] for one in numbers)
             notes = numbers[0]["test"].notes if "test" in numbers[0] else ()
             values = [{name: each.values for name, each in found.items()} for found in numbers]
             assert all(one == values[0] for one in values)
             traces, builds = [each.traces for each in evaluators], [each.builds for each in evaluators]
-            told = nonfinite.conclude(streams[0], total)
+            told = nonfinite.totals(streams[0], total)
             found.append(Evaluated(values[0], examples, traces, builds, streams, told, notes))
         return found if len(found) > 1 else found[0]
 

@@ -244,7 +244,7 @@ def test_sets_of_different_kinds(trained, digits, evaluate):
 
 
 def test_a_set_of_its_own_rhythm(trained, digits):
-    """It is read when it first takes part, and meanwhile nothing of it is evaluated, compared or concluded."""
+    """It is read when it first takes part, and meanwhile nothing of it is evaluated, compared or computed."""
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
     from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.task import EvalSet
@@ -260,7 +260,7 @@ def test_a_set_of_its_own_rhythm(trained, digits):
         streams = evaluator.read(lambda ticks=ticks: ticks.append("read"), evaluated)
         states = evaluator.evaluate(lambda ticks=ticks: ticks.append("evaluated"))
         sets = {stream.eval_set for stream in streams}
-        assert sets == set(states) == set(evaluator.conclude(states))
+        assert sets == set(states) == set(evaluator.compute(states))
         assert ("('few'," in evaluator.layout()) == ("few" in sets)
         found.append((sets, ticks.count("read"), ticks.count("evaluated")))
     assert found == [({"test"}, whole, whole), ({"few", "test"}, 2, whole + 2), ({"test"}, 0, whole)]

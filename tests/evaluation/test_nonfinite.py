@@ -37,8 +37,8 @@ def test_counted_and_located_over_ranks():
     second.add("label", [rows(0, count=1)], 1, 5, 2**60)
     stream = Stream("test", "abc", 6, 21, 3, 10)
     found = {"input": Nonfinite(4, 2, 10), "label": Nonfinite(1, 5, 2**60)}
-    assert nonfinite.conclude([stream], reduced(first, second, empty)) == {"test": found}
-    assert nonfinite.conclude([stream], reduced(empty, empty)) == {}
+    assert nonfinite.totals([stream], reduced(first, second, empty)) == {"test": found}
+    assert nonfinite.totals([stream], reduced(empty, empty)) == {}
     assert not any(state.used().any() for state in nonfinite.states(Shard(0, 1), empty).values()), "nothing travels"
 
 
@@ -47,10 +47,10 @@ def test_refused():
     finds = Finds()
     finds.add("prediction", [rows(1)], BATCH, 0, 0)
     stream = Stream("test", "abc", 6, 21, 3, 10, refuses_nonfinite=True)
-    assert list(nonfinite.conclude([stream], reduced(finds))["test"]) == ["prediction"]
+    assert list(nonfinite.totals([stream], reduced(finds))["test"]) == ["prediction"]
     finds.add("label", [rows(1, 2)], BATCH, 1, 4)
     with pytest.raises(EvaluationError) as refused:
-        nonfinite.conclude([stream], reduced(finds))
+        nonfinite.totals([stream], reduced(finds))
     assert refused.value.kind == "nonfinite_input"
     assert str(refused.value).startswith(
         "eval set 'test': 2 examples have NaN or infinite labels, the first is example 5 (batch 1), counted from 0, "

@@ -28,7 +28,7 @@ def evaluated(digits, evaluate, tmp_path):
                 states = each.evaluate(lambda: None, made.keep)
                 made.finish(states, each.digest()())
         found = results.read(folder)
-        merged = evaluators[-1].conclude(found.states)
+        merged = evaluators[-1].compute(found.states)
         published = evaluate(task, path, ranks=ranks)
         assert {name: {key: value.hex for key, value in each.values.items()} for name, each in merged.items()} == {
             name: {key: value.hex for key, value in each.items()} for name, each in published.values.items()

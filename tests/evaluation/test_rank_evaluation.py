@@ -17,10 +17,10 @@ from sidecar.evaluation import failures, rank_evaluation
 from sidecar.evaluation.backend import Rows, Stream, backend
 from sidecar.evaluation.dispatcher import Dispatcher
 from sidecar.evaluation.eval_loop import EXAMPLES
-from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.npy_table import NpyTable
+from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.states import ExactSum
 from sidecar.records import KINDS, Checkpoint, EvalData, Member, Value
 from sidecar.workers.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
@@ -90,7 +90,7 @@ class FakeEvaluator:
         self._maybe("save")
         (folder / "weights").write_text(self.variables)
 
-    def conclude(self, reduced):
+    def compute(self, reduced):
         """The sum."""
         self._maybe("conclude")
         number = float(reduced["test"]["sum"].round())
@@ -380,7 +380,7 @@ def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
     joined = results.read(plan_folder(tmp_path))
     assert joined.predictions["test"]["predictions"].tolist() == [0.3, 1e300, -1e300, 0.1, 0.2]
     assert math.fsum(joined.predictions["test"]["predictions"]) == found[0][0].result.metrics["test"]["sum"].value
-    assert evaluators[0].conclude(joined.states)["test"].values["sum"] == found[0][0].result.metrics["test"]["sum"]
+    assert evaluators[0].compute(joined.states)["test"].values["sum"] == found[0][0].result.metrics["test"]["sum"]
 
 
 @pytest.mark.parametrize("what", ["begin", "keep"])

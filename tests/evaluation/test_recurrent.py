@@ -168,7 +168,7 @@ def test_metrics_of_the_task_and_predictions(name, compiled, tmp_path, evaluator
         kept = []
         states = made.evaluate(lambda: None, lambda _, rows, kept=kept: kept.append(rows.columns["predictions"]))
         assert np.concatenate(kept) == pytest.approx(expected, rel=1e-5, abs=1e-6)
-        accuracy = made.conclude(states)["test"].values["accuracy"].value
+        accuracy = made.compute(states)["test"].values["accuracy"].value
         assert accuracy == pytest.approx(keras_says(load(memory, of, "object", path))["accuracy"])
 
 

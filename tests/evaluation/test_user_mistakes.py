@@ -25,7 +25,7 @@ def refusal(digits, trained):
             phase = "evaluate"
             states = evaluator.evaluate(lambda: None)
             phase = "conclude"
-            evaluator.conclude(states)
+            evaluator.compute(states)
         except Exception as error:  # noqa: BLE001 - as a worker does
             return as_failed(error, phase=phase, plan=1, rank=0)
         pytest.fail("nothing was raised")

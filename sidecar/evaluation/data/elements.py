@@ -20,6 +20,11 @@ def unpack(batch: Any) -> tuple[Any, Any, Any] | None:
     return (*batch, None, None)[:_MOST_PARTS] if 0 < len(batch) <= _MOST_PARTS else None
 
 
+def parts_of(batch: Any) -> tuple[Any, Any, Any]:
+    """Return inputs, labels and weights of a batch; all of a batch that has none of these forms counts as inputs."""
+    return unpack(batch) or (batch, None, None)
+
+
 def with_labels(batch: Any) -> tuple[Any, Any, Any]:
     """Return inputs, labels and weights of a batch; raises `EvaluationError` if there are no labels."""
     parts = unpack(batch)

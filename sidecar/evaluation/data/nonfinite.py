@@ -68,7 +68,7 @@ def states(shard: Shard, *finds: Finds) -> SetStates:
     return {_COUNTS: counts, _FIRST: first}
 
 
-def conclude(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, Nonfinite]]:
+def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, Nonfinite]]:
     """What all ranks found, by eval set and place, without what is finite.
 
     Raises `EvaluationError` (`nonfinite_input`) for what an eval set refuses; predictions never are: a diverged model

@@ -18,8 +18,8 @@ class Accuracy:
     NaN: a model that broke is not one that errs.
 
     Args:
-        labels: "index": numbers of classes (n, …), beside scores (n, …, classes). "one_hot": (n, …, classes).
-            "binary": 0 or 1 (n, …), beside one probability each, which means 1 if it is above `threshold`.
+        labels: "index": numbers of classes (n, …), next to scores (n, …, classes). "one_hot": (n, …, classes).
+            "binary": 0 or 1 (n, …), next to one probability each, which means 1 if it is above `threshold`.
         threshold: Of binary labels; 0 for logits.
         name: Of the metric and its number.
         interval: How the 95 % interval is made, where values are unweighted and there is one per example.
@@ -38,18 +38,18 @@ class Accuracy:
         self._labels, self._threshold, self._interval = labels, threshold, interval
         self._proportion = Proportion()
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # counts do not depend on it
+        del info  # counts do not depend on it
         return self._proportion.states()
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit to `labels`."""
-        found = decisions(self.name, seen, self._labels, self._threshold)
+        found = decisions(self.name, batch, self._labels, self._threshold)
         right, unknown = found.predicted == found.actual, found.predicted == UNDECIDED
-        self._proportion.add(states, right, unknown, found.pairs.weights, alone=found.pairs.alone)
+        self._proportion.add(states, right, unknown, found.pairs.weights, one_per_example=found.pairs.one_per_example)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The accuracy; NaN for a total weight of 0."""
         interval = self._proportion.interval(states, self._interval)
         return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})
@@ -83,14 +83,14 @@ class TopK:
         self._k, self._labels, self._interval = k, labels, interval
         self._proportion = Proportion()
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # counts do not depend on it
+        del info  # counts do not depend on it
         return self._proportion.states()
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and for fewer classes than k."""
-        pairs = classes(self.name, seen, self._labels)
+        pairs = classes(self.name, batch, self._labels)
         count = pairs.predicted.shape[-1]
         if count < self._k:
             raise TaskError(f"metric {self.name!r}: TopK(k={self._k}) needs as many classes, predictions have {count}")
@@ -98,9 +98,11 @@ class TopK:
         is_later = np.arange(count) > pairs.actual[:, np.newaxis]
         before = (pairs.predicted > own) | ((pairs.predicted == own) & is_later)
         right = np.count_nonzero(before, axis=-1) < self._k
-        self._proportion.add(states, right, has_nan(pairs.predicted), pairs.weights, alone=pairs.alone)
+        self._proportion.add(
+            states, right, has_nan(pairs.predicted), pairs.weights, one_per_example=pairs.one_per_example
+        )
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The accuracy; NaN for a total weight of 0."""
         interval = self._proportion.interval(states, self._interval)
         return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})

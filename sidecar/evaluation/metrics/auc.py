@@ -23,8 +23,8 @@ class AUC:
     makes both NaN. No interval.
 
     Args:
-        positive: None: labels are 0 or 1 (n,) beside one score each; logits and probabilities give the same. A number:
-            labels are numbers of classes (n,) beside scores (n, classes), and this class is told from all others.
+        positive: None: labels are 0 or 1 (n,) next to one score each; logits and probabilities give the same. A number:
+            labels are numbers of classes (n,) next to scores (n, classes), and this class is told from all others.
         max_examples: More are refused, as they would fill the memory: 160 MB for ten million.
         name: The numbers are `roc_<name>` and `pr_<name>`.
     """
@@ -34,41 +34,41 @@ class AUC:
         self.name = name
         self._positive, self._max_examples = positive, max_examples
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state. Raises `TaskError` if there are too many examples, or nobody knows how many."""
-        if extent.examples is None:
+        if info.examples is None:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC needs to know the number of examples, which a set that "
                 f"divides itself, or is divided by file, does not tell: use BinnedAUC"
             )
-        if extent.examples > self._max_examples:
+        if info.examples > self._max_examples:
             raise TaskError(
-                f"metric {self.name!r}: an exact AUC of {extent.examples} examples takes "
-                f"{16 * extent.examples / 1e6:.0f} MB on every rank: use BinnedAUC, or allow it with max_examples=…"
+                f"metric {self.name!r}: an exact AUC of {info.examples} examples takes "
+                f"{16 * info.examples / 1e6:.0f} MB on every rank: use BinnedAUC, or allow it with max_examples=…"
             )
         # A weight below 0 is that of a negative, and 0 that of what does not count.
-        return {"scores": PerExampleValues(extent.examples), "weights": PerExampleValues(extent.examples)}
+        return {"scores": PerExampleValues(info.examples), "weights": PerExampleValues(info.examples)}
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit."""
-        pairs = binary_scores(self.name, seen, self._positive)
-        if not pairs.alone:
+        pairs = binary_scores(self.name, batch, self._positive)
+        if not pairs.one_per_example:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC needs one score per example, found predictions "
-                f"{seen.predictions.shape}: use BinnedAUC"
+                f"{batch.predictions.shape}: use BinnedAUC"
             )
-        assert seen.first is not None, "the places of examples are known where their number is"
+        assert batch.first is not None, "the places of examples are known where their number is"
         for name, found in (
             ("scores", pairs.predicted),
             ("weights", np.where(pairs.actual, pairs.weights, -pairs.weights)),
         ):
             state = states[name]
             assert isinstance(state, PerExampleValues), f"{name} has no places"
-            each = np.zeros(len(seen.y), np.float64)
+            each = np.zeros(len(batch.y), np.float64)
             each[pairs.places] = found
-            state.put(seen.first, each)
+            state.put(batch.first, each)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """`roc_auc` and `pr_auc`."""
         scores, weights = states["scores"], states["weights"]
         assert isinstance(scores, PerExampleValues), "scores have places"

@@ -1,7 +1,7 @@
 """A weighted mean of values, Σ w·v / Σ w, as exact states. Imports numpy only."""
 
 import math
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,49 +11,81 @@ from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
+_SEVERAL: Final = "several"
+
 
 class Average:
-    """The states of a mean.
+    """Exact states of a mean: counts, sum and squares of values, and their weights if there can be any.
 
     w·v of two float32 is exact in float64; of a float64 value it is rounded once, for each value by itself.
+
+    Args:
+        dtype: Of the values that are summed. "float32" is cheaper, where values without weights are float32.
+        weighted: Whether values can have weights, or several of them belong to one example.
     """
 
+    def __init__(self, dtype: Literal["float32", "float64"] = "float64", *, weighted: bool = True) -> None:
+        self._dtype, self._weighted = dtype, weighted
+
     def states(self) -> SetStates:
-        """The identity of every state."""
-        return {
+        """Return new states."""
+        states: SetStates = {
             "count": ExactSum((), "int64"),  # of weight 1
-            "weight": ExactSum((), "float32"),  # of all others
-            "total": ExactSum((), "float64"),
-            "beside": ExactSum((), "int64"),  # not the only one of their example
             "binary": ExactSum((), "int64"),
+            "total": ExactSum((), self._dtype),
             "squares": ExactSum((), "float64"),
         }
+        if self._weighted:
+            states["weight"] = ExactSum((), "float32")  # of all weights that are not 1
+            states[_SEVERAL] = ExactSum((), "int64")  # values that are not the only one of their example
+        return states
 
-    def add(self, states: SetStates, values: NDArray[Any], weights: NDArray[np.float32], *, alone: bool) -> None:
-        """Add values (m,) with weights (m,) above 0; `alone` if each is the only one of its example."""
+    def add(
+        self,
+        states: SetStates,
+        values: NDArray[Any],
+        weights: NDArray[np.float32] | None = None,
+        *,
+        one_per_example: bool = True,
+    ) -> None:
+        """Add values (m,) with weights (m,) above 0; None: all count as 1.
+
+        `one_per_example` says that each value is the only one of its example.
+        """
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):  # NaN, infinities and what overflows are counted by the sums
-            weighted, squares = wide * weights, np.square(wide)
-        count = np.count_nonzero(weights == 1)
+            weighted, squares = values if weights is None else wide * weights, np.square(wide)
+        count = wide.size if weights is None else np.count_nonzero(weights == 1)
         exact_sum(states, "count").add(np.int64(count))
-        exact_sum(states, "weight").add_each(weights[weights != 1])
-        exact_sum(states, "total").add_each(weighted)
-        exact_sum(states, "beside").add(np.int64(0 if alone else len(wide)))
         exact_sum(states, "binary").add(np.int64(np.count_nonzero((wide == 0) | (wide == 1))))
+        exact_sum(states, "total").add_each(weighted)
         exact_sum(states, "squares").add_each(squares)
+        if self._weighted:
+            if weights is not None:
+                exact_sum(states, "weight").add_each(weights[weights != 1])
+            exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
+
+    def count(self, states: SetStates) -> int:
+        """Return how many values of weight 1 were added."""
+        return int(exact_sum(states, "count").integers())
+
+    def total(self, states: SetStates) -> float:
+        """Return the exact sum of all weighted values, rounded once."""
+        return float(exact_sum(states, "total").round())
 
     def mean(self, states: SetStates) -> float:
-        """Divided once; NaN for a total weight of 0."""
-        weight = int(exact_sum(states, "count").integers()) + float(exact_sum(states, "weight").round())
-        return float(exact_sum(states, "total").round()) / weight if weight else math.nan
+        """Return the sum divided once by the weight; NaN for a total weight of 0."""
+        weight = self.count(states) + (float(exact_sum(states, "weight").round()) if self._weighted else 0)
+        return self.total(states) / weight if weight else math.nan
 
-    def interval(self, states: SetStates, of: IntervalOf) -> Interval:
-        """Of the mean; none where values have weights or several belong to one example."""
-        if exact_sum(states, "weight").used().any() or int(exact_sum(states, "beside").integers()):
+    def interval(self, states: SetStates, of: IntervalOf = usual_interval) -> Interval:
+        """Return the interval of the mean; none where values have weights or several belong to one example."""
+        if self._weighted and (exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers())):
             return None, None
-        count, binary = (int(exact_sum(states, each).integers()) for each in ("count", "binary"))
-        total, squares = (float(exact_sum(states, each).round()) for each in ("total", "squares"))
-        return of(Sample(count, total, squares, binary)) if count else (None, None)
+        if not (count := self.count(states)):
+            return None, None
+        binary, squares = int(exact_sum(states, "binary").integers()), float(exact_sum(states, "squares").round())
+        return of(Sample(count, self.total(states), squares, binary))
 
 
 class MeanLoss:
@@ -69,12 +101,12 @@ class MeanLoss:
         self._interval = interval
         self._average = Average()
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
+        del info  # sums do not depend on it
         return self._average.states()
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The mean; NaN for a total weight of 0."""
         interval = self._average.interval(states, self._interval)
         return MetricResult({self.name: value(self._average.mean(states), "min", interval)})

@@ -11,21 +11,21 @@ def check_positive(metric: str, positive: int | None) -> None:
         raise TaskError(f"metric {metric!r}: positive={positive!r} must be the number of a class, or None")
 
 
-def binary_scores(metric: str, seen: EvalBatch, positive: int | None) -> Pairs:
+def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
     """Labels as bool and scores (m,): as they are, or of one class against all others.
 
     Raises `TaskError` for labels and shapes that do not fit.
     """
     if positive is None:
-        if seen.predictions.ndim == seen.y.ndim + 1 and seen.predictions.shape[-1] > 1:
+        if batch.predictions.ndim == batch.y.ndim + 1 and batch.predictions.shape[-1] > 1:
             raise TaskError(
-                f"metric {metric!r}: predictions {seen.predictions.shape} are of several classes: say with positive=… "
+                f"metric {metric!r}: predictions {batch.predictions.shape} are of several classes: say with positive=… "
                 f"which one is looked for"
             )
-        return zeros_and_ones(metric, seen)
-    pairs = classes(metric, seen, "index")
+        return zeros_and_ones(metric, batch)
+    pairs = classes(metric, batch, "index")
     count = pairs.predicted.shape[-1]
     if positive >= count:
         raise TaskError(f"metric {metric!r}: there is no class positive={positive}, predictions have {count}")
     scores = pairs.predicted[:, positive]
-    return Pairs(pairs.actual == positive, scores, pairs.weights, pairs.places, pairs.alone)
+    return Pairs(pairs.actual == positive, scores, pairs.weights, pairs.places, pairs.one_per_example)

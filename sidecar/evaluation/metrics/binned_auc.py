@@ -39,14 +39,14 @@ class BinnedAUC:
         self._positive, self._bins, self._from_logits = positive, bins, from_logits
         self._tally = Tally((2, bins))
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state: weights of negatives and of positives by bin."""
-        del extent  # counts do not depend on it
+        del info  # counts do not depend on it
         return self._tally.states()
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and for scores outside 0 to 1."""
-        pairs = binary_scores(self.name, seen, self._positive)
+        pairs = binary_scores(self.name, batch, self._positive)
         scores = pairs.predicted.astype(np.float64)
         if self._from_logits:
             with np.errstate(over="ignore"):  # far below 0 the sigmoid is 0
@@ -61,7 +61,7 @@ class BinnedAUC:
         bins = np.minimum(np.where(unknown, 0, scores) * self._bins, self._bins - 1).astype(np.int64)
         self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """`roc_binned_auc` and `pr_binned_auc`."""
         negatives, positives = self._tally.totals(states)[:, ::-1]
         return MetricResult(

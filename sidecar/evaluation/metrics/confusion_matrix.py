@@ -58,14 +58,14 @@ class ConfusionMatrix:
         self._labels, self._threshold, self._zero_division = labels, threshold, zero_division
         self._tally = Tally((len(self._classes), len(self._classes)))
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state; `counts` and `weights` are the matrix, a row for each actual class."""
-        del extent  # counts do not depend on it
+        del info  # counts do not depend on it
         return self._tally.states()
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and another number of classes."""
-        found = decisions(self.name, seen, self._labels, self._threshold)
+        found = decisions(self.name, batch, self._labels, self._threshold)
         if found.classes != len(self._classes):
             raise TaskError(
                 f"metric {self.name!r}: predictions have {found.classes} classes, but it was made for "
@@ -74,7 +74,7 @@ class ConfusionMatrix:
         cells = np.where(found.predicted < 0, -1, found.actual * found.classes + found.predicted)
         self._tally.add(states, cells, found.pairs.weights)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """`precision`, `recall` and `f1` of each class, and `_macro`, `_micro` and `_weighted` of each of the three."""
         matrix = self._tally.totals(states)
         right, predicted, actual = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)

@@ -15,21 +15,21 @@ Losses = tuple[NDArray[np.float64], Pairs]
 _REMEDY: Final = "give from_logits=True if the model returns logits"
 
 
-def cross_entropies(metric: str, seen: EvalBatch, labels: Labels, *, from_logits: bool) -> Losses:
+def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logits: bool) -> Losses:
     """Losses in float64.
 
     Probabilities are kept in [eps, 1 - eps] as scikit-learn's `log_loss` does, where eps is that of their dtype
     (bfloat16: of float32). Raises `TaskError` for labels and shapes that do not fit, and for what are no probabilities.
     """
     if labels == "binary":
-        pairs = zeros_and_ones(metric, seen)
+        pairs = zeros_and_ones(metric, batch)
         own = pairs.predicted.astype(np.float64)
         if from_logits:
             with np.errstate(all="ignore"):  # numpy warns of NaN
                 return np.logaddexp(0.0, np.where(pairs.actual, -own, own)), pairs  # log(1 + exp(-z)) of a positive
         _check(metric, own, _tolerance(pairs.predicted))
         return _minus_log(np.where(pairs.actual, own, 1 - own), _eps(pairs.predicted)), pairs
-    pairs = classes(metric, seen, labels)
+    pairs = classes(metric, batch, labels)
     scores = pairs.predicted.astype(np.float64)
     if from_logits:
         return _from_logits(scores, pairs.actual), pairs

@@ -30,16 +30,16 @@ class Decided:
     classes: int
 
 
-def decisions(metric: str, seen: EvalBatch, labels: Labels, threshold: float) -> Decided:
+def decisions(metric: str, batch: EvalBatch, labels: Labels, threshold: float) -> Decided:
     """The class of the largest score, of equal ones the first, as in numpy and Keras; binary: 1 above the threshold.
 
     Raises `TaskError` as `classes` and `zeros_and_ones` do.
     """
     if labels == "binary":
-        pairs, count = zeros_and_ones(metric, seen), 2
+        pairs, count = zeros_and_ones(metric, batch), 2
         decided = pairs.predicted > threshold
     else:
-        pairs = classes(metric, seen, labels)
+        pairs = classes(metric, batch, labels)
         count = pairs.predicted.shape[-1]
         decided = pairs.predicted.argmax(axis=-1)
     predicted = np.where(has_nan(pairs.predicted), UNDECIDED, decided).astype(np.int64)

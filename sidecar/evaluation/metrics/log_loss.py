@@ -33,17 +33,17 @@ class LogLoss(MeanLoss):
         super().__init__(name, interval)
         self._labels, self._from_logits = labels, from_logits
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels or shapes that do not fit, and what are no probabilities."""
-        losses, pairs = cross_entropies(self.name, seen, self._labels, from_logits=self._from_logits)
-        self._average.add(states, losses, pairs.weights, alone=pairs.alone)
+        losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
+        self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
 
 
 class Perplexity(MeanLoss):
     """exp(Σ w·l / Σ w) over all tokens that count, whatever the lengths of their sequences; no interval.
 
     Args:
-        labels: "index" for tokens (n, t) beside scores (n, t, tokens), or "one_hot".
+        labels: "index" for tokens (n, t) next to scores (n, t, tokens), or "one_hot".
         from_logits: See `LogLoss`.
         name: Of the metric and its number.
     """
@@ -53,12 +53,12 @@ class Perplexity(MeanLoss):
         super().__init__(name)
         self._labels, self._from_logits = labels, from_logits
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` as `LogLoss.add` does."""
-        losses, pairs = cross_entropies(self.name, seen, self._labels, from_logits=self._from_logits)
-        self._average.add(states, losses, pairs.weights, alone=pairs.alone)
+        losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
+        self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The perplexity; infinite beyond float64, NaN for a total weight of 0."""
         try:
             number = math.exp(self._average.mean(states))

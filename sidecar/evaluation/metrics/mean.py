@@ -38,25 +38,25 @@ class Mean:
         self._function, self._goal, self._interval = function, goal, interval
         self._average = Average()
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
+        del info  # sums do not depend on it
         return self._average.states()
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
-        made = seen.predictions if self._function is None else self._function(seen.y, seen.predictions)
+        made = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
         found = as_numbers(self.name, "values", np.asarray(made))
-        if found.shape[:1] != seen.predictions.shape[:1]:
+        if found.shape[:1] != batch.predictions.shape[:1]:
             raise TaskError(
-                f"metric {self.name!r}: its function must return one value for each of {len(seen.predictions)} "
+                f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "
                 f"examples, found shape {found.shape}: leave averages to the metric"
             )
         found = without_trailing_ones(found)
-        positions = counting(self.name, seen.weights, found.shape, found)
-        self._average.add(states, positions.arrays[0], positions.weights, alone=positions.alone)
+        positions = counting(self.name, batch.weights, found.shape, found)
+        self._average.add(states, positions.arrays[0], positions.weights, one_per_example=positions.one_per_example)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The mean; NaN for a total weight of 0."""
         interval = self._average.interval(states, self._interval)
         return MetricResult({self.name: value(self._average.mean(states), self._goal, interval)})

@@ -70,15 +70,15 @@ class Metric(Protocol):
         """Under which its states travel, and its numbers are shown; unique among the metrics of a task."""
         ...
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
-        """The identity of every state. Raises `TaskError` if this extent does not allow them."""
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """The identity of every state. Raises `TaskError` if this info does not allow them."""
         ...
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels or predictions that it cannot understand."""
         ...
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The final numbers, from the states of all ranks."""
         ...
 

@@ -17,7 +17,7 @@ from sidecar.evaluation.metrics.positions import as_numbers, counting, without_t
 Labels = Literal["index", "one_hot", "binary"]
 """How labels are written.
 
-index: The number of the class, (n, …) beside predictions (n, …, classes).
+index: The number of the class, (n, …) next to predictions (n, …, classes).
 one_hot: 1 at the class and 0 elsewhere, (n, …, classes) as the predictions.
 binary: 0 or 1, (n, …) as the predictions, which are one probability or score each.
 """
@@ -34,14 +34,14 @@ class Pairs:
         predicted: Scores of the classes (m, classes), or values (m,).
         weights: float32 (m,), above 0.
         places: Number of each among all positions of the batch (m,).
-        alone: Whether each is the only one of its example.
+        one_per_example: Whether each is the only one of its example.
     """
 
     actual: NDArray[Any]
     predicted: NDArray[Any]
     weights: NDArray[np.float32]
     places: NDArray[np.intp]
-    alone: bool
+    one_per_example: bool
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
@@ -50,49 +50,49 @@ def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(L
         raise TaskError(f"metric {metric!r}: labels={labels!r} must be one of {', '.join(map(repr, allowed))}")
 
 
-def values(metric: str, seen: EvalBatch) -> Pairs:
+def values(metric: str, batch: EvalBatch) -> Pairs:
     """One prediction for each label; (n, 1) is (n,). Raises `TaskError` for shapes that differ otherwise."""
-    y = without_trailing_ones(as_numbers(metric, "labels", seen.y))
-    predictions = without_trailing_ones(as_numbers(metric, "predictions", seen.predictions))
+    y = without_trailing_ones(as_numbers(metric, "labels", batch.y))
+    predictions = without_trailing_ones(as_numbers(metric, "predictions", batch.predictions))
     if y.shape != predictions.shape or not y.ndim:
         raise TaskError(
-            f"metric {metric!r}: labels {seen.y.shape} and predictions {seen.predictions.shape} must have one shape: "
+            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have one shape: "
             f"let the model return one value for each label"
         )
-    found = counting(metric, seen.weights, y.shape, y, predictions)
+    found = counting(metric, batch.weights, y.shape, y, predictions)
     own_labels, own_predictions = found.arrays
-    return Pairs(own_labels, own_predictions, found.weights, found.places, found.alone)
+    return Pairs(own_labels, own_predictions, found.weights, found.places, found.one_per_example)
 
 
-def zeros_and_ones(metric: str, seen: EvalBatch) -> Pairs:
+def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
     """One score for each label of 0 or 1, as bool. Raises `TaskError` for other labels."""
-    pairs = values(metric, seen)
+    pairs = values(metric, batch)
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
         raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
-    return Pairs(pairs.actual == 1, pairs.predicted, pairs.weights, pairs.places, pairs.alone)
+    return Pairs(pairs.actual == 1, pairs.predicted, pairs.weights, pairs.places, pairs.one_per_example)
 
 
-def classes(metric: str, seen: EvalBatch, labels: Labels) -> Pairs:
+def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
     """Scores of all classes for each label, which becomes a number; `labels` is not "binary".
 
     Raises `TaskError` for shapes that do not fit, for numbers of classes that do not exist, and for rows that are not
     one-hot.
     """
-    y = as_numbers(metric, "labels", seen.y)
-    scores = as_numbers(metric, "predictions", seen.predictions)
+    y = as_numbers(metric, "labels", batch.y)
+    scores = as_numbers(metric, "predictions", batch.predictions)
     if labels == "index" and y.ndim == scores.ndim > 1 and y.shape[-1] == 1:
         y = y[..., 0]
     expected = scores.shape if labels == "one_hot" else scores.shape[:-1]
     if y.shape != expected or scores.ndim < 2 or scores.shape[-1] < 2:  # noqa: PLR2004 - (n, classes), 2 or more
         raise TaskError(
-            f"metric {metric!r}: labels {seen.y.shape} and predictions {seen.predictions.shape} do not fit to "
+            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not fit to "
             f"labels={labels!r}, predictions (n, …, classes): {_REMEDY}"
         )
-    found = counting(metric, seen.weights, scores.shape[:-1], y, scores)
+    found = counting(metric, batch.weights, scores.shape[:-1], y, scores)
     own, own_scores = found.arrays
     actual = _of_one_hot(metric, own) if labels == "one_hot" else _index(metric, own, scores.shape[-1])
-    return Pairs(actual, own_scores, found.weights, found.places, found.alone)
+    return Pairs(actual, own_scores, found.weights, found.places, found.one_per_example)
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:

@@ -23,13 +23,13 @@ class Positions:
         arrays: What was given, each (m, …).
         weights: (m,), above 0.
         places: Number of each among all positions of the batch (m,).
-        alone: Whether each is the only one of its example, as intervals need it.
+        one_per_example: Whether each is the only one of its example, as intervals need it.
     """
 
     arrays: tuple[NDArray[Any], ...]
     weights: NDArray[np.float32]
     places: NDArray[np.intp]
-    alone: bool
+    one_per_example: bool
 
 
 def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], *arrays: NDArray[Any]) -> Positions:

@@ -19,7 +19,7 @@ class Proportion:
 
     def states(self) -> SetStates:
         """The identity of every state."""
-        return self._tally.states() | {"beside": ExactSum((), "int64")}  # not the only ones of their example
+        return self._tally.states() | {"several": ExactSum((), "int64")}  # not the only ones of their example
 
     def add(
         self,
@@ -28,11 +28,14 @@ class Proportion:
         unknown: NDArray[np.bool_],
         weights: NDArray[np.float32],
         *,
-        alone: bool,
+        one_per_example: bool,
     ) -> None:
-        """Add what is right or unknown (m,) with weights (m,) above 0; `alone` if each is its example's only one."""
+        """Add which positions (m,) are right or unknown, with weights (m,) above 0.
+
+        `one_per_example` says that each position is the only one of its example.
+        """
         self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), weights)
-        exact_sum(states, "beside").add(np.int64(0 if alone else len(right)))
+        exact_sum(states, "several").add(np.int64(0 if one_per_example else len(right)))
 
     def number(self, states: SetStates) -> float:
         """Divided once; NaN for a total weight of 0, and if anything was unknown."""
@@ -42,7 +45,7 @@ class Proportion:
     def interval(self, states: SetStates, of: IntervalOf) -> Interval:
         """Of the proportion; none where there are weights, or several values belong to one example."""
         wrong, right = self._tally.totals(states).tolist()
-        if math.isnan(right) or not self._tally.is_counted(states) or int(exact_sum(states, "beside").integers()):
+        if math.isnan(right) or not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
             return None, None
         count = int(wrong + right)
         return of(Sample(count, right, right, count)) if count else (None, None)

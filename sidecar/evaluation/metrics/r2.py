@@ -32,9 +32,9 @@ class R2:
     def __init__(self, *, name: str = "r2") -> None:
         self.name = name
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
+        del info  # sums do not depend on it
         return {
             "weight": ExactSum((), "float64"),
             "labels": ExactSum((), "float64"),
@@ -42,9 +42,9 @@ class R2:
             "residuals": ExactSum((), "float64"),
         }
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
-        pairs = values(self.name, seen)
+        pairs = values(self.name, batch)
         y, weights = pairs.actual.astype(np.float64), pairs.weights.astype(np.float64)
         exact_sum(states, "weight").add_each(weights)
         with np.errstate(all="ignore"):  # what is not finite, or overflows, shows in the result
@@ -57,7 +57,7 @@ class R2:
             exact_sum(states, "squares").add_each(part)
         exact_sum(states, "residuals").add_each(residuals)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """R²; NaN for no weight, equal labels, labels beyond 1e154, and labels or predictions that are NaN."""
         return MetricResult({self.name: value(self._number(states), "max")})
 

@@ -25,9 +25,9 @@ class MSE(MeanLoss):
     def __init__(self, *, name: str = "mse", interval: IntervalOf = usual_interval) -> None:
         super().__init__(name, interval)
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
-        _add_errors(self._average, states, self.name, seen, squared=True)
+        _add_errors(self._average, states, self.name, batch, squared=True)
 
 
 class RMSE(MeanLoss):
@@ -40,11 +40,11 @@ class RMSE(MeanLoss):
     def __init__(self, *, name: str = "rmse") -> None:
         super().__init__(name)
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
-        _add_errors(self._average, states, self.name, seen, squared=True)
+        _add_errors(self._average, states, self.name, batch, squared=True)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The root; NaN for a total weight of 0."""
         return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min")})
 
@@ -55,14 +55,14 @@ class MAE(MeanLoss):
     def __init__(self, *, name: str = "mae", interval: IntervalOf = usual_interval) -> None:
         super().__init__(name, interval)
 
-    def add(self, states: SetStates, seen: EvalBatch) -> None:
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for shapes that differ."""
-        _add_errors(self._average, states, self.name, seen, squared=False)
+        _add_errors(self._average, states, self.name, batch, squared=False)
 
 
-def _add_errors(average: Average, states: SetStates, metric: str, seen: EvalBatch, *, squared: bool) -> None:
-    pairs = values(metric, seen)
+def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBatch, *, squared: bool) -> None:
+    pairs = values(metric, batch)
     with np.errstate(all="ignore"):  # what is not finite, or overflows, shows in the result
         errors = pairs.predicted.astype(np.float64) - pairs.actual.astype(np.float64)
         errors = np.square(errors) if squared else np.abs(errors)
-    average.add(states, errors, pairs.weights, alone=pairs.alone)
+    average.add(states, errors, pairs.weights, one_per_example=pairs.one_per_example)

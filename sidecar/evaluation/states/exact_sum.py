@@ -10,13 +10,13 @@ to be carried. One digit has the weight 2^0. Counts live in it alone, and the ot
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidecar.errors import RecordError
+from sidecar.evaluation.states.number_layout import FLOAT32, INT64, layout_of
 from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of
 
 _DIGIT_BITS: Final = 44
@@ -32,34 +32,6 @@ _NEGATIVE: Final = 1 << 42
 _FIELD: Final = (1 << 21) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where a kind of number has its bits, and the digits that hold both its smallest value and 2^64 of its largest."""
-
-    kind: type[np.generic]
-    bits: type[np.signedinteger[Any]]
-    mantissa_bits: int  # without the implicit one
-    lowest: int  # exponent of the smallest subnormal
-    fraction_digits: int
-    digits: int
-    words: int  # of a packed element: its digits, then its flags
-
-
-_FLOAT32: Final = _Layout(np.float32, np.int32, 23, -149, fraction_digits=4, digits=8, words=9)
-_FLOAT64: Final = _Layout(np.float64, np.int64, 52, -1074, fraction_digits=25, digits=50, words=51)
-_INT64: Final = _Layout(np.int64, np.int64, 63, 0, fraction_digits=0, digits=1, words=1)
-
-
-def _layout_of(dtype: str) -> _Layout:
-    if dtype in {"float16", "bfloat16", "float32"}:
-        return _FLOAT32
-    if dtype == "float64":
-        return _FLOAT64
-    if np.dtype(dtype).kind in "biu":
-        return _INT64
-    raise TypeError(f"a state of dtype {dtype} cannot be summed exactly: use floats of 16 to 64 bits, integers or bool")
-
-
 class ExactSum:
     """One exact sum per element of an array of any shape; zero, the identity of `merge`, when new.
 
@@ -70,7 +42,7 @@ class ExactSum:
     def __init__(self, shape: tuple[int, ...] = (), dtype: str = "float32") -> None:
         self.shape = shape
         self.dtype = dtype
-        self._layout = _layout_of(dtype)
+        self._layout = layout_of(dtype)
         self._size = math.prod(shape)
         self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or the units alone
         self._flags: NDArray[np.int64] = np.zeros(self._size, np.int64)
@@ -79,7 +51,7 @@ class ExactSum:
     @property
     def is_integral(self) -> bool:
         """Whether this is a sum of integers, which `integers` gives."""
-        return self._layout is _INT64
+        return self._layout is INT64
 
     @property
     def rows(self) -> int:
@@ -294,7 +266,7 @@ class ExactSum:
         # Shifts and masks floor, so they divide a negative mantissa as exactly as a positive one.
         low = (mantissa & ((1 << kept) - 1)) << (_DIGIT_BITS - kept)
         high = mantissa >> kept
-        parts = (low, high) if layout is _FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
+        parts = (low, high) if layout is FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
         for offset, part in enumerate(parts):
             np.add.at(self._digits.reshape(-1), (row + offset) * self._size + elements, part)
 

@@ -155,7 +155,7 @@ def attempt(library, name):
     for state, own in whole.items():
         rows = np.sum([rank[state].used() for rank in ranks], axis=0) > 0
         own.unpack(np.sum([rank[state].pack(rows) for rank in ranks], axis=0), rows)
-    (ours,) = measured.conclude(whole).values.values()
+    (ours,) = measured.compute(whole).values.values()
     alone = getattr(library.metrics, _class(name))(**arguments)
     for of_y, of_predictions in batches:
         alone.update_state(of_y, of_predictions)

@@ -62,7 +62,7 @@ def evaluate(metric, batches):
         rows = np.sum([rank[state].used() for rank in ranks], axis=0) > 0
         total = np.sum([rank[state].pack(rows) for rank in ranks], axis=0)
         ranks[0][state].unpack(total, rows)
-    (number,) = measured.conclude(ranks[0]).values.values()
+    (number,) = measured.compute(ranks[0]).values.values()
     return number.value
 
 

@@ -57,7 +57,7 @@ def measure():
         y, predictions = np.asarray(y), np.asarray(predictions)
         weights = None if weights is None else np.asarray(weights)
         extents = [EvalSetInfo(len(y) if known else None, Shard(rank, ranks)) for rank in range(ranks)]
-        states = [metric.states(extent) for extent in extents]
+        states = [metric.states(info) for info in extents]
         for number, first in enumerate(range(0, len(y), batch)):
             part = slice(first, first + batch)
             own = None if weights is None else weights[part]
@@ -74,7 +74,7 @@ def reduce(metric, ranks):
         total = np.sum([state.pack(rows) for state in of_ranks], axis=0)
         for state in of_ranks:
             state.unpack(total, rows)
-    found = [metric.conclude(states) for states in ranks]
+    found = [metric.compute(states) for states in ranks]
     assert all(each == found[0] for each in found)
     return found[0]
 

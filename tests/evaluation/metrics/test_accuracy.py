@@ -154,7 +154,7 @@ def test_no_weight_is_nan(number, metric):
     assert math.isnan(number(metric, [0, 1], np.eye(2), [0.0, 0.0]))
     states = metric.states(EvalSetInfo(0, Shard(0, 1)))
     metric.add(states, EvalBatch(np.zeros(0, int), np.zeros((0, 3), np.float32), np.zeros(0, np.float32), 0))
-    assert metric.conclude(states).values[metric.name].hex == "nan"
+    assert metric.compute(states).values[metric.name].hex == "nan"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def numbers(metric, sizes, owners, ranks, y, predictions, weights):
         total = np.sum([own[name].pack(rows) for own in states], axis=0)
         for own in states:
             own[name].unpack(total, rows)
-    found = [metric.conclude(own) for own in states]
+    found = [metric.compute(own) for own in states]
     assert all(each == found[0] for each in found)
     return found[0]
 

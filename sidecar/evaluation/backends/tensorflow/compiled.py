@@ -112,11 +112,11 @@ class CompiledMeasurement:
         examples = tf.cast(tf.shape(tf.nest.flatten(seen)[0])[0], total.dtype)
         return [total * tf.where(batches == 1, examples, 1), tf.where(batches == 1, examples, batches)]
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
         states = self.by_batch.states()
         for name, metric in self._metrics.items():
-            states |= named(name, metric.states(extent))
+            states |= named(name, metric.states(info))
         return states
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
@@ -125,7 +125,7 @@ class CompiledMeasurement:
         for (name, metric), changes in zip(self._metrics.items(), outputs, strict=True):
             metric.add(within(states, name), changes)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The numbers under the names that `test_step` gives them."""
         found: dict[str, Value] = {}
         of_batches: list[str] = []

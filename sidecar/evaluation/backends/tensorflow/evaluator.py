@@ -236,7 +236,7 @@ class KerasEvaluator:
             return BatchOutput(arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns))
 
         def finish() -> None:
-            replay.conclude()
+            replay.finish()
             step.measurement.by_batch.tell(states)
 
         return evaluate_set(
@@ -258,13 +258,13 @@ class KerasEvaluator:
         with self._recurrent.kept():  # by nobody who evaluates meanwhile
             (self._weights if self._graph is None else self._graph).write(folder)
 
-    def conclude(self, reduced: States) -> Mapping[str, MetricResult]:
+    def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """The final numbers, by eval set."""
         found = {}
         for batches in self._chosen:
             measurement = self._step_of(batches).measurement
             batches.refuse_batch_means(measurement.by_batch.names(reduced[batches.name]))
-            numbers = measurement.conclude(reduced[batches.name])
+            numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             unknown = measurement.by_batch.notes(reduced[batches.name])
             notes = numbers.notes + unknown + drawn + self._recurrent.notes() + self._from_task()

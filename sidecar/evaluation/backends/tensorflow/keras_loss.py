@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
-from sidecar.evaluation.backends.tensorflow.per_example import PerExample
+from sidecar.evaluation.backends.tensorflow.measured_metric import joined
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.intervals import Interval
+from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
@@ -47,9 +48,9 @@ class KerasLoss:
             outputs[_ADDED] = tf.add_n(added)
         return outputs
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        del extent  # sums do not depend on it
+        del info  # sums do not depend on it
         states: SetStates = {_ADDED: ExactSum((), "float64")}
         for output, each in self._outputs.items():
             states |= named(_state(output), each.states())
@@ -64,7 +65,7 @@ class KerasLoss:
             counts = first.counts(outputs[_state(output)])
             exact_sum(states, _ADDED).add_each(np.stack(outputs[_ADDED]).astype(np.float64) * counts)  # exact: 24 bits
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
         parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
         (first, of_first) = next(iter(parts.values()))
@@ -97,7 +98,7 @@ class _OutputLoss:
         self.weighted = weighted
         self._loss = loss
         self._single = _single_losses(loss)
-        self._values = PerExample()
+        self._values = Average("float32", weighted=False)
 
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
         if self.is_of_batches:
@@ -139,7 +140,7 @@ class _OutputLoss:
             with np.errstate(all="ignore"):  # exact: 24 bits and 29
                 exact_sum(states, "total").add_each(np.stack(outputs["losses"]).astype(np.float64) * examples)
             return
-        self._values.add(states, outputs["losses"])
+        self._values.add(states, joined(outputs["losses"]))
         if "weights" in outputs:
             exact_sum(states, "weight").add_each(np.concatenate([each.ravel() for each in outputs["weights"]]))
 

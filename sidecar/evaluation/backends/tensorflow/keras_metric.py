@@ -103,12 +103,12 @@ class KerasMetric:
         """Within the traced step, after an update: the change by this batch."""
         return [tf.identity(tf.convert_to_tensor(variable)) for variable in self.metric.variables]
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
         return {
             str(index): ExactSum(array.shape, str(array.dtype))
             if reduction == "sum"
-            else MinMax(array.shape, str(array.dtype), "max" if reduction == "max" else "min", extent.shard)
+            else MinMax(array.shape, str(array.dtype), "max" if reduction == "max" else "min", info.shard)
             for index, (array, reduction) in enumerate(zip(self.identity, self.reductions, strict=True))
         }
 

@@ -31,7 +31,7 @@ from sidecar.records import Value
 
 _LOSS: Final = "loss"
 _OF_KERAS: Final = ("name", "update_state", "reset_state", "result", "variables")
-_NEUTRAL: Final = ("name", "states", "add", "conclude")
+_NEUTRAL: Final = ("name", "states", "add", "compute")
 
 
 class Measurement(Protocol):
@@ -62,7 +62,7 @@ class Measurement(Protocol):
         """
         ...
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
         ...
 
@@ -73,7 +73,7 @@ class Measurement(Protocol):
         """
         ...
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The final numbers."""
         ...
 
@@ -152,12 +152,12 @@ class ChosenMeasurement:
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
         return (changes, loss, self._shown_to_neutral(y, predictions, weights)), predictions
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        states = self._neutral_states(extent) | self.by_batch.states()
+        states = self._neutral_states(info) | self.by_batch.states()
         for name, (_, metric) in self._traced.items():
-            states |= named(name, metric.states(extent))
-        return states | (named(_LOSS, self._loss.states(extent)) if self._loss is not None else {})
+            states |= named(name, metric.states(info))
+        return states | (named(_LOSS, self._loss.states(info)) if self._loss is not None else {})
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add several batches."""
@@ -168,12 +168,12 @@ class ChosenMeasurement:
             self._loss.add(within(states, _LOSS), loss)
         self._show(states, arrays, firsts)
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The final numbers, with intervals where single values were seen."""
         values: dict[str, Value] = {}
         classes: dict[str, Mapping[str, Value]] = {}
         notes = told(self.by_batch.names(states))
-        for name, output, numbers in self._concluded(states):
+        for name, output, numbers in self._computed(states):
             notes += numbers.notes
             for key, each in numbers.values.items():
                 if shown(output, key) in values:
@@ -184,18 +184,18 @@ class ChosenMeasurement:
             classes |= {shown(output, key): each for key, each in numbers.classes.items()}
         return MetricResult(values, classes, notes)
 
-    def _concluded(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
+    def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
-            yield name, output, traced.conclude(within(states, name))
+            yield name, output, traced.compute(within(states, name))
         for name, (output, metric) in self._neutral.items():
-            yield name, output, metric.conclude(within(states, name))
+            yield name, output, metric.compute(within(states, name))
         if self._loss is not None:
-            yield _LOSS, None, self._loss.conclude(within(states, _LOSS))
+            yield _LOSS, None, self._loss.compute(within(states, _LOSS))
 
-    def _neutral_states(self, extent: EvalSetInfo) -> SetStates:
+    def _neutral_states(self, info: EvalSetInfo) -> SetStates:
         states: SetStates = {}
         for name, (_, metric) in self._neutral.items():
-            states |= named(name, metric.states(extent))
+            states |= named(name, metric.states(info))
         return states
 
     def _shown_to_neutral(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:

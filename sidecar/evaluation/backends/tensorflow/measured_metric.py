@@ -12,9 +12,9 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
 from sidecar.evaluation.backends.tensorflow.mergeability import probe
-from sidecar.evaluation.backends.tensorflow.per_example import PerExample
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, tolerance_of
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates
 
@@ -57,7 +57,7 @@ class MeasuredMetric:
         self._function = per_example(metric) if is_plain and self._metric.divides else None
         if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
             self._function = None
-        self._each = PerExample()
+        self._average = Average("float32", weighted=False)
 
     @property
     def kept(self) -> KerasMetric | None:
@@ -79,26 +79,31 @@ class MeasuredMetric:
         _update(self._metric.metric, y, predictions, weights)
         return self._metric.read()
 
-    def states(self, extent: EvalSetInfo) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """The identity of every state."""
-        return self._metric.states(extent) if self._function is None else self._each.states()
+        return self._metric.states(info) if self._function is None else self._average.states()
 
     def add(self, states: SetStates, outputs: Any) -> None:
         """Add what `step` returned, each array of it a list over batches."""
         if self._function is None:
             self._metric.add(states, outputs)
         else:
-            self._each.add(states, outputs)
+            self._average.add(states, joined(outputs))
 
-    def conclude(self, states: SetStates) -> MetricResult:
+    def compute(self, states: SetStates) -> MetricResult:
         """The final number, or several by their own names."""
         name, goal = str(self._metric.metric.name), self._metric.goal()
         if self._function is not None:
-            return MetricResult({name: value(self._each.mean(states), goal, self._each.interval(states))})
+            return MetricResult({name: value(self._average.mean(states), goal, self._average.interval(states))})
         notes = undefined([name]) if self._metric.is_undefined(states) else ()
         return MetricResult(
             {key: value(each, goal) for key, each in self._metric.numbers(states, name).items()}, notes=notes
         )
+
+
+def joined(batches: list[NDArray[Any]]) -> NDArray[np.float32]:
+    """Return the values of several batches, of any shapes, as one vector."""
+    return np.concatenate([each.ravel() for each in batches]).astype(np.float32, copy=False)
 
 
 def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:

@@ -85,7 +85,7 @@ class Replay:
             if metric.depends_on_batches(after[name], (first[name], second[name]), self._tolerance):
                 self._by_batch.add(name)
 
-    def conclude(self) -> None:
+    def finish(self) -> None:
         """Raise `EvaluationError` for a metric whose states are not what its changes add up to."""
         if self._in_turn is not None:
             for name, metric in self._metrics.items():

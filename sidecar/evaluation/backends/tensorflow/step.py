@@ -11,7 +11,7 @@ from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
-from sidecar.evaluation.backends.tensorflow.predictions_columns import PredictionsColumns
+from sidecar.evaluation.backends.tensorflow.model_predictions import ModelPredictions
 from sidecar.evaluation.backends.tensorflow.randomness import require_equal
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes, Replay
@@ -28,7 +28,7 @@ class Step:
 
     def __init__(self, task: Task, model: Any, first: Any, spec: Any, *, autograph: bool) -> None:
         self.measurement: Measurement = measurement(task, model, first)
-        self._kept = PredictionsColumns(task.predictions, model, first) if task.predictions else None
+        self._kept = ModelPredictions(task.predictions, model, first) if task.predictions else None
         self._outputs: Any = None  # their structure, once traced
         identities = {name: metric.identity for name, metric in self.measurement.kept.items()}
         self.start = tf.nest.map_structure(tf.constant, identities)

@@ -1,0 +1,44 @@
+"""Choose what a task saves of every example: labels, predictions and weights, or what it computes from them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sidecar.evaluation.data.elements import parts_of
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.npy_table import columns_of
+from sidecar.evaluation.task import call
+
+
+class PredictionsColumns:
+    """The columns of one task, by name.
+
+    Args:
+        chosen: `Task.predictions`: True, or a function of (x, y, predictions).
+        as_column: Converts a column, after its name, to what the framework computes with. Raises `EvaluationError` for
+            what cannot be a column.
+        mask_of: Returns the mask of predictions, of the same structure; None: there are no masks.
+    """
+
+    def __init__(
+        self,
+        chosen: bool | Callable[[Any, Any, Any], Any],
+        as_column: Callable[[str, Any], Any],
+        mask_of: Callable[[Any], Any] = lambda _: None,
+    ) -> None:
+        self._chosen, self._as_column, self._mask_of = chosen, as_column, mask_of
+
+    def columns(self, batch: Any, predictions: Any) -> dict[str, Any]:
+        """Return the columns of one batch, with one row for each example."""
+        x, y, weights = parts_of(batch)
+        if callable(self._chosen):
+            chosen = call("Task(predictions=…)", self._chosen, x, y, predictions)
+            columns = dict(chosen) if isinstance(chosen, Mapping) else columns_of("predictions", chosen)
+        else:
+            columns = columns_of("y", y) | columns_of("predictions", predictions)
+            columns |= columns_of("weights", weights) | columns_of("mask", self._mask_of(predictions))
+        return {str(name): self._as_column(str(name), column) for name, column in columns.items() if column is not None}
+
+
+def refused_column(column: str, complaint: str) -> EvaluationError:
+    """Return the error about a column that cannot be saved."""
+    return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")

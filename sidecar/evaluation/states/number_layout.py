@@ -1,0 +1,35 @@
+"""Describe the kinds of numbers that can be summed exactly, and the digits that their sums need. Imports numpy only."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a kind of number has its bits, and the digits that hold both its smallest value and 2^64 of its largest."""
+
+    kind: type[np.generic]
+    bits: type[np.signedinteger[Any]]
+    mantissa_bits: int  # without the implicit one
+    lowest: int  # exponent of the smallest subnormal
+    fraction_digits: int
+    digits: int
+    words: int  # of a packed element: its digits, then its flags
+
+
+FLOAT32: Final = Layout(np.float32, np.int32, 23, -149, fraction_digits=4, digits=8, words=9)
+_FLOAT64: Final = Layout(np.float64, np.int64, 52, -1074, fraction_digits=25, digits=50, words=51)
+INT64: Final = Layout(np.int64, np.int64, 63, 0, fraction_digits=0, digits=1, words=1)
+
+
+def layout_of(dtype: str) -> Layout:
+    """Return the layout for values of a dtype; raises `TypeError` for one that cannot be summed exactly."""
+    if dtype in {"float16", "bfloat16", "float32"}:
+        return FLOAT32
+    if dtype == "float64":
+        return _FLOAT64
+    if np.dtype(dtype).kind in "biu":
+        return INT64
+    raise TypeError(f"a state of dtype {dtype} cannot be summed exactly: use floats of 16 to 64 bits, integers or bool")
