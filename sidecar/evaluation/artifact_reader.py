@@ -58,10 +58,10 @@ def read(folder: str | Path) -> Evaluation:
             removed since then.
     """
     workers = tuple(_workers(_plan(Path(folder))))
-    records = [_record(worker) for worker in workers]
+    records = [read_record(worker) for worker in workers]
     if len({record["variables"] for record in records}) != 1:
         raise RecordError(f"{folder}: the ranks evaluated different variables")
-    states = _merge(workers, records)
+    states = merge_records(workers, records)
     return Evaluation(workers, records[0]["variables"], states, _join(workers, records, states))
 
 
@@ -90,8 +90,8 @@ def _workers(plan: Path) -> Iterator[Path]:
         yield found[name]
 
 
-def _record(worker: Path) -> dict[str, Any]:
-    """A worker's `states.json`, as far as its form can be checked by itself."""
+def read_record(worker: Path) -> dict[str, Any]:
+    """Read a worker's `states.json`, as far as its form can be checked by itself; raises `RecordError`."""
     path = worker / STATES
     with _reading(path):
         record = json.loads(path.read_bytes())
@@ -119,8 +119,8 @@ def _state(parsed: dict[str, Any]) -> State:
     return kind.from_json(parsed)
 
 
-def _merge(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, SetStates]:
-    """All ranks' states, merged into the first one's."""
+def merge_records(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, SetStates]:
+    """Merge the states of all ranks into those of the first one, in rank order; raises `RecordError`."""
     states: dict[str, dict[str, Any]] = records[0]["states"]
     for worker, record in zip(workers[1:], records[1:], strict=True):
         with _reading(worker / STATES):

@@ -12,11 +12,11 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from sidecar.confined import Folder, open_folder
 from sidecar.durable import sync_below, write_new
@@ -111,8 +111,11 @@ class ArtifactWriter:
                 self._tables[eval_set] = NpyTable(self._path / PREDICTIONS / file_name(eval_set))
             self._tables[eval_set].add(rows)
 
-    def finish(self, states: States, variables: str) -> None:
-        """Make everything durable, and give the folder its name."""
+    def finish(self, states: States, variables: str, origin: Mapping[str, Any] | None = None) -> None:
+        """Make everything durable, and give the folder its name.
+
+        `origin` says which evaluation it is of: other ranks that read the states must not take an older one for it.
+        """
         with self._storage():
             for table in self._tables.values():
                 table.finish()
@@ -121,6 +124,7 @@ class ArtifactWriter:
             content = {
                 "schema": SCHEMA,
                 "variables": variables,
+                **(origin or {}),
                 "predictions": {
                     eval_set: {"rows": table.rows, "columns": table.columns} for eval_set, table in self._tables.items()
                 },

@@ -18,22 +18,17 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import State
 from sidecar.evaluation.task import Task
 from sidecar.records import Sharding
-from sidecar.workers.messages import Check, Join
+from sidecar.workers.messages import Check, Evaluate, Join
 
-BACKENDS: Final = {"tensorflow": "sidecar.evaluation.backends.tensorflow"}
+BACKENDS: Final = {
+    "tensorflow": "sidecar.evaluation.backends.tensorflow",
+    "python": "sidecar.evaluation.backends.python",
+}
 """Framework to the module that defines `make() -> Backend`."""
 
 Int64s = NDArray[np.int64]
 Tick = Callable[[], None]
 """Called after every batch that was read or evaluated: a sign of life."""
-
-
-class Collective(Protocol):
-    """The ranks of one group, able to add up integers."""
-
-    def sum(self, mine: Int64s) -> Int64s:
-        """Element-wise sum over all ranks of a vector that has the same length on each; blocks until all are there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +48,57 @@ class Stream:
 
 States = dict[str, dict[str, State]]
 """By eval set and state name: what this rank's batches came to, or all ranks' once reduced."""
+
+
+TIMED: Final = ("restore", "evaluate", "save", "reduce")
+"""Phases whose seconds travel with the states; `reduce` is the hello alone, since the sum is still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """The contribution of one rank to an evaluation, when all of its saves are durable.
+
+    Attributes:
+        states: Of its own batches.
+        variables: Digest of what it restored.
+        seconds: How long it took for each phase of `TIMED`.
+    """
+
+    states: States
+    variables: str
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The contributions of all ranks, the same on each.
+
+    Attributes:
+        states: Of all batches.
+        slowest: How long each phase took on the slowest rank.
+    """
+
+    states: States
+    slowest: dict[str, float]
+
+
+class Collective(Protocol):
+    """The ranks of one group, able to exchange integers and to add up their states."""
+
+    def begin(self, command: Evaluate) -> None:
+        """Prepare for the evaluation of one plan."""
+        ...
+
+    def sum(self, mine: Int64s) -> Int64s:
+        """Element-wise sum over all ranks of a vector that has the same length on each; blocks until all are there."""
+        ...
+
+    def reduce(self, join: Join, report: RankReport) -> Reduced:
+        """Add up the states of all ranks; called once all saves of this rank are durable, and blocks until all are.
+
+        Raises `EvaluationError` (`mismatch`) if ranks restored different values.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

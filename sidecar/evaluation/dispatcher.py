@@ -55,8 +55,8 @@ class Dispatcher:
 
     def _check(self, command: Check) -> None:
         self._enter("import")
-        loaded = tasks.load(command.task, command.search_path)
-        sets, builds = tuple(loaded.task.eval_sets), loaded.task.build_model is not None
+        loaded = _loaded(command)
+        sets, builds = tuple(loaded.task.eval_sets), bool(loaded.task.build_model or loaded.task.load)
         self._report(Checked(loaded.digest, sets, self._backend.profile(command), builds))
 
     def _form(self, command: Join) -> None:
@@ -68,7 +68,7 @@ class Dispatcher:
         self._join = command
         self._collective = self._backend.join(command)
         self._enter("import")  # only now: TensorFlow refuses a cluster after any operation of the task's module
-        loaded = tasks.load(command.task, command.search_path)
+        loaded = _loaded(command)
         self._task_digest = loaded.digest
         self._enter("build")
         shard = Shard(command.rank, len(command.members))
@@ -99,3 +99,9 @@ class Dispatcher:
         if not self._frozen:  # a framework's million objects stay: looking through them takes 0.2 s each time
             gc.freeze()
             self._frozen = True
+
+
+def _loaded(command: Check | Join) -> tasks.LoadedTask:
+    loaded = tasks.load(command.task, command.search_path)
+    tasks.require_framework(loaded.task, command.framework)
+    return loaded

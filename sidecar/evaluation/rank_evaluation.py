@@ -6,9 +6,8 @@ metric states anybody uses; and the sum of those. A rank enters the last two onl
 that the result of a sum proves all of them.
 """
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,11 +15,12 @@ from typing import Final
 import numpy as np
 
 from sidecar.evaluation.artifact_writer import ArtifactWriter
-from sidecar.evaluation.backend import Collective, Evaluator, Int64s, States, Stream
+from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, States, Stream
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.records import EvalData, Result, Value
@@ -54,9 +54,6 @@ _SMALL_BYTES: Final = 4 * 1024 * 1024
 Larger ones, such as a confusion matrix of a thousand classes, may take their time; the phase is called `sum` then.
 """
 
-_TIMED: Final = ("restore", "evaluate", "save", "reduce")
-"""Phases whose seconds travel in the sum of the states; `reduce` is the hello alone, since the sum is still to come."""
-
 
 def evaluate(
     command: Evaluate,
@@ -71,7 +68,7 @@ def evaluate(
     now: Callable[[], float] = time.monotonic,
 ) -> Done:
     """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure."""
-    seconds = dict.fromkeys(_TIMED, 0.0)
+    seconds = dict.fromkeys(TIMED, 0.0)
 
     @contextmanager
     def phase(name: str, counted_as: str) -> Iterator[None]:
@@ -81,6 +78,7 @@ def evaluate(
         seconds[counted_as] += now() - start
 
     progress = _Progress(command, report, now)
+    collective.begin(command)
     restored = evaluator.restore(command.path) if command.attempt == 1 else None
     with phase("read", "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
@@ -112,9 +110,10 @@ def evaluate(
             states = evaluator.evaluate(progress.tick, saves.keep)
         with phase("save", "save"):
             variables = hashed()
-            saves.finish(states, variables)
+            saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
     with phase("sum" if _bytes(states) > _SMALL_BYTES else "reduce", "reduce"):
-        reduced, slowest = _reduce(collective, join, states, seconds, variables)
+        total = collective.reduce(join, RankReport(states, variables, seconds))
+    reduced = total.states
     enter("conclude")
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.totals(streams, reduced)
@@ -124,7 +123,7 @@ def evaluate(
         workers=len(join.members),
         examples=examples,
         metrics={name: dict(each.values) for name, each in numbers.items()},
-        phases=slowest,
+        phases=total.slowest,
         variables=variables,
         task=task_digest,
         profile=profile,
@@ -176,52 +175,24 @@ def _say_hello(
     compared = [stream for stream in streams if stream.fingerprint]
     texts += [f"{each.sharding} {each.fingerprint} {each.batches} {each.examples}" for each in compared]
     row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
-    row[: len(texts)] = [_short_digest(text) for text in texts]
+    row[: len(texts)] = [short_digest(text) for text in texts]
     profile = np.frombuffer(said["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
     rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
-        if groups := _differing(rows[:, column]):
-            told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or _tell(groups, join)
+        if groups := differing(rows[:, column]):
+            told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or sides_of(groups, join)
             if name == "outside":
                 told = f"{_tell_parts(collective, join, outside)}: {told}"
             raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}", sides=groups)
     for column, stream in enumerate(compared, start=len(_HELLO)):
-        if groups := _differing(rows[:, column]):
+        if groups := differing(rows[:, column]):
             raise EvaluationError(
                 "stream_differs",
-                f"eval set {stream.eval_set!r}: ranks read different data: {_tell(groups, join)}. Each rank must "
+                f"eval set {stream.eval_set!r}: ranks read different data: {sides_of(groups, join)}. Each rank must "
                 f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
                 f"not at all, list files with shuffle=False, and let all nodes see the same files",
                 sides=groups,
             )
-
-
-def _reduce(
-    collective: Collective, join: Join, states: States, seconds: dict[str, float], variables: str
-) -> tuple[States, dict[str, float]]:
-    """All ranks' states added up, and each phase's time on the slowest rank.
-
-    Raises `mismatch` where ranks restored different values, before any sum exists.
-    """
-    ordered = [states[name][key] for name in sorted(states) for key in sorted(states[name])]
-    said = np.zeros((len(join.members), 1 + len(_TIMED)), np.int64)
-    said[join.rank] = [_short_digest(variables), *(int(seconds[name] * 1e6) for name in _TIMED)]
-    used = np.concatenate([state.used() for state in ordered])
-    told = collective.sum(np.concatenate([said.ravel(), used.astype(np.int64)]))
-    restored, *times = told[: said.size].reshape(said.shape).T
-    if groups := _differing(restored):
-        complaint = "restored different values from the same checkpoint (variables)"
-        raise EvaluationError("mismatch", f"ranks {complaint}: {_tell(groups, join)}", sides=groups)
-    # Most states are counts, which fill one row in nine: what nobody uses stays at home.
-    rows = np.split(told[said.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
-    packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]
-    total = collective.sum(np.concatenate(packs))
-    ends = np.cumsum([len(pack) for pack in packs])[:-1]
-    for state, chosen, pack in zip(ordered, rows, np.split(total, ends), strict=True):
-        state.unpack(pack, chosen)
-    slowest = {name: each.max() / 1e6 for name, each in zip(_TIMED, times, strict=True)}
-    slowest["reduce"] = times[_TIMED.index("reduce")].min() / 1e6  # others waited there for the slowest
-    return states, {name: float(each) for name, each in slowest.items()}
 
 
 def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
@@ -275,24 +246,6 @@ def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:
     return collective.sum(matrix.ravel()).reshape(matrix.shape)
 
 
-def _short_digest(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
-
-
-def _differing(column: Int64s) -> list[list[int]]:
-    """Ranks grouped by value, or nothing if all are equal."""
-    values = list(dict.fromkeys(column.tolist()))
-    return [[int(rank) for rank in np.flatnonzero(column == value)] for value in values] if len(values) > 1 else []
-
-
-def _tell(groups: list[list[int]], join: Join) -> str:
-    return " against ".join(_named(ranks, join) for ranks in groups)
-
-
-def _named(ranks: Iterable[int], join: Join) -> str:
-    return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
-
-
 def _lines(profile: Mapping[str, str]) -> str:
     """One entry a line, in their own order: the first are told best, should not all fit."""
     return "".join(f"{name}\t{value}\n" for name, value in profile.items())
@@ -302,10 +255,10 @@ def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) 
     """Names of the parts that differ: one more collective, which all ranks enter, since all know that some do."""
     parts = sorted(outside.items())
     row = np.zeros(_PARTS, np.int64)
-    row[: len(parts)] = [_short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
+    row[: len(parts)] = [short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
     rows = _gather(collective, join, row)
-    differing = [number for number in range(_PARTS) if _differing(rows[:, number])]
-    names = [parts[number][0] for number in differing if number < len(parts)]
+    numbers = [number for number in range(_PARTS) if differing(rows[:, number])]
+    names = [parts[number][0] for number in numbers if number < len(parts)]
     more = f" and {len(names) - _PARTS_TOLD} more" if len(names) > _PARTS_TOLD else ""
     return (", ".join(names[:_PARTS_TOLD]) or "some layers") + more
 
@@ -320,6 +273,6 @@ def _tell_profiles(rows: Int64s, join: Join) -> str:
         for rank, each in enumerate(profiles):
             by_value.setdefault(each.get(name, "nothing"), []).append(rank)
         if len(by_value) > 1:
-            values = (f"{value!r} for {_named(ranks, join)}" for value, ranks in by_value.items())
+            values = (f"{value!r} for {named(ranks, join)}" for value, ranks in by_value.items())
             told.append(f"{name} is {' against '.join(values)}")
     return "; ".join(told)

@@ -11,7 +11,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, get_args
@@ -27,6 +27,10 @@ NonfinitePolicy = Literal["count", "refuse"]
 @dataclass(frozen=True, slots=True)
 class EvalSet:
     """Data in two steps: `source` yields cheap elements, of which a worker prepares only its own batches.
+
+    For example, images that are decoded by the worker that evaluates them:
+
+        EvalSet(lambda: (paths, labels), prepare=lambda path, y: (decode(path), y), examples=10_000)
 
     Args:
         source: Called without arguments, or with a `Shard` if it divides the data itself; returns numpy arrays, a
@@ -74,11 +78,32 @@ class EvalSet:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """How to evaluate a checkpoint: a model, data, what to measure.
+    """How to evaluate a checkpoint: a model, data, and what to measure.
+
+    With TensorFlow (`framework = "tensorflow"`, the default) the task builds a model, into which checkpoints are
+    restored:
+
+        task = Task(
+            build_model=lambda: keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), ...]),
+            eval_sets={"test": lambda: (x_test, y_test)},
+            metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            batch_size=256,
+        )
+
+    With `framework = "python"` the task loads a model and predicts with it, so that any library can be used:
+
+        task = Task(
+            load=joblib.load,
+            predict=lambda model, x: model.predict_proba(x),
+            eval_sets={"test": lambda: (x_test, y_test)},
+            metrics=lambda: [sidecar.metrics.Accuracy()],
+            batch_size=256,
+        )
 
     Args:
-        build_model: Returns a model, plain or compiled. None: there is no code of it, every checkpoint is a SavedModel
-            whose own graph is evaluated (the setting `trust_saved_graph`); then `metrics` or `loss` must be given.
+        build_model: Returns a model, plain or compiled. None: the task loads models, or every checkpoint is a
+            SavedModel whose own graph is evaluated (the setting `trust_saved_graph`); then `metrics` or `loss` must be
+            given.
         eval_sets: By name: a function that returns the data, or an `EvalSet`. Elements are (x, y) or
             (x, y, sample_weight), one example each, unless `batch_size` is None; without metrics and loss they are
             whatever the compiled model's `test_step` takes.
@@ -91,10 +116,13 @@ class Task:
             (x, y, predictions) of a batch that returns what to save, by name, one row for each example.
         restore: Called with (model, path) and replaces restoring altogether, e.g. to read averaged weights.
         signature: Which signature of a SavedModel is evaluated; of no effect unless stored graphs are trusted.
+        load: Called with the path of a checkpoint; returns a model, whatever that is. For `framework = "python"`.
+        predict: Called with (model, x), where x are the inputs of one batch as numpy arrays; returns predictions as
+            numpy arrays, or as anything that numpy converts, with one row for each example.
     """
 
-    build_model: Callable[[], Any] | None
-    eval_sets: Mapping[str, Callable[..., Any] | EvalSet]
+    build_model: Callable[[], Any] | None = None
+    eval_sets: Mapping[str, Callable[..., Any] | EvalSet] = field(default_factory=dict)
     metrics: Callable[[], Sequence[Any]] | None = None
     loss: Any = None
     batch_size: int | None = None
@@ -102,6 +130,8 @@ class Task:
     restore: Callable[[Any, str], Any] | None = None
     predictions: bool | Callable[[Any, Any, Any], Any] = False
     signature: str = "serving_default"
+    load: Callable[[str], Any] | None = None
+    predict: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_model()
@@ -129,12 +159,15 @@ class Task:
 
     def _check_model(self) -> None:
         """All that says how a model comes about, or that there is none."""
-        for name in ("build_model", "metrics", "checkpoint", "restore"):
+        for name in ("build_model", "metrics", "checkpoint", "restore", "load", "predict"):
             value = getattr(self, name)
             if not callable(value) and value is not None:
                 raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
         if not isinstance(self.signature, str) or not self.signature:
             raise TaskError(f"Task(signature={self.signature!r}) must be the name of a SavedModel's signature")
+        if self.load is not None or self.predict is not None:
+            self._check_own_model()
+            return
         if self.build_model is not None:
             return
         if self.metrics is None and self.loss is None:
@@ -146,8 +179,21 @@ class Task:
             if getattr(self, name) is not None:
                 raise TaskError(f"Task({name}=…) is for the model of build_model, which is None: leave it out")
 
+    def _check_own_model(self) -> None:
+        """Check a task that loads its models itself."""
+        if self.load is None or self.predict is None:
+            missing = "load" if self.load is None else "predict"
+            raise TaskError(f"Task(load=…) and Task(predict=…) belong together: give {missing}, too")
+        if self.metrics is None:
+            raise TaskError(
+                "Task(load=…, predict=…) needs metrics: give a function that returns some of sidecar.metrics"
+            )
+        for name in ("build_model", "checkpoint", "restore", "loss"):
+            if getattr(self, name) is not None:
+                raise TaskError(f"Task({name}=…) is for TensorFlow's models; with load and predict leave it out")
+
     def sets(self, evaluated: int = 0) -> dict[str, EvalSet]:
-        """The eval sets that take part after so many evaluations, in their long form and the order given: all at 0."""
+        """Return the eval sets that take part after so many evaluations, as `EvalSet` in the order given: all at 0."""
         longer = {
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
@@ -205,6 +251,17 @@ def load(reference: str, search_path: str) -> LoadedTask:
             f"found {type(task).__name__} {str(task)[:80]!r}"
         )
     return LoadedTask(task, _digest(module, attribute))
+
+
+def require_framework(task: Task, framework: str) -> None:
+    """Raise `TaskError` for a task that is written for another value of the setting `framework`."""
+    if task.load is not None and framework != "python":
+        raise TaskError(f"Task(load=…, predict=…) needs framework = 'python', found framework = {framework!r}")
+    if task.load is None and framework == "python":
+        raise TaskError(
+            "framework = 'python' needs Task(load=…), a function of a path that returns a model, and Task(predict=…), "
+            "a function of (model, x) that returns predictions"
+        )
 
 
 def _import_file(path: Path, reference: str) -> ModuleType:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sidecar import results
-from sidecar.evaluation import failures, rank_evaluation
+from sidecar.evaluation import failures, rank_evaluation, reduction
 from sidecar.evaluation.backend import Rows, Stream, backend
 from sidecar.evaluation.dispatcher import Dispatcher
 from sidecar.evaluation.eval_loop import EXAMPLES
@@ -111,6 +111,13 @@ class Meeting:
         meeting = self
 
         class Rank:
+            def begin(self, command):
+                """Nothing to prepare."""
+
+            def reduce(self, join, report):
+                """Two sums."""
+                return reduction.reduce_packs(self.sum, join, report)
+
             def sum(self, mine):
                 """Wait for all."""
                 meeting._given[rank] = mine
@@ -363,7 +370,7 @@ def test_one_rank_may_save_for_all(tmp_path):
 
 def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
     """So that the end of the sum proves every rank's saves, and they are the result."""
-    reduce, complete = rank_evaluation._reduce, []
+    reduce, complete = reduction.reduce_packs, []
 
     def checked(collective, join, *rest):
         folder = plan_folder(tmp_path) / f"worker-{join.rank}-of-3"
@@ -371,7 +378,7 @@ def test_all_that_was_kept_is_on_disk_before_the_sum(tmp_path, monkeypatch):
         complete.append(((folder / "states.json").exists(), (folder / "weights").exists(), len(kept)))
         return reduce(collective, join, *rest)
 
-    monkeypatch.setattr(rank_evaluation, "_reduce", checked)
+    monkeypatch.setattr(reduction, "reduce_packs", checked)
     evaluators = [
         FakeEvaluator((STREAM,), part, predicts=True, first=first) for part, first in zip(PARTS, (3, 0, 1), strict=True)
     ]

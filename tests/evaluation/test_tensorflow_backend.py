@@ -61,17 +61,17 @@ def test_profile_says_how_many_devices_of_which_kind(digits, monkeypatch, count,
         ("", ""),
     ],
 )
-def test_instruction_set(digits, tmp_path, cpuinfo, flags):
+def testinstruction_set(digits, tmp_path, cpuinfo, flags):
     """Those CPU features by which kernels are chosen; a machine that does not tell has none."""
     import platform
 
-    from sidecar.evaluation.backends.tensorflow import _instruction_set
+    from sidecar.evaluation.instruction_set import instruction_set
 
     assert digits.HELD_OUT
     path = tmp_path / "cpuinfo"
     path.write_text(cpuinfo)
-    assert _instruction_set(path).split() == [platform.machine(), *flags.split()]
-    assert _instruction_set(tmp_path / "nothing") == platform.machine()
+    assert instruction_set(path).split() == [platform.machine(), *flags.split()]
+    assert instruction_set(tmp_path / "nothing") == platform.machine()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

@@ -5,16 +5,13 @@ Keras' broken `evaluate` under it nor its replica-aware metric variables take pa
 """
 
 import os
-import platform
 import sys
 from collections import Counter
-from pathlib import Path
-from typing import Final
 
 import tensorflow as tf
 
 from sidecar.evaluation.backend import Collective, Evaluator
-from sidecar.evaluation.backends.tensorflow.collective import LocalCollective, MirroredCollective
+from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
 from sidecar.evaluation.backends.tensorflow.libraries import KERASES
@@ -22,11 +19,10 @@ from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
 from sidecar.evaluation.backends.tensorflow.strategies import make_local
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.instruction_set import instruction_set
+from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
 from sidecar.workers.messages import Check, Join
-
-_ISA_FLAGS: Final = ("avx", "avx2", "fma", "avx512", "avx_vnni", "amx")
-"""CPU features by which TensorFlow and oneDNN choose kernels, hence the order in which floats are added."""
 
 
 class TensorFlowBackend:
@@ -76,10 +72,8 @@ class TensorFlowBackend:
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(told.threads),
-            "trust_saved_graph": str(
-                options_of(told).trust_saved_graph
-            ).lower(),  # stored graphs compute what they like
-            "isa": _instruction_set(),  # the longest
+            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs compute as they like
+            "isa": instruction_set(),  # the longest
         }
 
 
@@ -96,13 +90,3 @@ def _limit_memory(device: object, megabytes: int | None) -> None:
         tf.config.set_logical_device_configuration(
             device, [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)]
         )
-
-
-def _instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])
-    found = sorted(flag for flag in flags if flag.startswith(_ISA_FLAGS))
-    return " ".join([platform.machine(), *found])

@@ -6,10 +6,11 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backend import Int64s
+from sidecar.evaluation.backend import Int64s, RankReport, Reduced
 from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.workers.messages import Join
+from sidecar.evaluation.reduction import reduce_packs
+from sidecar.workers.messages import Evaluate, Join
 
 _TASK: Final = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _IMPLEMENTATIONS: Final = {
@@ -17,14 +18,6 @@ _IMPLEMENTATIONS: Final = {
     "ring": tf.distribute.experimental.CommunicationImplementation.RING,
     "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
 }
-
-
-class LocalCollective:
-    """A group of one: its sum is its own vector."""
-
-    def sum(self, mine: Int64s) -> Int64s:
-        """Return the vector."""
-        return mine
 
 
 class MirroredCollective:
@@ -65,6 +58,13 @@ class MirroredCollective:
         except tf.errors.OpError as error:
             raise self._who_is_lost(error.message) from error
         return total
+
+    def begin(self, command: Evaluate) -> None:
+        """Prepare nothing: the cluster serves every plan of the group."""
+
+    def reduce(self, join: Join, report: RankReport) -> Reduced:
+        """Add up the states with two all-reduces."""
+        return reduce_packs(self.sum, join, report)
 
     def _who_is_lost(self, message: str) -> EvaluationError:
         """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself.

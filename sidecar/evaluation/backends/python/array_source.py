@@ -1,0 +1,206 @@
+"""Open a task's data without a framework: arrays, `.npz` files, or an iterator of examples or of batches.
+
+Batches of arrays are views of them. Batches of an iterator are stacked from examples that must have one type and shape.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backends.python.structure import as_arrays, form_of, leaves, map_leaves
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.file_sources import RecordFiles
+from sidecar.evaluation.data.reader import unless_batched
+from sidecar.evaluation.data.shard import Shard, all_to_first
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.task import EvalSet, call
+from sidecar.records import Sharding
+
+_ACCEPTED: Final = "arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, or npz files (sidecar.data)"
+_NUMBERS: Final = "biufcUSMm"
+"""Kinds of numpy's types that can be hashed by their bytes."""
+
+
+class ArraySource:
+    """The data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
+
+    Raises `EvaluationError` for what cannot be evaluated.
+    """
+
+    def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard) -> None:
+        self._name, self._eval_set, self._batch_size, self._shard = name, eval_set, batch_size, shard
+        self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
+        made = self._open()
+        self._data = None if isinstance(made, Iterator) else self._arrays_of(made)
+        self._unused: Iterator[Any] | None = made if isinstance(made, Iterator) else None
+        self._form: str | None = None  # of the first example of an iterator
+        if self._data is None:
+            self._unused = self._checked(made)
+
+    def sample(self) -> Batch | None:
+        """Return the first batch, before `prepare`; None if there is none."""
+        return next((batch for _, batch in self.numbered()), None)
+
+    def numbered(self) -> Iterator[tuple[int, Batch]]:
+        """Yield every batch with its number, before `prepare`."""
+        return enumerate(self._batches())
+
+    def own(self) -> Iterator[Batch]:
+        """Yield this rank's own batches in order, prepared."""
+        for number, batch in self.numbered():
+            if self.sharding == "own" or self._shard.owns(number):
+                yield self._prepared(batch)
+
+    def leave_to_first(self) -> None:
+        """From now on, let rank 0 own all batches and the other ranks none."""
+        self._shard = all_to_first(self._shard)
+
+    def fingerprint_of_files(self) -> str:
+        """Never called: data without a framework are not divided by files."""
+        raise NotImplementedError
+
+    def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
+        """Yield the arrays of a batch."""
+        return leaves(batch)
+
+    def examples_in(self, batch: Batch) -> int:
+        """Return the number of examples in a batch."""
+        return len(next(leaves(batch)))
+
+    def finite_rows(self, part: Any) -> list[NDArray[np.bool_]]:
+        """Return which rows of each array are finite; nothing if all of them are."""
+        rows = finite_rows(part)
+        return [] if all(each.all() for each in rows) else rows
+
+    def _open(self) -> Any:
+        made = call(
+            f"eval set {self._name!r}", self._eval_set.source, *([self._shard] if self.sharding == "own" else [])
+        )
+        if isinstance(made, RecordFiles):
+            raise self._refused("TFRecord files need framework = 'tensorflow': give arrays, npz or an iterator")
+        if isinstance(made, Iterator | np.ndarray | tuple | list | dict) or hasattr(made, "__array__"):
+            return made
+        if isinstance(made, Iterable):
+            return iter(made)
+        raise self._refused(f"expected {_ACCEPTED}, found {type(made).__name__}")
+
+    def _arrays_of(self, made: Any) -> Any:
+        """Return the arrays of a source that yields them whole, equally long."""
+        arrays = self._converted(tuple(made) if isinstance(made, list) else made)
+        if self._batch_size is None:
+            raise self._refused("its source returns whole arrays: give Task(batch_size=…), such as 256")
+        sizes = [array.shape[0] if array.ndim else "no" for array in leaves(arrays)]
+        if len(set(sizes)) != 1 or "no" in sizes:
+            counts = ", ".join(map(str, sizes)) or "none"
+            raise self._refused(f"its arrays (x, y, sample_weight) need equally many examples, found {counts}")
+        return arrays
+
+    def _checked(self, made: Iterator[Any]) -> Iterator[Any]:
+        """Take the first example of an iterator, and return a second iterator, which is read first."""
+        nothing = object()
+        first = next(made, nothing)
+        if first is nothing and self.sharding != "own":
+            raise self._refused("is empty: its iterator yields no example")
+        if first is not nothing:
+            self._form = self._form_of(self._converted(first))
+        again = self._open()
+        if again is made:
+            raise self._refused(
+                "its function returns the same iterator each time it is called, which yields every example once only: "
+                "make the iterator within the function, or write it as a generator with yield"
+            )
+        checked: Iterator[Any] = again
+        return checked
+
+    def _batches(self) -> Iterator[Batch]:
+        size = self._batch_size
+        if self._data is not None:
+            assert size is not None
+            count = len(next(leaves(self._data)))
+            for start in range(0, count, size):
+                yield map_leaves(lambda array, start=start: array[start : start + size], self._data)
+            return
+        elements = self._elements()
+        if size is None:
+            yield from elements
+            return
+        gathered: list[Any] = []
+        for element in elements:
+            gathered.append(element)
+            if len(gathered) == size:
+                yield _stacked(gathered)
+                gathered = []
+        if gathered:
+            yield _stacked(gathered)
+
+    def _elements(self) -> Iterator[Any]:
+        made, self._unused = self._unused or self._open(), None
+        for number, element in enumerate(made):
+            converted = self._converted(element)
+            if (form := self._form_of(converted)) != self._form:
+                raise self._refused(
+                    f"element {number} of its iterator is {form}, the first was {self._form}: bring all to the same "
+                    f"types and shapes"
+                )
+            yield converted
+
+    def _form_of(self, element: Any) -> str:
+        """Describe an element; of a batch without its number of examples, as the last batch may be short."""
+        if self._batch_size is not None:
+            return str(form_of(element))
+        if any(not array.ndim for array in leaves(element)):
+            raise self._refused(f"yields single examples, {form_of(element)}{unless_batched(None)}")
+        return str(form_of(map_leaves(lambda array: array[:0], element)))
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """Return a batch after `prepare`, which is called for each example, or for whole batches if they come so."""
+        prepare = self._eval_set.prepare
+        if prepare is None:
+            return batch
+        what = "EvalSet(prepare=…)"
+        if self._batch_size is None:
+            return self._converted(call(what, prepare, *_arguments(batch)))
+        examples = range(self.examples_in(batch))
+        rows = [map_leaves(lambda array, at=at: array[at], batch) for at in examples]
+        return self._stacked_alike([self._converted(call(what, prepare, *_arguments(row))) for row in rows])
+
+    def _stacked_alike(self, examples: list[Any]) -> Batch:
+        forms = list(dict.fromkeys(str(form_of(example)) for example in examples))
+        if len(forms) > 1:
+            raise self._refused(f"EvalSet(prepare=…) returns {forms[1]} after {forms[0]}: bring all to one form")
+        return _stacked(examples)
+
+    def _converted(self, element: Any) -> Any:
+        try:
+            arrays = as_arrays(element)
+        except ValueError as error:
+            raise self._refused(f"its source yields what is no array: {error}") from None
+        for array in leaves(arrays):
+            is_text = array.dtype.hasobject and all(isinstance(each, str | bytes) for each in array.ravel().tolist())
+            if array.dtype.kind not in _NUMBERS and not is_text:
+                raise self._refused(f"its source yields {array.dtype}, which is neither numbers nor text: convert it")
+        return arrays
+
+    def _refused(self, complaint: str) -> EvaluationError:
+        return EvaluationError("task_error", f"eval set {self._name!r}: {complaint}")
+
+
+def finite_rows(structure: Any) -> list[NDArray[np.bool_]]:
+    """Return a bool (n,) for each array of floats (n, …) in a nested structure: whether that row is finite."""
+    arrays = [array for array in leaves(structure) if array.ndim and _is_float(array)]
+    return [np.isfinite(array).all(axis=tuple(range(1, array.ndim))) for array in arrays]
+
+
+def _is_float(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "fc" or array.dtype.name == "bfloat16"
+
+
+def _stacked(examples: list[Any]) -> Batch:
+    return map_leaves(lambda *arrays: np.stack(arrays), *examples)
+
+
+def _arguments(element: Any) -> tuple[Any, ...]:
+    """Return an element as arguments: (x, y) are two, as for `tf.data.Dataset.map`."""
+    return element if isinstance(element, tuple) else (element,)

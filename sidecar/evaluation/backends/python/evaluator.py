@@ -1,0 +1,183 @@
+"""A task whose model is whatever its own `load` returns, and whose predictions its own `predict` makes."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backends.python.array_source import ArraySource, finite_rows
+from sidecar.evaluation.backends.python.measurement import Measurement
+from sidecar.evaluation.backends.python.structure import as_arrays, leaves
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.cache import CacheBudget
+from sidecar.evaluation.data.elements import parts_of
+from sidecar.evaluation.data.reader import EvalSetReader
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
+from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.path_alias import is_gone
+from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.task import Task, call
+
+_READ_BYTES: Final = 1 << 20
+_WEIGHTS: Final = "weights"  # what a worker saves of the checkpoint, as with other frameworks
+
+
+class PythonEvaluator:
+    """See `sidecar.evaluation.backend.Evaluator`.
+
+    The checkpoint stands for what was restored: its digest is that of all its bytes, and saving the weights is to copy
+    it, since nobody knows what is in the model.
+    """
+
+    def __init__(self, task: Task, shard: Shard, *, cache_bytes: int) -> None:
+        assert task.load is not None, "the dispatcher checks it"
+        assert task.predict is not None, "likewise"
+        self._task, self._shard = task, shard
+        self._load, self._predict = task.load, task.predict
+        budget = CacheBudget(cache_bytes)
+        self._readers = [
+            EvalSetReader(
+                name,
+                eval_set,
+                ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard),
+                shard=shard,
+                budget=budget,
+            )
+            for name, eval_set in task.sets().items()
+        ]
+        self._chosen = self._readers
+        with following_from_code():
+            self._measurement = Measurement(task)
+        self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        self._model: Any = None
+        self._path = Path()
+        self.traces, self.builds = 0, 0
+
+    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part, and read those that are not read yet."""
+        chosen = self._task.sets(evaluated)
+        self._chosen = [reader for reader in self._readers if reader.name in chosen]
+        return tuple(reader.read(tick) for reader in self._chosen)
+
+    def restore(self, path: str) -> Callable[[], None]:
+        """Return what calls the task's own `load`: it may need the thread that it is called in."""
+        self._model = None  # there may be no memory for two
+        return partial(self._restore, path)
+
+    def _restore(self, path: str) -> None:
+        try:
+            self._model = call("Task(load=…)", self._load, path)
+        except Exception as error:
+            if is_gone(path):
+                raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+            raise
+        if self._model is None:
+            raise EvaluationError("task_error", "Task(load=…) must return a model, found None")
+        self._path = Path(path)
+        self.builds += 1
+
+    def digest(self) -> Callable[[], str]:
+        """Begin to hash all bytes of the checkpoint; return what waits for the hex digest."""
+        return self._thread.submit(_digest, self._path).result
+
+    def outside(self) -> Mapping[str, str]:
+        """Return nothing: all that a model depends on is in its checkpoint and in the task's code."""
+        return {}
+
+    def layout(self) -> str:
+        """Return names, kinds and sizes of all states."""
+        return repr(
+            [
+                (reader.name, name, type(state).__name__, state.rows, state.width)
+                for reader in self._chosen
+                for name, state in sorted(self._states(reader).items())
+            ]
+        )
+
+    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+        """Sum metric states over this rank's own batches, and hand over the rows that the task saves."""
+        return {reader.name: self._evaluate(reader, tick, keep) for reader in self._chosen}
+
+    def save_weights(self, folder: Path) -> None:
+        """Copy the checkpoint to `folder/weights/<its name>`."""
+        copy = folder / _WEIGHTS / self._path.name
+        copy.parent.mkdir()
+        if self._path.is_dir():
+            shutil.copytree(self._path, copy)
+        else:
+            shutil.copyfile(self._path, copy)
+
+    def compute(self, reduced: States) -> Mapping[str, MetricResult]:
+        """Return the final numbers, by eval set."""
+        return {reader.name: self._measurement.compute(reduced[reader.name]) for reader in self._chosen}
+
+    def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
+        states = self._states(reader)
+        return evaluate_set(
+            reader,
+            states,
+            run=partial(self._run, reader),
+            add=partial(self._measurement.add, states),
+            finish=lambda: None,
+            shard=self._shard,
+            tick=tick,
+            keep=keep,
+        )
+
+    def _run(self, reader: EvalSetReader, batch: Batch, _number: int, _first: int | None) -> BatchOutput:
+        x, _, _ = parts_of(batch)
+        predictions = _converted(call("Task(predict=…)", self._predict, self._model, x), reader.examples_in(batch))
+        columns = {} if self._columns is None else self._columns.columns(batch, predictions)
+        return BatchOutput(self._measurement.arrays(batch, predictions), finite_rows(predictions), columns)
+
+    def _states(self, reader: EvalSetReader) -> SetStates:
+        return self._measurement.states(EvalSetInfo(reader.examples, self._shard))
+
+
+def _converted(predictions: Any, examples: int) -> Any:
+    """Return predictions as arrays; raises `EvaluationError` unless they have a row for each example."""
+    if predictions is None:
+        raise EvaluationError("task_error", "Task(predict=…) must return predictions, found None")
+    try:
+        arrays = as_arrays(predictions)
+    except ValueError as error:
+        raise EvaluationError("task_error", f"Task(predict=…) returns what is no array: {error}") from None
+    for array in leaves(arrays):
+        if array.dtype.hasobject or not array.ndim or len(array) != examples:
+            raise EvaluationError(
+                "task_error",
+                f"Task(predict=…) must return numbers with one row for each of {examples} examples, found "
+                f"{array.dtype} {array.shape}",
+            )
+    return arrays
+
+
+def _column(name: str, column: Any) -> NDArray[Any]:
+    array = np.asarray(column)
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise refused_column(name, "holds text or objects: keep numbers, such as an index")
+    if not array.ndim:
+        raise refused_column(name, "is one number for a batch: keep one row for each example")
+    return array
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    for file in files:
+        digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
+        with file.open("rb") as opened:
+            while part := opened.read(_READ_BYTES):
+                digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,106 @@
+"""Measure with `sidecar.metrics`: which of them the task wants, their states, and their numbers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backends.python.structure import as_arrays, leaves
+from sidecar.evaluation.data.elements import with_labels
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
+from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.evaluation.states import SetStates, named, within
+from sidecar.evaluation.task import Task, call
+from sidecar.records import Value
+
+_NEEDED: Final = ("name", "states", "add", "compute")
+_EXAMPLE: Final = "such as [sidecar.metrics.Accuracy()]"
+
+
+class Measurement:
+    """The metrics of a task, by the name of the output that they belong to.
+
+    Raises `EvaluationError` for what are no metrics, and for two of one name.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._metrics: dict[str, tuple[Output, Metric]] = {}
+        for output, metric in _chosen(task):
+            name = shown(output, str(metric.name))
+            if name in self._metrics:
+                raise EvaluationError("task_error", f"metrics need different names, found {name!r} again")
+            self._metrics[name] = output, metric
+        self._outputs = list(dict.fromkeys(output for output, _ in self._metrics.values()))
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states of all metrics."""
+        states: SetStates = {}
+        for name, (_, metric) in self._metrics.items():
+            states |= named(name, metric.states(info))
+        return states
+
+    def arrays(self, batch: Any, predictions: Any) -> list[NDArray[Any]]:
+        """Return labels, predictions and weights of every output, always in the same order.
+
+        Weights are empty where there are none, so that there are three arrays for each output.
+        """
+        _, y, weights = with_labels(batch)
+        found: list[NDArray[Any]] = []
+        for output in self._outputs:
+            own = pick_weights(weights, output)
+            found += [_one(pick(y, output)), _one(pick(predictions, output))]
+            found.append(np.zeros(0, np.float32) if own is None else _one(own))
+        return found
+
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+        """Add several batches: of each of `arrays` a list with an array for each batch."""
+        for name, (output, metric) in self._metrics.items():
+            at = 3 * self._outputs.index(output)
+            own = within(states, name)
+            for first, y, predictions, weights in zip(firsts, *arrays[at : at + 3], strict=True):
+                metric.add(own, EvalBatch(y, predictions, weights if len(weights) else None, first))
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return the numbers of all metrics; raises `EvaluationError` if two of them have one name."""
+        values: dict[str, Value] = {}
+        classes: dict[str, Mapping[str, Value]] = {}
+        notes: tuple[str, ...] = ()
+        for name, (output, metric) in self._metrics.items():
+            result = metric.compute(within(states, name))
+            notes += result.notes
+            for key, number in result.values.items():
+                if shown(output, key) in values:
+                    raise EvaluationError(
+                        "task_error", f"metric {name!r}: another gives a number the name {key!r}, too"
+                    )
+                values[shown(output, key)] = number
+            classes |= {shown(output, key): each for key, each in result.classes.items()}
+        return MetricResult(values, classes, notes)
+
+
+def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
+    """Yield the task's metrics, each after the output that it belongs to."""
+    assert task.metrics is not None
+    for output, made in by_output(call("Task(metrics=…)", task.metrics)).items():
+        if not isinstance(made, list | tuple) or not made:
+            raise EvaluationError(
+                "task_error", f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {made!r:.80}"
+            )
+        for metric in made:
+            if isinstance(metric, type) or not all(hasattr(metric, name) for name in _NEEDED):
+                raise EvaluationError(
+                    "task_error",
+                    f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, found {metric!r:.80}; metrics "
+                    f"of Keras need framework = 'tensorflow'",
+                )
+            yield output, metric
+
+
+def _one(part: Any) -> NDArray[Any]:
+    """Return a part that must be one array."""
+    arrays = list(leaves(as_arrays(part)))
+    if len(arrays) != 1:
+        raise EvaluationError("task_error", f"labels or predictions have {len(arrays)} parts: give metrics for each")
+    return arrays[0]

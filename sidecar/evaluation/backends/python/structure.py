@@ -1,0 +1,54 @@
+"""Nested tuples, lists and dicts of arrays, as tasks write inputs, labels and predictions."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def as_arrays(structure: Any) -> Any:
+    """Return a nested structure of tuples and dicts with a numpy array for every leaf; a list is one array,
+    and None in a tuple is left out.
+
+    Everything that numpy can convert is a leaf, such as a column of pandas or an array of JAX. Raises `ValueError` for
+    a list whose elements have different shapes.
+    """
+    if isinstance(structure, Mapping):
+        return {name: as_arrays(part) for name, part in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(as_arrays(part) for part in structure if part is not None)
+    return np.asarray(structure)
+
+
+def leaves(structure: Any) -> Iterator[NDArray[Any]]:
+    """Yield the arrays of a structure; dicts in the order of their keys, whatever order they were filled in."""
+    if isinstance(structure, Mapping):
+        for name in sorted(structure, key=str):
+            yield from leaves(structure[name])
+    elif isinstance(structure, tuple | list):
+        for part in structure:
+            yield from leaves(part)
+    elif structure is not None:
+        yield structure
+
+
+def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """Return the structure with a function applied to each array, and to the arrays at the same place in others."""
+    if isinstance(structure, Mapping):
+        return {
+            name: map_leaves(function, part, *(other[name] for other in others)) for name, part in structure.items()
+        }
+    if isinstance(structure, tuple):
+        return tuple(map_leaves(function, part, *rest) for part, *rest in zip(structure, *others, strict=True))
+    return function(structure, *others)
+
+
+def form_of(structure: Any) -> Any:
+    """Return types and shapes of the arrays in a structure, in words: (float32(8, 8), int64())."""
+    if isinstance(structure, Mapping):
+        return "{" + ", ".join(f"{name!r}: {form_of(part)}" for name, part in structure.items()) + "}"
+    if isinstance(structure, tuple):
+        return "(" + ", ".join(map(form_of, structure)) + ")"
+    kind = "text" if structure.dtype.kind in "US" else structure.dtype  # texts differ in length, and may
+    return f"{kind}{structure.shape}"
