@@ -18,7 +18,7 @@ from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
 from sidecar.checkpoints.complete_marker import CompleteMarker
 from sidecar.checkpoints.completeness import CompletenessJudge
 from sidecar.checkpoints.discovery_order import DiscoveryOrder
-from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats import FORMATS, looked_for
 from sidecar.checkpoints.inspect import stem_of
 from sidecar.checkpoints.presence import Answer, Presence, ask
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
@@ -49,6 +49,7 @@ class Catalog:
         step_pattern: regular expression whose first group is the step in a name, whatever the files hold.
         complete_marker: a file without which nothing counts as complete; see `marker`.
         formats: which formats to look for; empty: all.
+        checkpoint_pattern: glob of names that are checkpoints, whatever their format; none else is then looked for.
         glob: in which sub-folders to look, and for which names.
         clock: time.
         calls: makes calls that may hang, by the name of what they read.
@@ -67,6 +68,7 @@ class Catalog:
         step_pattern: str | None = None,
         complete_marker: str | None = None,
         formats: Collection[str] = (),
+        checkpoint_pattern: str | None = None,
         glob: CheckpointGlob = TOP,
         clock: Clock,
         calls: Calls = call_directly,
@@ -83,7 +85,7 @@ class Catalog:
             step_key,
             None if step_pattern is None else re.compile(step_pattern),
             None if complete_marker is None else CompleteMarker(complete_marker),
-            [format_ for name, format_ in FORMATS.items() if not formats or name in formats],
+            looked_for(formats, checkpoint_pattern),
             clock,
             glob,
         )
@@ -117,6 +119,7 @@ class Catalog:
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
             step_pattern=judge.step_pattern,
+            checkpoint_pattern=checkpoint_pattern,
             calls=calls,
             looked=looked,
         )

@@ -155,7 +155,7 @@ class CheckpointDirectory:
     def _family(self, name: str) -> str | None:
         marker = self._judge.marker
         marked = None if marker is None else marker.family(name)
-        return family(name) if marked is None else marked
+        return family(name, self._judge.formats) if marked is None else marked
 
     def _compare(self, families: Sequence[str]) -> set[str]:
         """Return the families whose files are not those that were judged; one that hangs is left out from then on."""

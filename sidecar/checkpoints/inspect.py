@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePath
 
-from sidecar.checkpoints.formats import FORMATS, Format, Inspection
+from sidecar.checkpoints.formats import FORMATS, Format, Inspection, looked_for
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
 from sidecar.checkpoints.subfolder_hint import names_in, remedy_below
@@ -87,7 +87,12 @@ def stem_of(name: str, format_: Format) -> str:
 
 
 def inspect_one(
-    path: Path, *, root: Path | None = None, step_key: str | None = None, step_pattern: str | None = None
+    path: Path,
+    *,
+    root: Path | None = None,
+    step_key: str | None = None,
+    step_pattern: str | None = None,
+    checkpoint_pattern: str | None = None,
 ) -> Checkpoint:
     """The checkpoint at a path that somebody named, whether it is in a watched directory or not.
 
@@ -100,7 +105,8 @@ def inspect_one(
     """
     folder, name = path.parent, path.name
     try:
-        for format_ in FORMATS.values():
+        formats = looked_for(pattern=checkpoint_pattern)
+        for format_ in formats:
             try:
                 inspection = format_.inspect(folder, name, step_key=step_key)
             except VanishedError:
@@ -109,7 +115,7 @@ def inspect_one(
             is_below = root is not None and folder.is_relative_to(root) and ".." not in path.parts
             below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
             return as_checkpoint(format_, in_folder(below, name), inspection, pattern)
-        there = names_in(folder) if folder.is_dir() else []
+        there = names_in(folder, formats=formats) if folder.is_dir() else []
         hint = remedy_below(folder) if not there and folder.is_dir() else None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error

@@ -5,13 +5,13 @@ It reads listings of a bounded number of folders, and no file. It blocks for as 
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.files import Listing, list_files
-from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats import FORMATS, Format
 from sidecar.checkpoints.scan import in_folder
 
 _LEVELS: Final = 2
@@ -19,10 +19,10 @@ _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
 
 
-def names_in(folder: Path, listing: Listing | None = None) -> list[str]:
+def names_in(folder: Path, listing: Listing | None = None, formats: Iterable[Format] = FORMATS.values()) -> list[str]:
     """Return the names of what may be checkpoints directly in a folder, by its listing. Raises OSError."""
     listing = list_files(folder) if listing is None else listing
-    return sorted({each.name for format_ in FORMATS.values() for each in format_.candidates(folder, listing)})
+    return sorted({each.name for format_ in formats for each in format_.candidates(folder, listing)})
 
 
 def remedy_below(root: Path, never: str | None = None) -> str | None:

@@ -42,6 +42,7 @@ from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 from sidecar.version import __version__
 from sidecar.workers.devices import check_idle, describe, visible
+from sidecar.workers.environment import thread_variables
 from sidecar.workers.logs import usable_log_folder
 from sidecar.workers.messages import Evaluate, Join
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
@@ -158,6 +159,7 @@ def make_catalog(
         step_pattern=settings.step_pattern,
         complete_marker=settings.complete_marker,
         formats=settings.formats,
+        checkpoint_pattern=settings.checkpoint_pattern,
         glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),
         calls=calls,
@@ -179,7 +181,7 @@ def make_workers(
             interpreter=str(settings.worker_python),
             framework=settings.framework,
             environment=environ,
-            changes=settings.worker_env,
+            changes=_library_threads(settings) | settings.worker_env,
             devices=devices,
             logs=logs,
             directory=str(Path.cwd()),
@@ -191,6 +193,11 @@ def make_workers(
         post,
         keep_standby=settings.standby,
     )
+
+
+def _library_threads(settings: Settings) -> dict[str, str | None]:
+    """TensorFlow is told by its own functions how many threads it may use; other libraries read the environment."""
+    return dict(thread_variables(settings.threads)) if settings.framework == "python" else {}
 
 
 def make_join(settings: Settings) -> Join:

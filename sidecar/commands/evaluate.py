@@ -71,7 +71,11 @@ def evaluate(
     check_before_import(settings)
     try:
         found = inspect_one(
-            path, root=settings.checkpoint_dir, step_key=settings.step_key, step_pattern=settings.step_pattern
+            path,
+            root=settings.checkpoint_dir,
+            step_key=settings.step_key,
+            step_pattern=settings.step_pattern,
+            checkpoint_pattern=settings.checkpoint_pattern,
         )
     except VanishedError as error:
         raise SettingsError(str(error)) from error

@@ -25,7 +25,7 @@ class PinIndex:
     Args:
         pins: the folder.
         corrupt_after_seconds: how long a pin must be broken before that is certain.
-        step_key, step_pattern: as the catalog's.
+        step_key, step_pattern, checkpoint_pattern: as the catalog's.
         calls: makes calls that may hang.
         looked: called after each pin, since a look may take long.
     """
@@ -37,12 +37,13 @@ class PinIndex:
         corrupt_after_seconds: float,
         step_key: str | None,
         step_pattern: re.Pattern[str] | None,
+        checkpoint_pattern: str | None = None,
         calls: Calls = call_directly,
         looked: Callable[[], None],
     ) -> None:
         self._pins = pins.absolute()
         self._corrupt_after_seconds = corrupt_after_seconds
-        self._reader = PinReader(step_key, step_pattern)
+        self._reader = PinReader(step_key, step_pattern, checkpoint_pattern)
         self._calls = calls
         self._looked = looked
         self._known: dict[str, Known] = {}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from sidecar.checkpoints.files import File, list_files, read_file
-from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats import FORMATS, looked_for
 from sidecar.checkpoints.inspect import as_checkpoint
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, parent_of, written_at
 from sidecar.confined import Folder
@@ -54,10 +54,11 @@ Known = tuple[Signature, DiscoveredCheckpoint]
 
 @dataclass(frozen=True, slots=True)
 class PinReader:
-    """How pins are read; `step_key` and `step_pattern` are the catalog's."""
+    """How pins are read; `step_key`, `step_pattern` and `checkpoint_pattern` are the catalog's."""
 
     step_key: str | None
     step_pattern: re.Pattern[str] | None
+    checkpoint_pattern: str | None = None
 
     def read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
         """Read the pin of that name in the folder of pins; if it did not change that is what was `known`."""
@@ -101,7 +102,8 @@ class PinReader:
     def _content(self, folder: Path, now: float) -> DiscoveredCheckpoint:
         """Return what a pin holds; its name is a promise about its content, and the content is believed."""
         listing, parents = list_files(folder), self._parents(folder)
-        for format_ in FORMATS.values():
+        own = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
+        for format_ in (*looked_for(), *own):
             for candidate in format_.candidates(folder, listing):
                 inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
                 for parent in parents:

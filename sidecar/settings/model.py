@@ -115,8 +115,9 @@ class Settings(BaseSettings):
     task: str | None = None
     """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
     every command that evaluates asks for it, and a daemon on the chief does without."""
-    framework: Literal["tensorflow"] = "tensorflow"
-    """Framework that the worker processes import. Default: the only one that is supported so far."""
+    framework: Literal["tensorflow", "python"] = "tensorflow"
+    """Framework that the worker processes import: `tensorflow`, or `python` for a task that loads its models itself
+    with any library. Default: only TensorFlow restores a checkpoint without code of yours."""
 
     # Node. Settings that are not set are found out from the environment of the training job.
     node: str | None = None
@@ -233,6 +234,9 @@ class Settings(BaseSettings):
     formats: tuple[str, ...] = ()
     """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax` and `saved_model`.
     Default: all of them, since a directory of checkpoints holds little else."""
+    checkpoint_pattern: str | None = None
+    """Glob of the names of files and folders that are checkpoints, whatever their format, such as `model-*.joblib`; it
+    replaces `formats`. Default: only the user knows names whose format is not one of these."""
     complete_marker: str | None = None
     """Name of the file without which no checkpoint is complete, such as `{name}.STABLE` or `_SUCCESS`. Default: the
     formats' own signs of completeness are enough; only the user knows of further ones."""
@@ -549,6 +553,20 @@ class Settings(BaseSettings):
                 raise ValueError(f"{pattern!r} is not such a path: {remedy}")
         if not value:
             raise ValueError(f"names no path, so no checkpoint would be found: {remedy}")
+        return value
+
+    @field_validator("checkpoint_pattern")
+    @classmethod
+    def _of_names(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if not value or "/" in value or value.startswith("."):
+            raise ValueError(
+                f"{value!r} matches no checkpoint: write a glob of names, such as model-*.joblib; checkpoint_glob says "
+                f"in which sub-folders they are"
+            )
+        if info.data.get("formats"):
+            raise ValueError("replaces formats: leave one of them out")
         return value
 
     @field_validator("complete_marker")

@@ -38,6 +38,11 @@ _PROMISES: Final[Mapping[str, Mapping[str, str]]] = {
 """Variables by framework that a worker gets whatever the daemon's own environment says."""
 
 
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the variables by which numpy's libraries are told how many threads to compute with, before an import."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+
+
 def worker_environment(
     base: Mapping[str, str],
     *,

@@ -1,6 +1,7 @@
 """The table of checkpoint formats. A new one is a file beside this with one class, and one line below."""
 
 import re
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from sidecar.checkpoints.files import is_temporary
@@ -8,11 +9,12 @@ from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import Hdf5
 from sidecar.checkpoints.formats.keras_archive import KerasArchive
 from sidecar.checkpoints.formats.keras_shards import KerasShards
+from sidecar.checkpoints.formats.matching import MatchingFiles, MatchingFolders
 from sidecar.checkpoints.formats.orbax import Orbax
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 
-__all__ = ["FORMATS", "Candidate", "Format", "Inspection", "family"]
+__all__ = ["FORMATS", "Candidate", "Format", "Inspection", "family", "looked_for"]
 
 FORMATS: Final[dict[str, Format]] = {
     format_.name: format_
@@ -23,19 +25,33 @@ FORMATS: Final[dict[str, Format]] = {
         KerasShards(),  # Keras 3 save_weights("m.weights.json", max_shard_size=…)
         Orbax(),  # keras.callbacks.OrbaxCheckpoint
         SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
+        MatchingFiles(),  # the user's own, by the setting checkpoint_pattern
+        MatchingFolders(),  # likewise
     )
 }
 """Every format by its name, which also stands in the record of each checkpoint."""
 
 
+_BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
 _ENDINGS: Final = re.compile(f"(?:{'|'.join(each.endings for each in FORMATS.values() if each.endings)})\\Z")
 
 
-def family(name: str) -> str | None:
-    """The family of a file that any format knows, or None: formats that share files agree about it."""
-    if _ENDINGS.search(name) is None or is_temporary(name):  # most names in a large folder are nobody's
+def looked_for(names: Collection[str] = (), pattern: str | None = None) -> list[Format]:
+    """Return the formats to look for: what matches the user's pattern, else those of these names, else all known."""
+    if pattern is not None:
+        return [MatchingFiles(pattern), MatchingFolders(pattern)]
+    return [each for name, each in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
+
+
+def family(name: str, formats: Sequence[Format] = ()) -> str | None:
+    """Return the family of a file that any format knows, or None: formats that share files agree about it.
+
+    `formats`: those that are looked for; with the user's own among them no other counts.
+    """
+    own = [each for each in formats if each.name in _BY_PATTERN]
+    if is_temporary(name) or (not own and _ENDINGS.search(name) is None):  # most names in a large folder are nobody's
         return None
-    for format_ in FORMATS.values():
+    for format_ in own or FORMATS.values():
         if (found := format_.family(name)) is not None:
             return found
     return None

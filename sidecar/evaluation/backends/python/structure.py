@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 
 def as_arrays(structure: Any) -> Any:
-    """Return a nested structure of tuples and dicts with a numpy array for every leaf; a list is one array,
-    and None in a tuple is left out.
+    """Return a nested structure of tuples and dicts with a numpy array for every leaf.
 
-    Everything that numpy can convert is a leaf, such as a column of pandas or an array of JAX. Raises `ValueError` for
-    a list whose elements have different shapes.
+    A list is one array, and None in a tuple is left out. Everything that numpy can convert is a leaf, such as a column
+    of pandas or an array of JAX. Raises `ValueError` for a list whose elements have different shapes.
     """
     if isinstance(structure, Mapping):
         return {name: as_arrays(part) for name, part in structure.items()}

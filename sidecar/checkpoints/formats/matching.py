@@ -1,0 +1,149 @@
+"""Checkpoints that the user names: any file or folder whose name matches the setting `checkpoint_pattern`.
+
+Nothing is known of their content, so nothing of it is checked, and it is never loaded here: a pickle stays bytes. Such
+a checkpoint is complete when it has been unchanged long enough, or when the user's own marker says so. Writers that
+rename a finished file or folder to its name are the safest; unfinished names must not match, or begin with a dot.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from sidecar.checkpoints.files import File, Listing, as_file, open_file, update_from_content
+from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.errors import CorruptError, IncompleteError, VanishedError
+
+_DEEPEST: Final = 16
+_MOST_FILES: Final = 100_000
+
+
+class MatchingFiles:
+    """Files that match a glob; without one there are none, and files can only be looked at by their names."""
+
+    name: Final = "matching_file"
+    suffixes: Final = ()
+
+    def __init__(self, pattern: str | None = None) -> None:
+        self._pattern = pattern
+
+    @property
+    def endings(self) -> str:
+        """Any: the glob decides."""
+        return "" if self._pattern is None else ".*"
+
+    def family(self, name: str) -> str | None:
+        """Return the name itself if it matches."""
+        return name if self._pattern is not None and fnmatchcase(name, self._pattern) else None
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
+        """Yield every file that matches; a link that leads out of the folder is not used."""
+        del folder
+        for name, file in listing.files.items():
+            if self.family(name) is not None:
+                yield Candidate(name, (file,))
+        for name in sorted(listing.escaping):
+            if self.family(name) is not None:
+                yield Candidate(name, (), leaving=name)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Return the digest of the file's content, and of its size; raises `IncompleteError` for an empty file."""
+        del step_key
+        with open_file(folder, name) as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise IncompleteError(f"{name} is empty")
+            digest = hashlib.sha256(f"{self.name}\0".encode())
+            update_from_content(digest, file)
+        return Inspection(digest.hexdigest(), None, (name,))
+
+    def check(self, folder: Path, name: str) -> None:
+        """Look whether it can be read: it has no checksum that is known."""
+        self.inspect(folder, name)
+
+    def written_in_place(self, file: str) -> bool:
+        """Always: `joblib.dump` and `pickle.dump` write to the final name, and a link would change with it."""
+        del file
+        return True
+
+
+class MatchingFolders:
+    """Folders that match a glob; without one there are none, and folders can only be looked at by their names."""
+
+    name: Final = "matching_folder"
+    suffixes: Final = ()
+    endings: Final = ""
+
+    def __init__(self, pattern: str | None = None) -> None:
+        self._pattern = pattern
+
+    def family(self, name: str) -> None:
+        """Return None: it consists of folders only."""
+        del name
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
+        """Yield every folder that matches, with all files below it; one with a link in it is not used."""
+        if self._pattern is None:
+            return
+        for name in listing.folders:
+            if fnmatchcase(name, self._pattern):
+                leaving: list[str] = []
+                files = tuple(_files_below(folder, name, leaving))
+                yield Candidate(name, files, leaving=leaving[0] if leaving else None)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Return the digest of the names and contents of all files below the folder.
+
+        Raises `IncompleteError` if there is none, `CorruptError` if there is a link.
+        """
+        del step_key
+        if not (folder / name).is_dir() or (folder / name).is_symlink():
+            raise VanishedError(f"there is no folder {folder / name}")
+        leaving: list[str] = []
+        files = sorted(file.name for file in _files_below(folder, name, leaving))
+        if leaving:
+            raise CorruptError(f"{shown(leaving[0])} is a link: copy the file there instead of linking it")
+        if not files:
+            raise IncompleteError(f"{name} holds no file")
+        digest = hashlib.sha256(f"{self.name}\0".encode())
+        for each in files:
+            with open_file(folder, each) as file:
+                digest.update(f"{each.removeprefix(name)}\0".encode(errors="surrogateescape"))
+                update_from_content(digest, file)
+        return Inspection(digest.hexdigest(), None, tuple(files))
+
+    def check(self, folder: Path, name: str) -> None:
+        """Look whether all files can be read: they have no checksums that are known."""
+        self.inspect(folder, name)
+
+    def written_in_place(self, file: str) -> bool:
+        """Always: nobody knows how the files in a folder are written."""
+        del file
+        return True
+
+
+def _files_below(folder: Path, name: str, leaving: list[str], deepest: int = _DEEPEST) -> Iterator[File]:
+    """Yield the regular files below a folder, named by their paths from above it; note links in `leaving`."""
+    if deepest == 0:
+        raise CorruptError(f"{shown(name)} lies more than {_DEEPEST} folders deep")
+    try:
+        with os.scandir(folder / name) as entries:
+            there = sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    if len(there) > _MOST_FILES:
+        raise CorruptError(f"{shown(name)} holds more than {_MOST_FILES} files")
+    for entry in there:
+        path = f"{name}/{entry.name}"
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            leaving.append(path)
+        elif stat.S_ISDIR(found.st_mode):
+            yield from _files_below(folder, path, leaving, deepest - 1)
+        elif stat.S_ISREG(found.st_mode):
+            yield as_file(path, found)
