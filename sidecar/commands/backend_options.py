@@ -5,7 +5,10 @@ from typing import Final
 from sidecar.settings import Settings
 from sidecar.workers.messages import BackendOptions
 
-_NAMES: Final = {"tensorflow": ("collectives", "always_cluster", "trust_saved_graph", "gpu_memory_mb")}
+_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "tensorflow": ("collectives", "always_cluster", "trust_saved_graph", "gpu_memory_mb"),
+    "python": (),
+}
 
 
 def backend_options(settings: Settings) -> BackendOptions:

@@ -62,7 +62,7 @@ class PythonEvaluator:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
         self._path = Path()
-        self.traces, self.builds = 0, 0
+        self.traces, self.builds, self.loads_graphs = 0, 0, False
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that are not read yet."""
