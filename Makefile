@@ -9,9 +9,10 @@ DEMO_READY := $(VENV)/.demo-ready
 DOCS_READY := $(VENV)/.docs-ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
-PROCESSES := tests/demo tests/deploy tests/workers tests/integration
+JOBS ?= 2
+SECONDS := tests/demo tests/deploy tests/integration tests/simulation tests/workers
 
-.PHONY: help demo test test-processes test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -20,18 +21,17 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the whole test suite (20 minutes; ARGS="tests/daemon -x" runs a part).
-ifdef ARGS
-	$(BIN)/pytest $(ARGS)
-else  # what starts processes waits for them most of the time, so the rest runs beside it, and is shown when it is done
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-processes test-rest
-endif
+test: lint  ## Run every check and the tests of every part, with real processes and faults (8 minutes on two cores; ARGS="tests/daemon -x").
+	$(BIN)/pytest --numprocesses $(JOBS) -m 'not nightly' $(ARGS)
 
-test-processes: $(READY)
-	$(BIN)/pytest $(PROCESSES)
+test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
+	$(BIN)/pytest --numprocesses $(JOBS) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-test-rest: $(READY)
-	@log=$$(mktemp); $(BIN)/pytest $(PROCESSES:%=--ignore=%) >"$$log" 2>&1; code=$$?; cat "$$log"; rm "$$log"; exit $$code
+test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (30 minutes).
+	$(BIN)/pytest --numprocesses $(JOBS) $(ARGS)
+
+test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.
+	$(BIN)/pytest --numprocesses $(JOBS) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
 	@if nvidia-smi -L >/dev/null 2>&1; then \

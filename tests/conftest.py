@@ -12,10 +12,25 @@ from pathlib import Path
 import pytest
 
 TASKS = Path(__file__).parent / "tasks"
+PROCESSES = tuple(f"tests/{folder}/" for folder in ("demo", "deploy", "integration", "workers"))
+"""Folders whose tests start daemons and worker processes: one test at a time, the others next to them."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: `nohup make test &`
     # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
     signal.signal(signal.SIGINT, lambda *_: None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        """Hands out whole files, so that what a file prepares is prepared once."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "processes" if nodeid.startswith(PROCESSES) else nodeid.partition("::")[0]
+
+    return Scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,12 @@
-"""Checkpoints of the real writer, made once per session, and the collaborators that tests move by hand."""
+"""Checkpoints of real writers, recorded or live, and the collaborators that tests move by hand."""
 
-import contextlib
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkpoints.kinds import KINDS
+from checkpoints.recorded import Recorded, copy_recorded
+from checkpoints.writer_process import WriterProcess, writer_process
 
 from sidecar.checkpoints.catalog import Catalog
 
@@ -76,68 +72,21 @@ class FakeClock:
         return self.wall_seconds
 
 
-class RealWriter:
-    """The folder that a TensorFlow process wrote into, what it says it wrote, and the process, for restoring."""
-
-    def __init__(self, folder: Path, process: subprocess.Popen) -> None:
-        self.folder = folder
-        self._process = process
-        self.wrote = self._answer()
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    def write(self, kind: str, folder: Path) -> None:
-        """Let it write one of the kinds of keras_writers.py, and wait until it has."""
-        self._process.stdin.write(json.dumps({"kind": kind, "folder": str(folder)}) + "\n")
-        self._process.stdin.flush()
-        assert self._answer() == "written"
-
-    def restore(self, prefix: str) -> list:
-        """The step and the weights that TensorFlow restores from a prefix."""
-        self._process.stdin.write(prefix + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self):
-        line = self._process.stdout.readline()  # bounded by the test's timeout
-        assert line, "the TensorFlow process ended; its error output is above"
-        return json.loads(line)
+@pytest.fixture(scope="session")
+def real_writer() -> Iterator[WriterProcess]:
+    with writer_process() as writer:
+        yield writer
 
 
 @pytest.fixture(scope="session")
-def real_writer(tmp_path_factory) -> Iterator[RealWriter]:
-    folder = tmp_path_factory.mktemp("real")
-    script = Path(__file__).with_name("real_writer.py")
-    environment = os.environ | {
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "KERAS_BACKEND": "tensorflow",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(script), str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
-    ) as process:
-        try:
-            yield RealWriter(folder, process)
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            process.kill()
+def recorded(tmp_path_factory) -> Recorded:
+    return copy_recorded(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")
-def written(real_writer, tmp_path_factory) -> Path:
+def written(recorded) -> Path:
     """A folder for each of KINDS, with one checkpoint named `m-5` in it."""
-    folder = tmp_path_factory.mktemp("written")
-    for kind in KINDS:
-        real_writer.write(kind, folder / kind)
-    return folder
+    return recorded.kinds
 
 
 @pytest.fixture
@@ -166,11 +115,11 @@ def new_catalog(root, pins, clock):
 
 
 @pytest.fixture
-def put(real_writer, root):
-    """Copy what the real writer wrote in one of its folders, or some of it, into the checkpoint directory."""
+def put(recorded, root):
+    """Copy what a real writer wrote in one of its folders, or some of it, into the checkpoint directory."""
 
     def copy(kind: str, pattern: str = "*") -> Path:
-        for source in sorted((real_writer.folder / kind).glob(pattern)):
+        for source in sorted((recorded.objects / kind).glob(pattern)):
             shutil.copy2(source, root / source.name)
         return root
 

@@ -1,11 +1,12 @@
-"""A real TensorFlow process: writes checkpoints of every kind into argv[1], then restores what it is asked to.
+"""A real TensorFlow process: writes checkpoints of every kind, and restores them, when it is asked to.
 
-Its first line of output says what it wrote; every line of input is a prefix, every further line of output the values
-that TensorFlow restored from it. A line of JSON asks for more: of which kind, and where.
+A line of input that is JSON says of which kind, and into which folder; the answer is what it says about them. Any
+other line is a prefix; the answer is the values that TensorFlow restored from it.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,28 @@ import numpy as np
 import optimizer_writers
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
+from writer_process import OBJECTS, OPTIMIZERS
 
 KERAS_STEPS = (2, 4, 7)
 FIRST_REFERENCE = 100  # from there on types are references to the others
 WIDE_TENSORS = 8000  # more than one block of 256 KB
 
 
-def main(root: Path) -> None:
-    wrote = {
-        "keras": write_keras(root / "keras"),
-        "plain": write_plain(root / "plain"),
-        "sharded": write_sharded(root / "sharded"),
-        "step": write_step(root / "step"),
-        "wide": write_wide(root / "wide"),
-        "odd_name": write_odd_name(root / "odd_name"),
-        "keras2": write_keras2(root / "keras2"),
-        "overwritten": write_overwritten(root / "overwritten"),
-        "types": write_types(root / "types"),
-    }
-    say(wrote)
+def main() -> None:
     for line in sys.stdin:
         if line.startswith("{"):  # no path does here
             asked = json.loads(line)
-            if asked["kind"] == "optimizers":
-                optimizer_writers.write(Path(asked["folder"]))
-            else:
-                keras_writers.write(asked["kind"], Path(asked["folder"]))
-            say("written")
+            say(write(asked["kind"], Path(asked["folder"])))
         else:
             say(restore_keras(line.rstrip("\n")))
+
+
+def write(kind: str, folder: Path) -> Any:
+    if kind == OBJECTS:
+        return {name: write_objects(folder / name) for name, write_objects in WRITERS.items()}
+    if kind == OPTIMIZERS:
+        return optimizer_writers.write(folder)
+    return keras_writers.write(kind, folder)
 
 
 def say(answer: Any) -> None:
@@ -186,5 +180,18 @@ def write_types(folder: Path) -> dict[str, Any]:
     return {"types-1": 1}
 
 
+WRITERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "keras": write_keras,
+    "plain": write_plain,
+    "sharded": write_sharded,
+    "step": write_step,
+    "wide": write_wide,
+    "odd_name": write_odd_name,
+    "keras2": write_keras2,
+    "overwritten": write_overwritten,
+    "types": write_types,
+}
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -9,6 +9,8 @@ import pytest
 from checkpoints.bounded import CAP_BYTES
 from checkpoints.hostile import HOSTILE
 
+pytestmark = pytest.mark.seconds
+
 MOST_SECONDS = 45.0  # the slowest takes 5 on an idle core; only what is proportional to the size of a file is left
 READ_FACTOR = 3  # the index once to inspect it, and twice to compare its tensors
 MIB = 1 << 20

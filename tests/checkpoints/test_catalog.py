@@ -13,8 +13,6 @@ from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.errors import StorageError, VanishedError
 from sidecar.pins.pin import pin, unpin
 
-pytestmark = pytest.mark.tensorflow
-
 
 def names(look) -> list[str]:
     return [found.checkpoint.name for found in look.found]
@@ -140,16 +138,16 @@ def test_step_key(put, new_catalog):
     assert {one.checkpoint.name: one.checkpoint.step for one in found}["saver-1"] == 1
 
 
-def test_changed_content_is_another_checkpoint(real_writer, root, new_catalog, clock):
+def test_changed_content_is_another_checkpoint(recorded, root, new_catalog, clock):
     """The same name with another digest is found anew, later in the order, and the old one is gone."""
     catalog = new_catalog()
     (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
-    shutil.copytree(real_writer.folder / "overwritten/before", root, dirs_exist_ok=True)
+    shutil.copytree(recorded.objects / "overwritten/before", root, dirs_exist_ok=True)
     (before,) = catalog.look().found
     clock.seconds += 1
-    shutil.copy2(real_writer.folder / "overwritten/after/best.data-00000-of-00001", root)
+    shutil.copy2(recorded.objects / "overwritten/after/best.data-00000-of-00001", root)
     assert catalog.look().found == ()  # new data, old index
-    shutil.copy2(real_writer.folder / "overwritten/after/best.index", root)
+    shutil.copy2(recorded.objects / "overwritten/after/best.index", root)
     (after,) = catalog.look().found
     assert (before.checkpoint.name, before.checkpoint.step) == ("best", 1)
     assert (after.checkpoint.name, after.checkpoint.step) == ("best", 2)
@@ -493,13 +491,13 @@ def test_what_was_met_as_a_pin_only_comes_before_what_was_written_later(put, new
 
 
 @pytest.mark.parametrize("age_seconds", [-100, 100])
-def test_of_two_contents_under_one_name_the_newer_comes_last(real_writer, root, new_catalog, pins, age_seconds):
+def test_of_two_contents_under_one_name_the_newer_comes_last(recorded, root, new_catalog, pins, age_seconds):
     """Whoever starts now sees them all at once, and what is the last of a run must be the same for all."""
     (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
-    shutil.copytree(real_writer.folder / "overwritten/before", root, dirs_exist_ok=True)
+    shutil.copytree(recorded.objects / "overwritten/before", root, dirs_exist_ok=True)
     (pinned,) = new_catalog(step_key="none").look().found
     pin(pinned, pins)
-    for path in (real_writer.folder / "overwritten/after").glob("best.*"):
+    for path in (recorded.objects / "overwritten/after").glob("best.*"):
         (root / path.name).unlink()
         shutil.copy2(path, root)
         os.utime(root / path.name, (pinned.written_at, pinned.written_at + age_seconds))

@@ -19,7 +19,6 @@ def names(look) -> list[str]:
     return [found.checkpoint.name for found in look.found]
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_marker_beside_each_checkpoint(written, root, new_catalog, clock, kind):
     """Whole and unchanged for long, but not found before `<name>.STABLE` is there; its pin needs none."""
@@ -42,7 +41,6 @@ def test_a_marker_beside_each_checkpoint(written, root, new_catalog, clock, kind
     assert again.checkpoint == pinned.checkpoint
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", SAVED_MODELS)
 @pytest.mark.parametrize("pattern", ["_SUCCESS", "{name}/_SUCCESS"])
 def test_a_marker_inside_a_saved_model(written, root, new_catalog, clock, kind, pattern):
@@ -58,7 +56,6 @@ def test_a_marker_inside_a_saved_model(written, root, new_catalog, clock, kind, 
     assert names(catalog.look()) == [name]
 
 
-@pytest.mark.tensorflow
 def test_one_marker_for_all_files(written, root, new_catalog, clock):
     """Without `{name}` it says that everything beside it is finished."""
     for kind in ("keras", "tf_object"):
@@ -123,7 +120,6 @@ def test_a_marker_is_a_file(root):
     assert not marker.is_there(root, "c" * 300, is_folder=False)
 
 
-@pytest.mark.tensorflow
 def test_formats_that_are_not_looked_for(written, root, new_catalog, clock):
     """A data set beside the checkpoints may be an HDF5 file, too."""
     for kind in ("keras", "h5", "tf_object"):

@@ -23,8 +23,6 @@ from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES, lookup
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
-pytestmark = pytest.mark.tensorflow
-
 WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
 BLOCK = 4096
 EDGE = 256  # longer than superblocks and outlines
@@ -71,6 +69,7 @@ def cuts(path: Path) -> list[int]:
     return sorted(chosen, reverse=True)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 def test_no_truncation_is_complete(checkpoint, root, kind, tally):
     """Each file of each kind, cut at each 4 KiB and at each byte of its headers, footers and tables."""
@@ -105,15 +104,12 @@ def test_each_file_is_needed(checkpoint, root, kind):
 
 
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
-def test_the_digest_is_of_content(checkpoint, real_writer, root, tmp_path, kind):
-    """Not of times, inodes or folders; and the next save has another."""
+def test_the_digest_is_of_content(checkpoint, root, tmp_path, kind):
+    """Not of times, inodes or folders."""
     format_, name, _ = checkpoint(kind)
     digest = format_.inspect(root, name).digest
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copy)
     assert format_.inspect(tmp_path / "copy", name).digest == digest
-    if kind != "weights_latest":  # its values are the same each time
-        real_writer.write(kind, tmp_path / "next")
-        assert format_.inspect(tmp_path / "next", name).digest != digest
 
 
 def test_one_value_in_a_large_file(written, tmp_path):
@@ -361,6 +357,7 @@ def test_arbitrary_bytes_have_an_answer(tmp_path, format_name, name, data):
 LENGTHS = (b"\xff" * 8, b"\xff" * 9 + b"\x01", bytes(8), (1 << 62).to_bytes(8, "little"), b"\xfe\xff\xff\xff", b"\0")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 @quietly
 @given(st.data())

@@ -25,8 +25,6 @@ from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.settings.model import Settings
 
-pytestmark = pytest.mark.tensorflow
-
 WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
 WITH_CHECKSUMS = [kind for kind in WHOLE_KINDS if kind.startswith(("keras", "saved_model", "export", "tf_object"))]
 
@@ -40,10 +38,10 @@ def test_what_was_written_passes(written, kind):
 
 
 @pytest.mark.parametrize("kind", ["keras", "plain", "sharded", "step", "wide", "odd_name", "keras2"])
-def test_object_checkpoints_pass(real_writer, kind):
+def test_object_checkpoints_pass(recorded, kind):
     """Several shards, thousands of tensors, strings, integers."""
-    for name in real_writer.wrote[kind]:
-        check(real_writer.folder / kind / name, "tf_object")
+    for name in recorded.wrote[kind]:
+        check(recorded.objects / kind / name, "tf_object")
 
 
 def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
@@ -60,6 +58,7 @@ def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", WITH_CHECKSUMS)
 def test_every_flip_is_found(written, root, kind, tally):
     """A bit of each byte at the edges of each range, and of some hundred bytes between: none goes unnoticed."""

@@ -114,11 +114,9 @@ def test_any_name_is_answered():
 
 
 @pytest.fixture(scope="session")
-def optimizers(real_writer, tmp_path_factory):
+def optimizers(recorded):
     """Real files of Keras 3 and tf_keras."""
-    folder = tmp_path_factory.mktemp("optimizers") / "files"
-    real_writer.write("optimizers", folder)
-    return folder
+    return recorded.optimizers
 
 
 def checkpoints(folder):

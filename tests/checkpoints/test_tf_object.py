@@ -11,42 +11,40 @@ from sidecar.checkpoints.formats import tf_object as module
 from sidecar.checkpoints.formats.tf_object import MAX_INDEX_BYTES, TfObject
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
-pytestmark = pytest.mark.tensorflow
-
 tf_object = TfObject()
 
 
 @pytest.mark.parametrize("kind", ["keras", "sharded", "step", "wide", "odd_name", "keras2", "types"])
-def test_real_checkpoints_are_whole(real_writer, kind):
+def test_real_checkpoints_are_whole(recorded, kind):
     """Whatever TensorFlow wrote is accepted, with the step it was given; those without get it from the name."""
-    for name, expected in real_writer.wrote[kind].items():
-        inspection = tf_object.inspect(real_writer.folder / kind, name)
+    for name, expected in recorded.wrote[kind].items():
+        inspection = tf_object.inspect(recorded.objects / kind, name)
         step = expected[0] if isinstance(expected, list) else expected
         assert inspection.step == (None if name in ("wide-3", "none-1", "types-1") else step)
         assert len(inspection.digest) == 64
 
 
-def test_shards_are_listed(real_writer):
+def test_shards_are_listed(recorded):
     """All files of a checkpoint of several shards are named."""
-    files = tf_object.inspect(real_writer.folder / "sharded", "ckpt-1").files
+    files = tf_object.inspect(recorded.objects / "sharded", "ckpt-1").files
     assert files == ("ckpt-1.index", *(f"ckpt-1.data-0000{shard}-of-00003" for shard in range(3)))
 
 
 @pytest.mark.parametrize("key", ["epoch", "epoch/.ATTRIBUTES/VARIABLE_VALUE"])
-def test_step_key(real_writer, key):
+def test_step_key(recorded, key):
     """A variable that the user names comes before all others."""
-    assert tf_object.inspect(real_writer.folder / "step", "both-1", step_key=key).step == 5
+    assert tf_object.inspect(recorded.objects / "step", "both-1", step_key=key).step == 5
 
 
 @pytest.mark.parametrize("key", ["nowhere", "rate", "steps"])
-def test_step_key_without_an_integer(real_writer, key):
+def test_step_key_without_an_integer(recorded, key):
     """If what the user named is no integer scalar, nothing else is guessed in its place."""
-    assert tf_object.inspect(real_writer.folder / "step", "both-1", step_key=key).step is None
+    assert tf_object.inspect(recorded.objects / "step", "both-1", step_key=key).step is None
 
 
-def test_digest_is_of_content(real_writer, tmp_path):
+def test_digest_is_of_content(recorded, tmp_path):
     """The digest is the same under another prefix elsewhere, and differs between any two saves."""
-    source, digests = real_writer.folder / "keras", set()
+    source, digests = recorded.objects / "keras", set()
     for number in (1, 2, 3):
         for suffix in ("index", "data-00000-of-00001"):
             shutil.copy(source / f"ckpt-{number}.{suffix}", tmp_path / f"other-{number}.{suffix}")
@@ -116,10 +114,10 @@ def test_an_enormous_index(root):
         tf_object.inspect(root, "ckpt-1")
 
 
-def test_index_and_data_of_two_saves(put, real_writer):
+def test_index_and_data_of_two_saves(put, recorded):
     """The new data beside the old index, sizes equal: the step's own checksum tells."""
     root = put("overwritten/before")
-    shutil.copy(real_writer.folder / "overwritten/after/best.data-00000-of-00001", root)
+    shutil.copy(recorded.objects / "overwritten/after/best.data-00000-of-00001", root)
     with pytest.raises(CorruptError, match="two saves"):
         tf_object.inspect(root, "best")
 

@@ -14,7 +14,7 @@ from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.errors import CheckpointError
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 EARLY = {
     ("shards", 1): 6,  # after each map and before the next shard, and the first shard before there is a map
@@ -32,7 +32,7 @@ BETWEEN_CALLS = 0.01  # seconds on the fake clock; a writer that is stopped for 
 
 
 @pytest.fixture(scope="session")
-def recorded(real_writer, tmp_path_factory):
+def traced(real_writer, tmp_path_factory):
     """The first save of each kind and the next one under the same name: folders after each, and the calls made."""
     if reason := Recorder.reason_not_to():
         if "strace" in os.environ.get("TEST_REQUIRES", "").split(","):
@@ -62,9 +62,9 @@ def whole(root: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", RECORDED)
-def test_nothing_on_the_way_is_complete(recorded, root, new_catalog, clock, kind, number, tally):
+def test_nothing_on_the_way_is_complete(traced, root, new_catalog, clock, kind, number, tally):
     """After each call, and half of each write: what is found is the finished checkpoint, or the one before it."""
-    folder, saves = recorded
+    folder, saves = traced
     if number == 2:
         shutil.copytree(folder / "1" / kind, root, dirs_exist_ok=True)
     right = set(whole(folder / str(number) / kind))

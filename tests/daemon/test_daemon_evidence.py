@@ -341,6 +341,7 @@ def unreachable(node):
     )
 
 
+@pytest.mark.seconds
 def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
     """Six checkpoints cost three attempts, forty seven; each node that reads the journal says the same."""
     nodes = [new_node("worker-1"), new_node("worker-2")]

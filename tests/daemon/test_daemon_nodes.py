@@ -604,6 +604,7 @@ def test_a_run_that_ends_while_storage_fails_ends_all_the_same(new_node):
     assert "left_unheard" in node.log.names()
 
 
+@pytest.mark.seconds
 def test_64_nodes_ask_little_of_storage(tmp_path, clock):
     """Less than 20 things per node and second, also while they evaluate a checkpoint."""
     nodes = [Node(tmp_path, clock, f"worker-{number}") for number in range(64)]

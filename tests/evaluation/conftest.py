@@ -5,6 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+BOTH_KERASES = {
+    f"test_{name}.py"
+    for name in ("batch_means", "layer_tables", "recurrent", "restore_files", "saved_graph", "scripts", "structures")
+}
+"""Files whose tests run with Keras 3 and with tf_keras: the latter in `make test-all` alone."""
+
+
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if item.path.name in BOTH_KERASES and "tf_keras" in item.nodeid:
+            item.add_marker(pytest.mark.nightly)
+
 
 @dataclass(frozen=True)
 class Evaluated:

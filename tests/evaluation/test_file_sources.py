@@ -119,6 +119,7 @@ def test_records_by_batch_are_one_stream(batches, records, compression):
     assert (stream.sharding, stream.batches, stream.examples) == ("batches", 4, 13)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cache", [0, 1 << 20])
 @pytest.mark.parametrize("ranks", range(1, 8))
 def test_records_by_file(batches, records, ranks, cache):

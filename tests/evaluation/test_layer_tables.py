@@ -247,6 +247,7 @@ def test_what_layers_make_of_their_variables_is_made_anew(evaluate, tmp_path, li
         assert one.notes == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["export", "saved_model"])
 @pytest.mark.parametrize(
     ("library", "case"),

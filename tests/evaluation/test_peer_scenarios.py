@@ -105,6 +105,7 @@ def test_a_checkpoint_of_a_model_without_variables(kind, make, data, tmp_path, e
     assert "kernel" in str(raised.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("saved_by", ["manager", "callback"])

@@ -248,6 +248,7 @@ def damaged(content, seed):
     return bytes(changed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["m.h5", "m.weights.h5", "m.keras"])
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
 def test_damage_is_never_the_tasks_fault(package, name, digits, tmp_path, monkeypatch):

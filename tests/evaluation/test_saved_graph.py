@@ -425,6 +425,7 @@ def test_saved_weights_are_those_of_the_graph(digits, evaluate, tmp_path):
     del evaluate
 
 
+@pytest.mark.nightly
 def test_graphs_that_are_gone_leave_no_memory(digits, tmp_path, record_property):
     """Checkpoints of 16 MB one after the other: each goes before the next one comes."""
     import keras

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 
 def test_a_worker_that_aborts_while_it_restores(sidecar, writer, place, tmp_path):

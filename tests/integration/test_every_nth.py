@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 CANNOT_WORK = """
 import keras

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from orbax_training import has_orbax
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 FORMS = {"": 10, ".keras": 20, ".weights.h5": 30, ".weights.json": 40, ".h5": 50, "-exported": 60}
 

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.records import Checkpoint
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 OBJECTS = (
     "with space-5",

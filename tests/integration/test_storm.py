@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 STORM = tuple(range(10, 110, 10))
 APART_SECONDS = 0.5

@@ -447,6 +447,7 @@ def asked_twice(url):
         return urllib.request.urlopen(url, timeout=max(0.001, end - time.monotonic()))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("sockets", "sources"), [(40, ["127.0.0.1"]), (200, [f"127.0.0.{last}" for last in range(1, 9)])]
 )
@@ -480,6 +481,7 @@ def test_who_is_being_answered_keeps_its_place(monkeypatch):
         assert answer(first).endswith(b"}\n")
 
 
+@pytest.mark.seconds
 def test_clients_that_do_not_read_do_not_take_the_port_away():
     """A large answer that nobody takes holds a place, which the next client gets."""
     daemon = Daemon()

@@ -18,8 +18,6 @@ from sidecar.pins.names import PIN_RECORD
 from sidecar.pins.pin import pin, unpin
 from sidecar.pins.usage import bytes_copied, pins_bytes
 
-pytestmark = pytest.mark.tensorflow
-
 INDEX, DATA = "ckpt-3.index", "ckpt-3.data-00000-of-00001"
 
 
@@ -52,12 +50,13 @@ def test_index_is_copied_and_data_linked(found, root, pins):
     assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
 
 
-def test_tensorflow_restores_a_pin(found, root, pins, real_writer):
+@pytest.mark.tensorflow
+def test_tensorflow_restores_a_pin(found, root, pins, real_writer, recorded):
     """The real reader restores under the new prefix, after the trainer deleted its own files."""
     pinned = pin(found, pins)
     for file in root.glob("ckpt-*"):
         file.unlink()
-    assert real_writer.restore(restore_path(pinned, pinned.folder)) == real_writer.wrote["keras"]["ckpt-3"]
+    assert real_writer.restore(restore_path(pinned, pinned.folder)) == recorded.wrote["keras"]["ckpt-3"]
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EXDEV, errno.ENOSYS])

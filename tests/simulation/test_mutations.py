@@ -11,6 +11,7 @@ WITHIN = 200
 """Scenarios in which a mutation must be caught; when this was written the latest was by the 70th."""
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", [*MUTATIONS, *AFTER], ids=lambda each: each.name)
 def test_a_broken_rule_is_noticed(mutation):

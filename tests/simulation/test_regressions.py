@@ -17,6 +17,7 @@ def test_what_once_found_a_bug_finds_none(regression):
     assert [each for each in found if each[1] is not None] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("regression", [each for each in REGRESSIONS if each.undone], ids=lambda each: each.name)
 def test_it_finds_it_again_once_the_mend_is_undone(regression):
     """Else the schedule would be kept for nothing."""

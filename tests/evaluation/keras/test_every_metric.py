@@ -3,7 +3,7 @@
 import pytest
 from every_metric import CASES, TABLE, attempt, cases, table
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
 
 COUNTS = {"Accuracy", "FalseNegatives", "FalsePositives", "TrueNegatives", "TruePositives"}
 REFUSED = {

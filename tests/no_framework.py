@@ -1,0 +1,18 @@
+"""A pytest plugin for `make test-fast` (`-p no_framework`): a test that imports a framework in its process fails."""
+
+import sys
+from collections.abc import Sequence
+
+FRAMEWORKS = {"jax", "keras", "tensorflow", "tf_keras", "torch"}
+
+
+class Refusing:
+    """Finds no framework; stands before all other finders of `sys.meta_path`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        """Refuse a framework; leave all else to the finders behind."""
+        if name in FRAMEWORKS:
+            raise ImportError(f"{name} is imported by a test that is not marked `tensorflow`", name=name)
+
+
+sys.meta_path.insert(0, Refusing())
