@@ -10,6 +10,7 @@ DOCS_READY := $(VENV)/.docs-ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 JOBS ?= 2
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 SECONDS := tests/demo tests/deploy tests/integration tests/simulation tests/workers
 
 .PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
@@ -22,16 +23,16 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@$(BIN)/sidecar demo $(ARGS)
 
 test: lint  ## Run every check and the tests of every part, with real processes and faults (8 minutes on two cores; ARGS="tests/daemon -x").
-	$(BIN)/pytest --numprocesses $(JOBS) -m 'not nightly' $(ARGS)
+	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
-	$(BIN)/pytest --numprocesses $(JOBS) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
 test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (30 minutes).
-	$(BIN)/pytest --numprocesses $(JOBS) $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.
-	$(BIN)/pytest --numprocesses $(JOBS) -m nightly $(ARGS)
+	$(PYTEST) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
 	@if nvidia-smi -L >/dev/null 2>&1; then \

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-BOTH_KERASES = {
-    f"test_{name}.py"
-    for name in ("batch_means", "layer_tables", "recurrent", "restore_files", "saved_graph", "scripts", "structures")
-}
+_NAMES = ("batch_means", "layer_tables", "recurrent", "restore_files", "saved_graph", "scripts", "structures")
+BOTH_KERASES = {f"test_{name}.py" for name in _NAMES}
 """Files whose tests run with Keras 3 and with tf_keras: the latter in `make test-all` alone."""
 
 
