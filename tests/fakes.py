@@ -12,15 +12,15 @@ from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
+from sidecar.commands.bootstrap import build_daemon
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
-from sidecar.daemon.checkpoint_tracker import CheckpointTracker
-from sidecar.daemon.loop import Daemon, FilesChanged, JournalChanged, Terminate, Timing
-from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.events import FilesChanged, JournalChanged, Terminate
+from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import Request, Response, StorageThread
+from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import StorageError
 from sidecar.observability.status import Status
@@ -31,8 +31,9 @@ from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.rules import Rules
-from sidecar.records import Checkpoint, Result, Value
-from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.records import Result, Value
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.workers.messages import Check, Checked, Done, Failed, Join, Joined, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.process import Exited
 
@@ -238,24 +239,26 @@ class Node:
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
         self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
         identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
-        settings = Rules(**rules)
-        tracker = CheckpointTracker(settings.selection, start_new, TIMING.pin_wait_seconds)
-        self.state = DaemonState(identity, TIMING.lease_seconds, tracker, settings.min_workers)
         nonces = iter(range(10**6))
-        self.daemon = Daemon(
-            self.state,
-            settings,
-            TIMING,
-            Retention(2),
-            self,
-            self._supervisor(root, identity, replicas, keep_standby=keep_standby) if role == "worker" else None,
-            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
-            self.run_dir,
-            clock,
-            self.log,
-            lambda status, _: self.statuses.append(status),
-            RecordBuilder(self.state, clock, new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}"),
+        self.daemon = build_daemon(
+            identity=identity,
+            rules=Rules(**rules),
+            timing=TIMING,
+            start_new=start_new,
+            vanished_after_seconds=TIMING.pin_wait_seconds,
+            evaluate=EvaluateSpec(save_weights="all", progress_seconds=1.0),
+            run_dir=self.run_dir,
+            retention=Retention(2),
+            storage_thread=self,
+            supervisor=self._supervisor(root, identity, replicas, keep_standby=keep_standby)
+            if role == "worker"
+            else None,
+            clock=clock,
+            log=self.log,
+            publish=lambda status, _: self.statuses.append(status),
+            new_nonce=lambda: f"{node}.{incarnation}-{next(nonces)}",
         )
+        self.state = self.daemon.state
 
     def _supervisor(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
         launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
@@ -269,8 +272,15 @@ class Node:
             self._start,
             keep_standby=keep_standby,
         )
-        join = Join("", (), 0, "task.py:task", "tensorflow", str(root), 2)
-        return WorkerSupervisor(workers, join, 1.0, 300.0, None, "", self.log)
+        return WorkerSupervisor(
+            workers=workers,
+            spec=TaskSpec(task="task.py:task", framework="tensorflow", search_path=str(root), threads=2),
+            backoff_first_seconds=1.0,
+            backoff_last_seconds=300.0,
+            release_idle=None,
+            gpus="",
+            log=self.log,
+        )
 
     def _start(self, worker: str, **_) -> FakeProcess:
         self.processes[worker] = FakeProcess(worker, 100 + len(self.processes))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
@@ -20,16 +20,20 @@ from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock, SystemClock
 from sidecar.commands.backend_options import backend_options
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
+from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import TEMPORARY, PosixStorage
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
-from sidecar.daemon.loop import Daemon, FilesChanged, JournalChanged, Message, Timing
+from sidecar.daemon.events import FilesChanged, JournalChanged, Message
+from sidecar.daemon.loop import Daemon, StorageRequests
 from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.daemon.state import DaemonState, Identity
 from sidecar.daemon.storage_thread import StorageThread
+from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.observability.publisher import DaemonLog, Publisher
+from sidecar.observability.status import Status
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
@@ -38,13 +42,12 @@ from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import advertised_host
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.rules import Rules
-from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 from sidecar.version import __version__
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.devices import check_idle, describe, visible
 from sidecar.workers.environment import thread_variables
 from sidecar.workers.logs import usable_log_folder
-from sidecar.workers.messages import Evaluate, Join
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.ports import Ports
 from sidecar.workers.process import Post
@@ -53,6 +56,47 @@ _Record = TypeVar("_Record", Timing, Rules, PhaseTimeouts)
 
 
 def build_daemon(
+    *,
+    identity: Identity,
+    rules: Rules,
+    timing: Timing,
+    start_new: bool,
+    vanished_after_seconds: float,
+    evaluate: EvaluateSpec,
+    run_dir: Path,
+    retention: Retention,
+    storage_thread: StorageRequests,
+    supervisor: WorkerSupervisor | None,
+    clock: Clock,
+    log: Any,
+    publish: Callable[[Status, JournalState], None],
+    new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+    snapshot_plans: int = 200,
+) -> Daemon:
+    """Build a daemon from its parts. The product, the tests and the simulator all build theirs with this function.
+
+    `start_new`: checkpoints that were there before the first start do not count. `supervisor`: None on a chief.
+    """
+    tracker = CheckpointTracker(rules.selection, start_new, vanished_after_seconds)
+    state = DaemonState(identity, timing.lease_seconds, tracker, rules.min_workers)
+    return Daemon(
+        rules=rules,
+        timing=timing,
+        evaluate=evaluate,
+        run_dir=run_dir,
+        snapshot_plans=snapshot_plans,
+        state=state,
+        retention=retention,
+        storage_thread=storage_thread,
+        supervisor=supervisor,
+        clock=clock,
+        log=log,
+        publish=publish,
+        record_builder=RecordBuilder(state=state, clock=clock, new_nonce=new_nonce),
+    )
+
+
+def daemon_from_settings(
     settings: Settings,
     environ: Mapping[str, str],
     node: str,
@@ -62,7 +106,7 @@ def build_daemon(
     log: DaemonLog,
     publisher: Publisher,
 ) -> Daemon:
-    """Build a daemon and its storage thread. Neither runs yet."""
+    """Build a daemon and its storage thread from the settings. Neither runs yet."""
     identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
@@ -94,26 +138,26 @@ def build_daemon(
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    tracker = CheckpointTracker(rules.selection, settings.start == "new", settings.vanished_after_seconds)
-    state = DaemonState(identity, settings.lease_seconds, tracker, settings.min_workers)
     supervisor = _supervisor(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
-    log.best = lambda: state.history.totals.best
+    daemon = build_daemon(
+        identity=identity,
+        rules=rules,
+        timing=_record(Timing, settings),
+        start_new=settings.start == "new",
+        vanished_after_seconds=settings.vanished_after_seconds,
+        evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
+        run_dir=settings.run_dir,
+        retention=Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
+        storage_thread=storage_thread,
+        supervisor=supervisor,
+        clock=clock,
+        log=log,
+        publish=publisher,
+    )
+    log.best = lambda: daemon.state.history.totals.best
     if supervisor is not None:
         log.worker_log = supervisor.workers.log_of
-    return Daemon(
-        state,
-        rules,
-        _record(Timing, settings),
-        Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
-        storage_thread,
-        supervisor,
-        Evaluate(0, Checkpoint("", "", None, ""), "", "", settings.save_weights, settings.progress_seconds),
-        settings.run_dir,
-        clock,
-        log,
-        publisher,
-        RecordBuilder(state, clock, new_nonce=lambda: secrets.token_hex(16)),
-    )
+    return daemon
 
 
 def _marker(settings: Settings) -> Callable[[], bool]:
@@ -200,12 +244,9 @@ def _library_threads(settings: Settings) -> dict[str, str | None]:
     return dict(thread_variables(settings.threads)) if settings.framework == "python" else {}
 
 
-def make_join(settings: Settings) -> Join:
-    """Build the message with which a worker joins. A plan fills in its members and rank."""
-    return Join(
-        group="",
-        members=(),
-        rank=0,
+def make_task_spec(settings: Settings) -> TaskSpec:
+    """Build what every worker of this node is told of the task."""
+    return TaskSpec(
         task=settings.task or "",
         framework=settings.framework,
         search_path=str(Path.cwd()),
@@ -222,13 +263,13 @@ def _supervisor(
         settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
     )
     return WorkerSupervisor(
-        workers,
-        make_join(settings),
-        settings.backoff_first_seconds,
-        settings.backoff_last_seconds,
-        settings.release_idle_seconds if settings.devices != "cpu" else None,
-        describe(workers.launch.devices),
-        log,
+        workers=workers,
+        spec=make_task_spec(settings),
+        backoff_first_seconds=settings.backoff_first_seconds,
+        backoff_last_seconds=settings.backoff_last_seconds,
+        release_idle=settings.release_idle_seconds if settings.devices != "cpu" else None,
+        gpus=describe(workers.launch.devices),
+        log=log,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
-from sidecar.commands.bootstrap import make_catalog, make_join, make_workers
+from sidecar.commands.bootstrap import make_catalog, make_task_spec, make_workers
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result, shown_progress
@@ -86,13 +86,13 @@ def evaluate(
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
     once = OneShot(
-        make_join(settings),
-        found,
-        str(path),
-        save_to.absolute(),
-        settings.plan_cap_seconds,
-        settings.save_weights,
-        (save_dir or settings.run_dir).absolute(),
+        task=make_task_spec(settings),
+        checkpoint=found,
+        path=str(path),
+        save_to=save_to.absolute(),
+        plan_cap_seconds=settings.plan_cap_seconds,
+        save_weights=settings.save_weights,
+        save_root=(save_dir or settings.run_dir).absolute(),
     )
     workers = make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=warn)
     try:

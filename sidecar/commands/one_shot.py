@@ -6,7 +6,7 @@ It starts the same worker processes as the daemon, sends the same messages, and 
 import contextlib
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,8 @@ from sidecar.confined import open_folder
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.observability.status import WorkerStatus
 from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
-from sidecar.workers.messages import Done, Evaluate, Failed, Join, Ready, Report
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.workers.messages import Done, Failed, Ready, Report
 from sidecar.workers.pool import WorkerPool, group_id
 from sidecar.workers.process import Event, Exited
 
@@ -27,11 +28,11 @@ _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory r
 Inbox = queue.SimpleQueue[tuple[str, Event]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OneShot:
-    """One evaluation. `join` is a template: ranks and members are filled in."""
+    """One evaluation."""
 
-    join: Join
+    task: TaskSpec
     checkpoint: Checkpoint
     path: str
     save_to: Path  # worker-R-of-N is added for every rank
@@ -61,17 +62,16 @@ def evaluate_once(
         _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Ready, len(started))
         now = clock.now()
         members = tuple(Member(rank, workers.name, each.worker, each.address) for rank, each in enumerate(started))
-        join = replace(once.join, group=group_id(members), members=members)
+        evaluate = EvaluateSpec(save_weights=once.save_weights, progress_seconds=0.2)
         for member in members:
-            workers.join(replace(join, rank=member.rank), member.worker, now)
+            join = once.task.join(group=group_id(members), members=members, rank=member.rank)
+            workers.join(join, member.worker, now)
             folder = once.save_to / f"worker-{member.rank}-of-{len(members)}"
-            command = Evaluate(
-                1,
-                once.checkpoint,
-                once.path,
-                str(folder),
-                once.save_weights,
-                progress_seconds=0.2,
+            command = evaluate.evaluate(
+                plan=1,
+                checkpoint=once.checkpoint,
+                path=once.path,
+                save_to=str(folder),
                 save_root=str(once.save_root or once.save_to),
             )
             workers.evaluate(command, member.worker, now)

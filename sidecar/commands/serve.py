@@ -15,10 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from sidecar.addresses import own_addresses, public, public_address
 from sidecar.clock import Clock, SystemClock
-from sidecar.commands.bootstrap import build_daemon
+from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.task_file import check_before_import
-from sidecar.daemon.loop import Daemon, Message, Terminate
+from sidecar.daemon.events import Message, Terminate
+from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
 from sidecar.observability.http import Server
@@ -58,7 +59,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        daemon = build_daemon(settings, environ, node, decision, inbox, clock, DaemonLog(log), publisher)
+        daemon = daemon_from_settings(settings, environ, node, decision, inbox, clock, DaemonLog(log), publisher)
         return _Life(daemon, inbox)
 
     life = begin()

@@ -1,4 +1,4 @@
-"""This node's part in the open plan: lets its workers join and evaluate, and says how the plan ends as far as it knows.
+"""This node's execution of one plan: its workers join and evaluate, and it concludes how the plan ends.
 
 No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
 """
@@ -8,70 +8,83 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.policy.actions import Fail
-from sidecar.records import SECONDARY, Lasting, Member, Plan, Result, WorkerProgress
-from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase
+from sidecar.records import SECONDARY, Checkpoint, Lasting, Member, Plan, Result, WorkerProgress
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.workers.messages import Done, Failed, Joined, Phase
 from sidecar.workers.pool import WorkerPool, group_id
 from sidecar.workers.process import Event, Exited
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
-    """How the plan ends: with a result, or as failed. `at`: not to be written before."""
+class Success:
+    """The plan ends with a result. This node does not write it before `at`."""
 
     at: float
-    result: Result | None = None
-    fail: Fail | None = None
+    result: Result
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The plan ends as failed. This node does not write that before `at`."""
+
+    at: float
+    fail: Fail
+
+
+@dataclass(slots=True, kw_only=True)
 class PlanExecution:
     """The members of a plan that are this node's own workers, and what became of them."""
 
     plan: Plan
+    checkpoint: Checkpoint
     node: str
     workers: WorkerPool
-    join: Join  # a template: group, members and rank are filled in
-    evaluate: Evaluate  # likewise: path and folder
+    task: TaskSpec
+    evaluate: EvaluateSpec
     run_dir: Path
     opened_at: float
-    result_turn_seconds: float  # seconds that each node waits for those before it to write the result
-    second_thought_seconds: float  # seconds that a secondary failure waits for the one that caused it
+    result_turn_seconds: float  # each node leaves this time to those before it to write the result
+    second_thought_seconds: float  # a secondary failure leaves this time to the failure that caused it
+    agree_seconds: float | None = None  # from this node's proposal to the plan being read back
     started: bool = False
     joining_since: float | None = None
     joined_at: float | None = None
     done_at: float | None = None
-    ending: Conclusion | None = None
-    own: tuple[Member, ...] = field(init=False)
+    ending: Success | Failure | None = None
     _phases: dict[str, str] = field(default_factory=dict)  # of each own worker, in this plan
 
-    def __post_init__(self) -> None:
-        self.own = tuple(member for member in self.plan.members or () if member.node == self.node)
+    @property
+    def own(self) -> tuple[Member, ...]:
+        """Return the members that run on this node."""
+        return tuple(member for member in self.plan.members or () if member.node == self.node)
 
     @property
     def group(self) -> str:
-        """The group's id."""
+        """Return the group's id."""
         return group_id(self.plan.members or ())
 
     @property
     def before(self) -> tuple[str, ...]:
-        """Nodes that write the result sooner than this one: rank 0's comes first."""
+        """Return the nodes whose turn to write the result comes before this one's. Rank 0's node is the first."""
         nodes = list(dict.fromkeys(member.node for member in self.plan.members or ()))
         return tuple(nodes[: nodes.index(self.node)])
 
     @property
     def folder(self) -> str:
-        """Where the ranks of this plan save, relative to the run's state directory."""
+        """Return where the ranks of this plan save, relative to the run's state directory."""
         return self.plan.folder
 
     def doing(self) -> tuple[WorkerProgress, ...]:
-        """What the own workers are doing."""
-        found = (self.workers.find(member.worker) for member in self.own)
+        """Return what this node's workers are doing."""
+        workers = (self.workers.find(member.worker) for member in self.own)
         return tuple(
-            WorkerProgress(each.worker, each.phase, each.batches, each.total_batches) for each in found if each
+            WorkerProgress(worker.worker, worker.phase, worker.batches, worker.total_batches)
+            for worker in workers
+            if worker is not None
         )
 
     def start(self, path: str, now: float) -> None:
-        """Let the own workers join, unless they are warm, and evaluate. `path` is what they restore from."""
+        """Let this node's workers join, unless they are warm, and evaluate. They restore from `path`."""
         self.started = True
         members = self.plan.members or ()
         for member in self.own:
@@ -84,15 +97,22 @@ class PlanExecution:
                 return
             if worker.group is None:
                 self.joining_since = now
-                self.workers.join(
-                    replace(self.join, group=self.group, members=members, rank=member.rank), member.worker, now
-                )
+                join = self.task.join(group=self.group, members=members, rank=member.rank)
+                self.workers.join(join, member.worker, now)
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
-            command = replace(self.evaluate, path=path, save_to=str(folder), save_root=str(self.run_dir))
+            command = self.evaluate.evaluate(
+                plan=self.plan.plan,
+                checkpoint=self.checkpoint,
+                path=path,
+                save_to=str(folder),
+                save_root=str(self.run_dir),
+                evaluated=self.plan.evaluated,
+                attempt=self.plan.attempt,
+            )
             self.workers.evaluate(command, member.worker, now)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
-        """Learn what an own worker reports."""
+        """Take in what one of this node's workers reports."""
         rank = next((member.rank for member in self.own if member.worker == worker), None)
         if rank is None:
             return
@@ -120,7 +140,7 @@ class PlanExecution:
 
     @property
     def _last(self) -> int | None:
-        """The rank to blame if ranks did not come together and nobody can tell why: the same one for every node."""
+        """Return the rank to blame if ranks did not come together and none knows why: the same one on every node."""
         return self.plan.members[-1].rank if self.plan.members else None
 
     def fail(
@@ -134,56 +154,51 @@ class PlanExecution:
         odd: tuple[str, ...] = (),
         lasting: Lasting | None = None,
     ) -> None:
-        """Note a failure of an own rank; the first that is no mere consequence of another stands.
+        """Note a failure of a rank of this node. The first that is not a mere consequence of another one stands.
 
-        If nobody finds a better reason, the rank that was lost to it is to blame, so that the next attempt goes without
-        its node: each side of a broken link would blame the other, and one side is enough.
+        If no better reason is found, the rank that was lost is to blame, so that the next attempt goes without its
+        node: each side of a broken link would blame the other, and one side is enough.
         """
-        secondary = kind in SECONDARY
-        known = self.ending
-        if known is not None and (known.result is not None or secondary or known.at <= now):
+        secondary, ending = kind in SECONDARY, self.ending
+        if ending is not None and (isinstance(ending, Success) or secondary or ending.at <= now):
             return
         members = self.plan.members or ()
         if not secondary:
             at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
             node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
-            self.ending = Conclusion(
-                now, fail=Fail(kind, message, node, rank, odd, lasting if at_fault is None else None)
-            )
+            self.ending = Failure(now, Fail(kind, message, node, rank, odd, lasting if at_fault is None else None))
             return
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
         fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
-        self.ending = Conclusion(now + self.second_thought_seconds, fail=fail)
+        self.ending = Failure(now + self.second_thought_seconds, fail)
 
-    def phases(self, extra: Mapping[str, float], now: float) -> dict[str, float]:
-        """Seconds of the whole way of the checkpoint, the slowest rank's where ranks differ."""
-        assert self.ending is not None
-        assert self.ending.result is not None
-        joined = self.joined_at is not None and self.joining_since is not None
-        join = self.joined_at - self.joining_since if joined else 0.0  # type: ignore[operator]
+    def phases(self, result: Result, extra: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the seconds of each phase of the checkpoint's way, the slowest rank's where ranks differ."""
+        join = 0.0
+        if self.joined_at is not None and self.joining_since is not None:
+            join = self.joined_at - self.joining_since
         publish = now - self.done_at if self.done_at is not None else 0.0
-        measured = {**extra, "join": join, **self.ending.result.phases, "publish": publish}
+        measured = {**extra, "join": join, **result.phases, "publish": publish}
         return {name: round(seconds, 6) for name, seconds in measured.items()}
 
     def _is_restoring(self, worker: str) -> bool:
-        """Whether it reads the checkpoint: the first attempt reads data meanwhile, see `Evaluate`."""
+        """Return whether a worker reads the checkpoint. The first attempt reads data meanwhile, see `Evaluate`."""
         phase = self._phases.get(worker)
         return phase == "restore" or (phase == "read" and self.plan.attempt == 1)
 
     def _succeed(self, done: Done, now: float) -> None:
-        """Note the result; who only suspected that a peer was lost was wrong, any other failure stands."""
-        known = self.ending
-        if known is not None and known.fail is not None and known.at <= now:
+        """Note the result. A secondary failure that has not had its turn is void, any other failure stands."""
+        if isinstance(self.ending, Failure) and self.ending.at <= now:
             return
         members = self.plan.members or ()
         saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
         turn = now + len(self.before) * self.result_turn_seconds
-        self.ending = Conclusion(turn, result=replace(done.result, saves=saves))
+        self.ending = Success(turn, replace(done.result, saves=saves))
 
 
 def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the nodes whose ranks did not say what those of most nodes said; empty if nobody can tell.
+    """Return the nodes whose ranks did not say what those of most nodes said; empty if that cannot be told.
 
     Of two sides that are equally many the one with the proposer counts as the larger. Where more sides differ and none
     is the largest, or where a single node differs from itself, the cause is in what all of them run.

@@ -1,4 +1,4 @@
-"""Writes what was decided as the records that the journal holds. It creates nothing in storage."""
+"""Builds the records of the journal from what was decided. It creates nothing in storage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,23 +7,22 @@ from sidecar.clock import Clock, timestamp
 from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.actions import Fail, Propose
-from sidecar.records import Outcome, Plan
+from sidecar.records import Outcome, Plan, Result
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RecordBuilder:
-    """Knows who writes, and when."""
+    """Adds to what was decided who writes it, and when."""
 
     state: DaemonState
     clock: Clock
     new_nonce: Callable[[], str]
 
-    def plan(self, action: Propose) -> Plan:
-        """The next plan of the journal."""
-        assert self.state.run is not None
+    def plan(self, action: Propose, run: str) -> Plan:
+        """Return the next plan of the journal."""
         return Plan(
             plan=self.state.history.through + 1,
-            run=self.state.run,
+            run=run,
             nonce=self.new_nonce(),
             checkpoint=action.checkpoint,
             attempt=action.attempt,
@@ -36,19 +35,17 @@ class RecordBuilder:
             line_open=action.line_open,
         )
 
-    def success(self, part: PlanExecution, agree_seconds: float | None, now: float) -> Outcome:
-        """The outcome of the plan in which this node's workers found a result."""
-        assert part.plan.checkpoint is not None
-        assert part.ending is not None
-        assert part.ending.result is not None
-        here = {"detect": self.state.tracker.detected_after(part.plan.checkpoint.key), "agree": agree_seconds}
-        known = {name: seconds for name, seconds in here.items() if seconds is not None}
-        found = part.ending.result
-        result = replace(found, phases=part.phases(known, now), changed=self.state.history.changed(found))
-        return replace(self._outcome(part.plan), status="succeeded", result=result)
+    def success(self, execution: PlanExecution, result: Result, now: float) -> Outcome:
+        """Return the outcome of a plan in which this node's workers found a result."""
+        detected = self.state.tracker.detected_after(execution.checkpoint.key)
+        measured = {"detect": detected, "agree": execution.agree_seconds}
+        extra = {name: seconds for name, seconds in measured.items() if seconds is not None}
+        phases = execution.phases(result, extra, now)
+        complete = replace(result, phases=phases, changed=self.state.history.changed(result))
+        return replace(self._outcome(execution.plan), status="succeeded", result=complete)
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
-        """The outcome of a plan that cannot succeed."""
+        """Return the outcome of a plan that cannot succeed."""
         return replace(
             self._outcome(plan),
             kind=fail.kind,

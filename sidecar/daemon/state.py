@@ -288,9 +288,10 @@ class DaemonState:
             reopened=seen.reopened,
         )
 
-    def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat:
-        """What this node says of itself."""
-        assert self.run is not None
+    def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat | None:
+        """Return what this node says of itself; None until it has joined a run."""
+        if self.run is None:
+            return None
         return Heartbeat(
             run=self.run,
             node=self.identity.node,

@@ -1,58 +1,71 @@
-"""Whether shared storage can be reached, as one daemon's loop sees it.
+"""Can shared storage be reached, as one daemon's loop sees it?
 
 No I/O and no clock: times come in, in seconds of the loop's own clock.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+_NEWER_RELEASE: Final = "the journal needs a newer release of this daemon"
+_MARGIN_SECONDS: Final = 0.01  # rounding in clocks must not make the loop turn just before a bound
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StorageHealth:
-    """What was asked of storage, since when it is silent, and what it failed at last."""
+    """The open request to storage, since when it is silent, and why it failed last."""
 
     answered_at: float
-    timeout_seconds: float  # silent for longer, and this node is blind
-    beat_seconds: float  # how often it is asked at least; after a failure so long it is not
-    asked: object | None = None  # what is not answered yet
+    timeout_seconds: float  # after a longer silence this node is not ready
+    beat_seconds: float  # storage is asked at least this often; after a failure it is not asked for as long
+    asked: object | None = None  # the request that is not answered yet
     asked_at: float = 0.0
     problem: str | None = None  # why it failed last
     blocked_until: float = float("-inf")
-    _in_look: bool = False  # it failed at the checkpoints only: agreement works
+    needs_newer_release: bool = False  # the journal has records that this release cannot read
+    _failed_at_checkpoints: bool = False  # the problem is about checkpoints only: nodes can still agree
 
     def ask(self, request: object, now: float) -> None:
-        """Note what is asked for; there is one request at a time."""
+        """Note the request that was handed over. There is one at a time."""
         self.asked, self.asked_at = request, now
 
     def answer(self, now: float) -> float:
-        """Note that the answer came; returns when it was asked for."""
+        """Note that the answer came, and return when it was asked for."""
         asked_at = now if self.asked is None else self.asked_at
         self.asked, self.answered_at = None, now
         return asked_at
 
-    def fail(self, message: str, now: float, *, in_look: bool) -> bool:
-        """Note that the answer was an error; whether it is another one than before."""
-        is_new = message != self.problem
-        self.problem, self._in_look = message, in_look
-        if not in_look:
+    def fail(self, message: str, now: float, *, at_checkpoints: bool) -> bool:
+        """Note that the answer was an error, and return whether it is another one than before."""
+        problem = f"{_NEWER_RELEASE}: {message}" if self.needs_newer_release else message
+        is_new = problem != self.problem
+        self.problem, self._failed_at_checkpoints = problem, at_checkpoints
+        if not at_checkpoints:
             self.blocked_until = now + self.beat_seconds
         return is_new
 
-    def succeed(self, *, looked: bool) -> bool:
-        """Note that it was none; whether that mends what failed before."""
-        mends = self.problem is not None and (looked or not self._in_look)
-        self.problem = None if mends else self.problem
-        return mends
+    def succeed(self, *, scanned: bool) -> bool:
+        """Note that the answer was not an error, and return whether the last problem is over."""
+        is_over = self.problem is not None and (scanned or not self._failed_at_checkpoints)
+        self.problem = None if is_over else self.problem
+        return is_over
 
     def silent_since(self, now: float) -> float:
-        """Since when storage has not said anything, though it is asked: a beat before that at most."""
+        """Return since when storage has not answered: at most a beat before the open request; now if none is open."""
         return now if self.asked is None else max(self.answered_at, self.asked_at - self.beat_seconds)
 
     def blind_at(self, now: float) -> float:
-        """When its silence makes this node blind, if it goes on."""
+        """Return when storage's silence makes this node not ready, if it goes on."""
         return self.silent_since(now) + self.timeout_seconds
 
+    def busy_until(self, now: float) -> float | None:
+        """Return when the loop must turn again although storage cannot be asked; None if it can be asked."""
+        if self.asked is not None:
+            blind = self.blind_at(now) + _MARGIN_SECONDS
+            return blind if blind > now else float("inf")
+        return self.blocked_until if now < self.blocked_until else None
+
     def unready(self, now: float) -> str | None:
-        """Why nothing can be agreed upon."""
+        """Return why nodes cannot agree on anything; None if they can."""
         waited = now - self.silent_since(now)
         if waited > self.timeout_seconds:
             return f"shared storage has not answered for {waited:.0f} s"

@@ -8,6 +8,7 @@ import pytest
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.records import Checkpoint, Result, Value
+from sidecar.workers.command_specs import TaskSpec
 from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.process import Exited
@@ -80,8 +81,14 @@ def evaluate(monkeypatch):
             *(launch, PhaseTimeouts(120, 120, 120, 120, 5, 10), "n", "h", FakePorts(), print),
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
-        join = Join("", (), 0, "t", "x", "/", 1)
-        once = OneShot(join, Checkpoint("c", "d", 1, "x"), "/c", save_to, plan_cap_seconds=40, save_weights="first")
+        once = OneShot(
+            task=TaskSpec(task="t", framework="x", search_path="/", threads=1),
+            checkpoint=Checkpoint("c", "d", 1, "x"),
+            path="/c",
+            save_to=save_to,
+            plan_cap_seconds=40,
+            save_weights="first",
+        )
         try:
             return evaluate_once(once, workers, inbox, clock=FakeClock())
         finally:

@@ -71,7 +71,7 @@ def test_a_node_hears_of_a_plan_long_before_its_next_beat(new_node):
 def two_that_look_rarely(new_node):
     """Return two idle nodes; the second looks every 900 s, and when a file event tells of a change."""
     first, second = new_node("worker-1"), new_node("worker-2")
-    second.daemon.timing = replace(TIMING, sweep_seconds=900.0)
+    second.daemon.schedule.timing = replace(TIMING, sweep_seconds=900.0)
     first.checkpoint_dir.mkdir(parents=True)
     pass_time(20, first, second)
     first.silent = second.silent = {"Evaluate"}

@@ -335,7 +335,7 @@ def test_what_workers_left_of_a_drained_plan_goes_with_the_next_daemon(evaluatin
 
 def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     """It knows what is settled, best and newest, and reads no plan that was closed before."""
-    node.daemon.fold_plans = 3
+    node.daemon.snapshot_plans = 3
     for step in range(1, 6):
         save(node.checkpoint_dir, step, keep=range(1, step))
         pass_time(5, node)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from fakes import done, failed
 
-from sidecar.daemon.plan_execution import PlanExecution, odd_nodes
+from sidecar.daemon.plan_execution import PlanExecution, Success, odd_nodes
 from sidecar.records import Checkpoint, Member, Plan
-from sidecar.workers.messages import Evaluate, Failed, Join, Joined, Phase, Ready
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.workers.messages import Failed, Join, Joined, Phase, Ready
 from sidecar.workers.pool import group_id
 from sidecar.workers.process import Exited
 
@@ -48,10 +49,17 @@ class FakeWorkers:
 def new_part(node="n2", task="t1", **there):
     plan = Plan(7, "r", "p", CHECKPOINT, 1, MEMBERS, (), task, "n1", "now")
     workers = FakeWorkers(there or {"n2.i.1": Worker(), "n2.i.2": Worker()})
-    join = Join("", (), 0, "task.py:task", "tensorflow", ".", 2)
-    evaluate = Evaluate(7, CHECKPOINT, "", "", save_weights="all", progress_seconds=1.0)
     return PlanExecution(
-        plan, node, workers, join, evaluate, Path("/run"), 0.0, result_turn_seconds=10.0, second_thought_seconds=2.0
+        plan=plan,
+        checkpoint=CHECKPOINT,
+        node=node,
+        workers=workers,
+        task=TaskSpec(task="task.py:task", framework="tensorflow", search_path=".", threads=2),
+        evaluate=EvaluateSpec(save_weights="all", progress_seconds=1.0),
+        run_dir=Path("/run"),
+        opened_at=0.0,
+        result_turn_seconds=10.0,
+        second_thought_seconds=2.0,
     )
 
 
@@ -235,9 +243,9 @@ def test_a_result_proves_that_no_peer_was_lost():
     part = new_part()
     part.observe("n2.i.1", failed("member_lost"), 5.0)
     part.observe("n2.i.2", result(2), 6.0)
-    assert part.ending.result is not None
+    assert isinstance(part.ending, Success)
     part.observe("n2.i.2", Exited(1, ""), 6.5)
-    assert part.ending.result is not None
+    assert isinstance(part.ending, Success)
 
 
 def test_phases_are_those_of_the_slowest_rank_with_what_only_the_daemon_knows():
@@ -246,11 +254,11 @@ def test_phases_are_those_of_the_slowest_rank_with_what_only_the_daemon_knows():
     part.start("path", 1.0)
     part.observe("n2.i.1", Joined(GROUP, "t1", {}), 3.0)
     part.observe("n2.i.1", result(1), 5.0)
-    phases = part.phases({"agree": 0.25}, 5.5)
+    phases = part.phases(part.ending.result, {"agree": 0.25}, 5.5)
     assert (phases["agree"], phases["join"], phases["evaluate"], phases["publish"]) == (0.25, 2.0, 0.5, 0.5)
     warm = new_part()
     warm.observe("n2.i.1", result(1), 5.0)
-    assert warm.phases({}, 5.0)["join"] == 0.0
+    assert warm.phases(warm.ending.result, {}, 5.0)["join"] == 0.0
 
 
 def test_a_failure_that_lasts_is_told_as_the_reporting_nodes_own():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sidecar.coordination import journal
 from sidecar.coordination.journal import plan_path
-from sidecar.daemon.loop import FilesChanged
+from sidecar.daemon.events import FilesChanged
 from sidecar.records import Plan, Settlement
 from simulation.scenario import FAILURES, LINGERS
 

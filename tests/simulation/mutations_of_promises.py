@@ -5,7 +5,9 @@ from dataclasses import fields, replace
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.coordination import heartbeats, journal, run
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon import checkpoint_tracker, loop, state
+from sidecar.daemon import checkpoint_tracker, state
+from sidecar.daemon.plan_execution import Success
+from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.pins.policy import PinDecision, PinPolicy
 from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
@@ -20,7 +22,8 @@ _choose, _see, _miss, _wants = (
     checkpoint_tracker.CheckpointTracker._miss,
     PinPolicy.__call__,
 )
-_settle, _evaluate, _judge, _end = JournalState._settle, decide._evaluate, decide.judge_open_plan, loop.Daemon._end
+_settle, _evaluate, _judge = JournalState._settle, decide._evaluate, decide.judge_open_plan
+_may_write = PlanRunner.may_write
 _observe = heartbeats.Liveness._observe
 
 
@@ -99,8 +102,8 @@ def _never_stuck(plan, view, rules, now):
     return _judge(plan, replace(view, timers=replace(view.timers, all_ranks_waiting_since=None)), rules, now)
 
 
-def _only_rank_0(self, part_, ending, now):
-    return None if ending.result is not None and part_.before else _end(self, part_, ending, now)
+def _only_rank_0(self, ending, now):
+    return not (isinstance(ending, Success) and self.execution.before) and _may_write(self, ending, now)
 
 
 def _by_own_settings(self, found):
@@ -286,7 +289,7 @@ MUTATIONS = (
     ),
     Mutation(
         "only rank 0 writes a success",
-        ((loop.Daemon, "_end", _only_rank_0),),
+        ((PlanRunner, "may_write", _only_rank_0),),
         ("finished evaluations succeed",),
         with_fault("daemon_stop", "machine_stop", "cut_off", "storage_hangs"),
         tuple(by_hand.varied(by_hand.first_daemon_is_stopped(), 40)),

@@ -3,19 +3,19 @@
 from types import SimpleNamespace
 
 from sidecar.artifacts.retention import Retention
-from sidecar.daemon.checkpoint_tracker import CheckpointTracker
-from sidecar.daemon.loop import Daemon, Terminate, Timing
-from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.daemon.state import DaemonState, Identity
+from sidecar.commands.bootstrap import build_daemon
+from sidecar.daemon.events import Terminate
+from sidecar.daemon.loop import Daemon
+from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
+from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.rules import Rules
-from sidecar.records import Checkpoint
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
@@ -180,13 +180,10 @@ class Life:
     def _daemon(self, spec) -> Daemon:
         settings = spec.settings
         identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
-        rules = Rules(**settings.rules())
-        tracker = CheckpointTracker(rules.selection, settings.start_new, settings.visibility)
-        state = DaemonState(identity, settings.lease, tracker, rules.min_workers)
-        return Daemon(
-            state,
-            rules,
-            Timing(
+        return build_daemon(
+            identity=identity,
+            rules=Rules(**settings.rules()),
+            timing=Timing(
                 beat_seconds=settings.beat,
                 lease_seconds=settings.lease,
                 loop_timeout_seconds=settings.lease,
@@ -196,16 +193,18 @@ class Life:
                 result_turn_seconds=settings.patience,
                 drain_seconds=settings.drain,
             ),
-            Retention(2),
-            self,
-            self._supervisor(identity) if self.role == "worker" or spec.chief_has_workers else None,
-            Evaluate(0, Checkpoint("", "", None, ""), "", "", save_weights="all", progress_seconds=1.0),
-            self.simulation.run_dir,
-            self.host,
-            _Log(self),
-            self._show,
-            RecordBuilder(state, self.host, new_nonce=self._nonce),
-            fold_plans=2,  # so that most who start again begin with a snapshot
+            start_new=settings.start_new,
+            vanished_after_seconds=settings.visibility,
+            evaluate=EvaluateSpec(save_weights="all", progress_seconds=1.0),
+            run_dir=self.simulation.run_dir,
+            retention=Retention(2),
+            storage_thread=self,
+            supervisor=self._supervisor(identity) if self.role == "worker" or spec.chief_has_workers else None,
+            clock=self.host,
+            log=_Log(self),
+            publish=self._show,
+            new_nonce=self._nonce,
+            snapshot_plans=2,  # so that most who start again begin with a snapshot
         )
 
     def _supervisor(self, identity: Identity) -> WorkerSupervisor:
@@ -223,8 +222,15 @@ class Life:
         workers = WorkerPool(
             launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
         )
-        join = Join("", (), 0, "task.py:task", "tensorflow", "", 2)
-        return WorkerSupervisor(workers, join, settings.backoff_first, settings.backoff_last, None, "", _Log(self))
+        return WorkerSupervisor(
+            workers=workers,
+            spec=TaskSpec(task="task.py:task", framework="tensorflow", search_path="", threads=2),
+            backoff_first_seconds=settings.backoff_first,
+            backoff_last_seconds=settings.backoff_last,
+            release_idle=None,
+            gpus="",
+            log=_Log(self),
+        )
 
     def _start(self, worker: str, **_) -> FakeProcess:
         process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)

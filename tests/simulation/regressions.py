@@ -13,7 +13,9 @@ from sidecar.checkpoints.scan import ScanResult
 from sidecar.coordination import journal
 from sidecar.coordination.heartbeats import Liveness
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon import checkpoint_tracker, loop
+from sidecar.daemon import checkpoint_tracker
+from sidecar.daemon.plan_runner import PlanRunner
+from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.policy import decide, eligibility, group_formation
 from simulation.by_hand import (
     copied_for_long_after_it_was_deleted,
@@ -26,8 +28,8 @@ from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
 _see = checkpoint_tracker.CheckpointTracker.see
-_begin_execution = loop.Daemon._begin_execution
-_execute = loop.Daemon._execute
+_begin = PlanRunner.begin
+_advance = PlanRunner.advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ def _see_no_growth(self, look: ScanResult, *arguments):
 
 def _wait_for_the_next_look(self, plan, now: float) -> None:
     """A member that does not see the pin yet looks for it when its next look is due."""
-    woken = self._woken
-    _begin_execution(self, plan, now)
-    self._woken = woken
+    requested = self.schedule._scan_requested
+    _begin(self, plan, now)
+    self.schedule._scan_requested = requested
 
 
-def _without_a_last_look(_, when: float, now: float) -> bool:
+def _without_a_last_look(_, when: float, now: float, **__) -> bool:
     """What was not seen until now is not looked for once more."""
     return now >= when
 
@@ -84,11 +86,11 @@ def _once_lost_is_lost(alike, history, min_workers, checkpoint, task):
     return clean if sum(len(each.slots) for each in clean) >= min_workers else list(alike)
 
 
-def _take_part_without_what_was_found(self, part, now: float) -> None:
+def _take_part_without_what_was_found(self, now: float, *, answered: bool) -> None:
     """A member that gave up a checkpoint says only that it does not see it."""
     seen = self.state.tracker
     given_up, seen.given_up = seen.given_up, {}
-    _execute(self, part, now)
+    _advance(self, now, answered=answered)
     seen.given_up = given_up
 
 
@@ -169,8 +171,8 @@ REGRESSIONS = (
         Mutation(
             "a member does not look for the pin of a plan",
             (
-                (loop.Daemon, "_begin_execution", _wait_for_the_next_look),
-                (loop.Daemon, "_has_looked_since", _without_a_last_look),
+                (PlanRunner, "begin", _wait_for_the_next_look),
+                (StorageSchedule, "has_scanned_since", _without_a_last_look),
             ),
             ("attempts are bounded",),
         ),
@@ -236,7 +238,7 @@ REGRESSIONS = (
         "a member that had found the pin broken said that it had not seen it, so nobody called the checkpoint corrupt",
         Mutation(
             "a member does not tell that it found the pin broken",
-            ((loop.Daemon, "_execute", _take_part_without_what_was_found),),
+            ((PlanRunner, "advance", _take_part_without_what_was_found),),
             ("failures tell what was found",),
         ),
         generation=2,

@@ -8,8 +8,8 @@ from random import Random
 from unittest.mock import patch
 
 from sidecar.coordination import heartbeats, journal, snapshot_store, unique_names
-from sidecar.daemon import loop
-from sidecar.daemon.loop import FilesChanged, JournalChanged
+from sidecar.daemon import storage_schedule
+from sidecar.daemon.events import FilesChanged, JournalChanged
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
@@ -99,7 +99,7 @@ class Simulation:
         for fault in scenario.faults:
             at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
-        with _memory_of_records(), patch.object(loop, "_IDLE_TICK_SECONDS", scenario.idle_seconds):
+        with _memory_of_records(), patch.object(storage_schedule, "_IDLE_SECONDS", scenario.idle_seconds):
             self.scheduler.run(scenario.quiet_after)
             if self.violation is None:
                 self._heal()

@@ -1,0 +1,127 @@
+"""Runs this node's part of the plans: lets its workers begin once they can, and says how the plan ends, and when.
+
+No I/O and no clock: it gives commands to the worker pool, and the loop writes the outcome.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar.checkpoints.inspect import restore_path
+from sidecar.coordination.journal_state import Closed
+from sidecar.daemon.plan_execution import Failure, PlanExecution, Success
+from sidecar.daemon.shutdown import Shutdown
+from sidecar.daemon.state import DaemonState
+from sidecar.daemon.storage_schedule import StorageSchedule
+from sidecar.daemon.timing import Timing
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.records import Plan, WorkerProgress
+from sidecar.workers.command_specs import EvaluateSpec
+from sidecar.workers.process import Event
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanRunner:
+    """The execution of the open plan on one node, as long as its own workers are among the members."""
+
+    state: DaemonState
+    supervisor: WorkerSupervisor | None  # None: this node never evaluates
+    schedule: StorageSchedule
+    shutdown: Shutdown
+    evaluate: EvaluateSpec
+    run_dir: Path
+    timing: Timing
+    execution: PlanExecution | None = None
+    _proposal: tuple[int, float] | None = None  # the plan proposed here, and when
+
+    @property
+    def ending(self) -> Success | Failure | None:
+        """Return how this node would end the open plan; None if it has no part in it, or does not know yet."""
+        return self.execution.ending if self.execution is not None else None
+
+    @property
+    def progress(self) -> tuple[WorkerProgress, ...] | None:
+        """Return what this node's workers are doing; None if it has no part in a plan."""
+        return self.execution.doing() if self.execution is not None else None
+
+    def note_proposal(self, plan: int, now: float) -> None:
+        """Remember when this node proposed a plan, to measure how long agreement takes."""
+        self._proposal = plan, now
+
+    def observe(self, worker: str, report: Event, now: float) -> None:
+        """Take in what one of this node's workers reports."""
+        if self.execution is not None:
+            self.execution.observe(worker, report, now)
+
+    def begin(self, plan: Plan, now: float) -> None:
+        """Take part in a plan that was just opened, if it lists workers of this node."""
+        proposal, self._proposal = self._proposal, None
+        if self.supervisor is None or plan.checkpoint is None:
+            return
+        execution = PlanExecution(
+            plan=plan,
+            checkpoint=plan.checkpoint,
+            node=self.state.identity.node,
+            workers=self.supervisor.workers,
+            task=self.supervisor.spec,
+            evaluate=self.evaluate,
+            run_dir=self.run_dir,
+            opened_at=now,
+            agree_seconds=now - proposal[1] if proposal is not None and proposal[0] == plan.plan else None,
+            result_turn_seconds=self.timing.result_turn_seconds,
+            second_thought_seconds=self.timing.beat_seconds,
+        )
+        self.supervisor.workers.kill_group(other_than=execution.group)
+        if any(member.worker.startswith(f"{self.state.identity.workers}.") for member in execution.own):
+            self.execution = execution
+            discovered = self.state.found.get(plan.checkpoint.key)
+            if discovered is None or discovered.checkpoint.pin is None:
+                self.schedule.request_scan()  # the proposer saw the checkpoint, or its pin, before this node
+
+    def end(self, closed: Closed) -> None:
+        """Note that the journal closed the plan. Workers that only stood by for it are never listed again."""
+        execution, self.execution = self.execution, None
+        succeeded = closed.outcome.status == "succeeded"
+        if execution is not None and self.supervisor is not None and not (succeeded and execution.started):
+            self.supervisor.dismiss(member.worker for member in execution.own)
+
+    def abandon(self) -> None:
+        """Take no part in the open plan any more."""
+        self.execution = None
+
+    def advance(self, now: float, *, answered: bool) -> None:
+        """Start this node's workers once it sees the checkpoint's pin; fail the plan if it never does.
+
+        `answered`: no request to storage is open.
+        """
+        execution, tracker = self.execution, self.state.tracker
+        if execution is None or execution.ending is not None:
+            return
+        if self.shutdown.drained(now):
+            execution.fail("drained", "the daemon was stopped before the evaluation ended", None, now)
+            return
+        if execution.started or self.schedule.is_absent(now):
+            return
+        checkpoint, wait_seconds = execution.checkpoint, self.timing.pin_wait_seconds
+        discovered = self.state.found.get(checkpoint.key)
+        unreadable = tracker.unknown.get(checkpoint.folder)
+        given_up = tracker.given_up.get(checkpoint.key)
+        if discovered is not None and discovered.checkpoint.pin is not None and unreadable is None:
+            execution.start(restore_path(discovered, discovered.folder), now)
+        elif given_up is not None and given_up.verdict == "corrupt":
+            execution.fail("corrupt", given_up.reason, None, now)
+        elif self.schedule.has_scanned_since(execution.opened_at + wait_seconds, now, answered=answered):
+            waited = f"{checkpoint.name} was not seen on this node for {wait_seconds:.0f} s"
+            waited = waited if unreadable is None else f"{waited}: {unreadable}"
+            cannot_see = tracker.missing or unreadable is not None or self.schedule.scan_hangs(now)
+            execution.fail("storage" if cannot_see else "vanished", waited, None, now)
+
+    def may_write(self, ending: Success | Failure, now: float) -> bool:
+        """Return whether it is this node's turn to write how the plan ends.
+
+        Every member may write a result. Those before this one have their turn first, unless they are gone.
+        """
+        if now >= ending.at:
+            return True
+        if isinstance(ending, Failure) or self.execution is None:
+            return False
+        return self.shutdown.draining or set(self.execution.before) <= self.state.lost(now).keys()

@@ -1,0 +1,165 @@
+"""Takes in what storage answered: the journal goes on, nodes beat, checkpoints are found, or something failed.
+
+No I/O: it changes what the daemon knows, and warns people. The loop acts on what is known afterwards.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.artifacts.retention import Retention
+from sidecar.clock import Clock
+from sidecar.coordination.journal_state import Closed
+from sidecar.daemon.operator_warnings import OperatorWarnings
+from sidecar.daemon.plan_runner import PlanRunner
+from sidecar.daemon.shutdown import Shutdown
+from sidecar.daemon.state import DaemonState
+from sidecar.daemon.storage_health import StorageHealth
+from sidecar.daemon.storage_schedule import StorageSchedule
+from sidecar.daemon.storage_thread import JoinRun, Response, Sync
+from sidecar.daemon.timing import Timing
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
+from sidecar.policy.rules import Rules
+from sidecar.records import Outcome, Plan
+
+
+@dataclass(slots=True, kw_only=True)
+class ResponseObserver:
+    """The parts of a daemon that change when storage has answered."""
+
+    rules: Rules
+    timing: Timing
+    state: DaemonState
+    retention: Retention
+    supervisor: WorkerSupervisor | None
+    schedule: StorageSchedule
+    runner: PlanRunner
+    storage_health: StorageHealth
+    shutdown: Shutdown
+    clock: Clock
+    log: Any
+    warnings: OperatorWarnings
+
+    def observe(self, response: Response, now: float) -> None:
+        """Take in the response to the open request, and whatever the journal says on the way."""
+        asked_at, request = self.storage_health.answer(now), response.request
+        if isinstance(request, JoinRun) and response.error is None:
+            self._observe_run(response, now)
+        for record in response.entries:
+            self._observe_record(record, now)
+        if isinstance(request, Sync) and response.reading is not None:
+            # The answer may be as old as the request: with storage that takes long, it says nothing about now.
+            self.state.meet(request.heartbeat, response.reading, asked_at)
+            self._note_journal(asked_at, readable=not response.unread)
+            self._observe_sync(response, request, now)
+        if response.error is not None:
+            self._observe_error(response, response.error, now)
+        elif self.storage_health.succeed(scanned=response.look is not None):
+            self.log.info("storage_recovered")
+
+    def _observe_run(self, response: Response, now: float) -> None:
+        """Go on in the run that was joined; or try again later, as the checkpoint directory is not there yet."""
+        self.state.run = response.run
+        self._note_missing(missing=response.run is None)
+        if response.run is None:
+            self.schedule.next_sync_at = now + self.timing.sweep_seconds
+            self.state.tracker.began_first = True
+        if response.history is not None:
+            self.state.resume(response.history)
+            self.retention.resume(response.history)
+            self.schedule.snapshot_through = response.history.through
+
+    def _observe_sync(self, response: Response, sync: Sync, now: float) -> None:
+        state = self.state
+        if response.tidied is not None:
+            for folder in self.retention.done(sync.tidying, response.tidied, now):
+                self.warnings.left(folder, response.tidied.failed[folder])
+            state.saves_bytes = self.retention.bytes
+        self.warnings.trouble(response.trouble)
+        if response.more:
+            self.schedule.next_sync_at = now
+        elif not state.caught_up and not response.unread:
+            state.caught_up = True
+            self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
+        state.pins_bytes = state.pins_bytes if response.pins_bytes is None else response.pins_bytes
+        self.schedule.note_scan(now, asked=sync.look, unfinished=response.scanning)
+        if response.look is not None:
+            self._note_missing(missing=response.look.missing)
+            new = state.see(response.look, response.given_up, now, self.clock.wall())
+            no_room = state.tracker.note(response.no_room, done=response.done)
+            self.warnings.scan(
+                response.look,
+                [discovered.checkpoint for discovered in new],
+                no_room=no_room,
+                watch_problem=response.watch_problem,
+                needs_steps=self.rules.every_steps is not None,
+            )
+            self._warn_if_empty(now)
+        if sync.heartbeat.state == "left" and self.shutdown.code is not None:
+            self.shutdown.exit = self.shutdown.code
+
+    def _observe_record(self, record: Plan | Outcome, now: float) -> None:
+        """Apply a new record of the journal, report it, and do this node's part."""
+        report = self.log.entry if self.state.caught_up else lambda _: None
+        self.schedule.stop_polling()
+        entries = self.state.fold(record, now)
+        for entry in entries:
+            report(entry)
+        for gap in self.state.gaps.take():
+            self.warnings.unseen(gap)
+        if isinstance(record, Plan) and self.state.history.open is not None:
+            report(record)
+            self.runner.begin(record, now)
+        for entry in entries:
+            if isinstance(entry, Closed):
+                self._observe_end(entry, now)
+
+    def _observe_end(self, closed: Closed, now: float) -> None:
+        self.runner.end(closed)
+        if closed.outcome.status != "succeeded":
+            self.retention.failed(closed.plan, now)
+            return
+        self.retention.succeeded(self.state.history)
+        if self.state.caught_up:
+            self.warnings.best(self.retention.best.complaint(self.state.history))
+
+    def _observe_error(self, response: Response, error: SidecarError, now: float) -> None:
+        """Try again a beat later if the error can pass. Any other, and any at the very start, ends the daemon."""
+        is_start = isinstance(response.request, JoinRun) and not isinstance(error, StateUnavailableError)
+        if isinstance(error, NewerSchemaError):
+            self._stand_by()
+        elif isinstance(error, RunReplacedError) and self.shutdown.begun:
+            self.shutdown.exit = self.shutdown.code or 0  # there is no run left that could be told
+            return
+        elif is_start or not error.retryable:
+            self.shutdown.exit = error
+            return
+        at_checkpoints = response.reading is not None and not response.unread
+        if self.storage_health.fail(str(error), now, at_checkpoints=at_checkpoints):
+            self.log.warning("storage_failed", message=self.storage_health.problem)
+        if not at_checkpoints:
+            self.schedule.next_sync_at = self.storage_health.blocked_until
+
+    def _stand_by(self) -> None:
+        """Take no part any more: a newer release may have opened a plan that this one cannot read."""
+        self.storage_health.needs_newer_release = self.state.withdrawn = True
+        self.runner.abandon()
+        if self.supervisor is not None:
+            self.supervisor.workers.kill_all()
+
+    def _note_journal(self, asked_at: float, *, readable: bool) -> None:
+        """Note whether the journal could be read. If not for a lease, the other nodes must not count on this one."""
+        self.schedule.note_journal(asked_at, readable=readable)
+        if readable:
+            self.storage_health.needs_newer_release = False
+        self.state.withdrawn = self.storage_health.needs_newer_release or self.schedule.is_unreadable(asked_at)
+
+    def _note_missing(self, *, missing: bool) -> None:
+        if missing and not self.state.tracker.missing:
+            self.warnings.missing()
+        self.state.tracker.missing = missing
+
+    def _warn_if_empty(self, now: float) -> None:
+        tracker, seconds = self.state.tracker, self.timing.nothing_seen_seconds
+        if tracker.empty_since is not None and now >= tracker.empty_since + seconds and tracker.hint is None:
+            tracker.hint = self.warnings.empty(seconds)

@@ -1,0 +1,18 @@
+"""The settings of the daemon's own waits."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Hold the settings of the daemon's own waits. The fields have the names of the settings."""
+
+    beat_seconds: float
+    lease_seconds: float
+    loop_timeout_seconds: float
+    sweep_seconds: float
+    storage_timeout_seconds: float
+    pin_wait_seconds: float
+    result_turn_seconds: float
+    drain_seconds: float
+    nothing_seen_seconds: float = 300.0

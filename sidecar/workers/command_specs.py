@@ -1,0 +1,68 @@
+"""What is known of commands to workers before there is a plan. The plan adds the group, the ranks and the paths."""
+
+from dataclasses import dataclass, field
+
+from sidecar.records import Checkpoint, Member, SaveWeights
+from sidecar.workers.messages import BackendOptions, Check, Evaluate, Join
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """The task as every worker of this node runs it."""
+
+    task: str
+    framework: str
+    search_path: str  # where modules of the task are found: the folder the daemon was started in
+    threads: int
+    cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+    options: BackendOptions = field(default_factory=dict)
+
+    def check(self) -> Check:
+        """Return the command that imports the task and reports whether it can be used."""
+        return Check(self.task, self.framework, self.search_path, self.threads, self.options)
+
+    def join(self, *, group: str, members: tuple[Member, ...], rank: int) -> Join:
+        """Return the command with which one rank joins a group."""
+        return Join(
+            group=group,
+            members=members,
+            rank=rank,
+            task=self.task,
+            framework=self.framework,
+            search_path=self.search_path,
+            threads=self.threads,
+            cache_bytes=self.cache_bytes,
+            options=self.options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSpec:
+    """How every checkpoint is evaluated on this node."""
+
+    save_weights: SaveWeights  # of which ranks
+    progress_seconds: float  # at most one Progress report per this many seconds
+
+    def evaluate(
+        self,
+        *,
+        plan: int,
+        checkpoint: Checkpoint,
+        path: str,
+        save_to: str,
+        save_root: str,
+        evaluated: int = 0,
+        attempt: int = 1,
+    ) -> Evaluate:
+        """Return the command that evaluates one checkpoint. The arguments are the fields of `Evaluate`."""
+        return Evaluate(
+            plan=plan,
+            checkpoint=checkpoint,
+            path=path,
+            save_to=save_to,
+            save_weights=self.save_weights,
+            progress_seconds=self.progress_seconds,
+            evaluated=evaluated,
+            save_root=save_root,
+            attempt=attempt,
+        )

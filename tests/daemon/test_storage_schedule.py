@@ -1,0 +1,192 @@
+from dataclasses import replace
+
+import pytest
+
+from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
+from sidecar.daemon.timing import Timing
+from sidecar.records import Heartbeat
+
+BEAT, LEASE, SWEEP = 2.0, 10.0, 30.0
+TIMING = Timing(
+    beat_seconds=BEAT,
+    lease_seconds=LEASE,
+    loop_timeout_seconds=LEASE,
+    sweep_seconds=SWEEP,
+    storage_timeout_seconds=10.0,
+    pin_wait_seconds=60.0,
+    result_turn_seconds=10.0,
+    drain_seconds=25.0,
+)
+HEARTBEAT = Heartbeat(
+    run="r",
+    node="n1",
+    incarnation="i",
+    beat=0,
+    role="worker",
+    role_source="setting",
+    state="ready",
+    version="1",
+    task="t",
+    plan=0,
+    outcome=0,
+    slots=(),
+)
+
+
+def asked(schedule, now, *, heartbeat=None, record=None, may_scan=True, may_poll=True):
+    """Return a word for what storage is asked; `record` is what would be written."""
+    known = heartbeat or replace(HEARTBEAT, beat=schedule.beats)
+    request = schedule.next_request(now, known, may_scan=may_scan, may_poll=may_poll, record=lambda: record)
+    return ("scan" if request.scan else "sync") if isinstance(request, SyncDue) else request
+
+
+@pytest.fixture
+def schedule():
+    """A schedule at 100 s: journal and checkpoints were read just now, and nothing is to be written."""
+    made = StorageSchedule(timing=TIMING)
+    assert asked(made, 100.0) == "scan"
+    made.note_journal(100.0, readable=True)
+    made.note_scan(100.0, asked=True, unfinished=False)
+    assert asked(made, 100.0) is None
+    return made
+
+
+def test_a_run_is_joined_before_anything_else():
+    """It is tried again when the last attempt says so."""
+    schedule = StorageSchedule(timing=TIMING)
+    join = {"may_scan": False, "may_poll": False, "record": lambda: "record"}
+    assert schedule.next_request(0.0, None, **join) is Ask.JOIN
+    schedule.next_sync_at = 5.0
+    assert schedule.next_request(4.9, None, **join) is None
+    assert schedule.next_request(5.0, None, **join) is Ask.JOIN
+
+
+@pytest.mark.parametrize(
+    ("now", "changes", "expected"),
+    [
+        (101.9, {}, None),
+        (102.0, {}, "sync"),
+        (101.9, {"record": "record"}, "record"),
+        (102.0, {"record": "record"}, "sync"),
+        (100.5, {"heartbeat": replace(HEARTBEAT, state="draining")}, "sync"),
+        (100 + SWEEP, {}, "sync"),  # this node was absent for longer than its lease, and its last sync had a scan
+        (100 + SWEEP, {"may_scan": False}, "sync"),
+    ],
+    ids=["nothing", "a beat", "a record", "a beat before a record", "another heartbeat", "absent", "no scan allowed"],
+)
+def test_what_is_asked_next(schedule, now, changes, expected):
+    """The heartbeat is due once in a beat and when it changes; records have their turn between."""
+    assert asked(schedule, now, **changes) == expected
+
+
+def test_a_record_has_its_turn_although_each_sync_takes_longer_than_a_beat(schedule):
+    """Syncs and records alternate."""
+    words = []
+    for now in (103.0, 106.0, 109.0, 112.0):
+        words.append(asked(schedule, now, record="record"))
+        schedule.note_journal(now, readable=True)
+    assert words == ["sync", "record", "sync", "record"]
+
+
+def test_an_absent_node_reads_the_journal_before_it_writes(schedule):
+    """Other nodes may have gone on without it; every other sync scans, so that a long scan does not keep it absent."""
+    words = [asked(schedule, 120.0 + SWEEP * turn, record="record") for turn in range(4)]
+    assert words == ["sync", "scan", "sync", "scan"]
+    schedule.note_journal(250.0, readable=True)
+    assert asked(schedule, 250.0, record="record") == "record"
+
+
+def test_file_events_bring_a_scan_soon_and_a_burst_brings_one(schedule):
+    """The pause after the last scan is short, but there is one."""
+    schedule.request_scan()
+    schedule.request_scan()
+    assert schedule.scan_due_at(may_scan=True) == pytest.approx(100.02)
+    assert asked(schedule, 100.01) is None
+    assert asked(schedule, 100.02) == "scan"
+    assert asked(schedule, 100.1) is None
+    assert schedule.scan_due_at(may_scan=True) == pytest.approx(100.02 + SWEEP)
+    assert schedule.scan_due_at(may_scan=False) == float("inf")
+
+
+def test_a_journal_event_is_followed_by_one_poll(schedule):
+    """Not before the journal was read to its end once."""
+    schedule.note_journal_event()
+    assert asked(schedule, 100.5, may_poll=False) is None
+    assert asked(schedule, 100.6) is Ask.POLL
+    assert asked(schedule, 100.7) is None
+
+
+def test_a_sync_reads_the_journal_so_an_event_before_it_is_done(schedule):
+    """Nothing is read twice."""
+    schedule.note_journal_event()
+    assert asked(schedule, 102.0) == "sync"
+    assert asked(schedule, 102.1) is None
+
+
+def test_polls_for_another_nodes_record_become_rare(schedule):
+    """Each pause is half the time that has passed; a record begins anew."""
+    due = [100.0 + step / 100 for step in range(10_000) if schedule.is_poll_due(100.0 + step / 100)]
+    assert due[0] == pytest.approx(100.05, abs=0.02)
+    assert due[-1] - due[-2] > 20.0
+    assert 10 < len(due) < 30
+    schedule.stop_polling()
+    assert not schedule.is_poll_due(300.0)
+    assert schedule.is_poll_due(300.1)
+
+
+def test_a_scan_that_does_not_end_is_asked_for_again_and_hangs_after_the_timeout(schedule):
+    """It answers when it has come to an end."""
+    schedule.note_scan(101.0, asked=True, unfinished=True)
+    assert asked(schedule, 101.1) == "scan"
+    schedule.note_scan(105.0, asked=True, unfinished=True)
+    assert not schedule.scan_hangs(110.9)
+    assert schedule.scan_hangs(111.0)
+    schedule.note_scan(112.0, asked=False, unfinished=False)
+    assert schedule.scan_hangs(112.0), "a sync without a scan says nothing"
+    schedule.note_scan(113.0, asked=True, unfinished=False)
+    assert not schedule.scan_hangs(200.0)
+
+
+def test_a_scan_since_a_time_is_requested_once_that_time_has_come(schedule):
+    """And it counts only when it was answered."""
+    assert not schedule.has_scanned_since(105.0, 104.0, answered=True)
+    assert asked(schedule, 104.0) == "sync"
+    assert not schedule.has_scanned_since(105.0, 105.0, answered=True)
+    assert asked(schedule, 105.0) == "scan"
+    assert not schedule.has_scanned_since(105.0, 105.1, answered=False)
+    assert schedule.has_scanned_since(105.0, 105.2, answered=True)
+
+
+def test_a_journal_that_cannot_be_read_for_a_lease(schedule):
+    """One success ends it."""
+    schedule.note_journal(102.0, readable=False)
+    schedule.note_journal(111.9, readable=False)
+    assert not schedule.is_unreadable(111.9)
+    assert schedule.is_unreadable(112.0)
+    schedule.note_journal(113.0, readable=True)
+    assert not schedule.is_unreadable(200.0)
+
+
+@pytest.mark.parametrize(
+    ("wake_at", "others", "busy_until", "expected"),
+    [
+        (float("inf"), (), None, 101.5),
+        (100.7, (), None, 100.7),
+        (100.7, (100.6,), None, 100.6),
+        (100.0, (), None, 100.51),
+        (float("inf"), (), 101.2, 101.2),
+        (100.7, (), float("inf"), 101.5),
+    ],
+    ids=["idle", "the policy", "an ending", "never at once", "storage is blocked", "storage is silent"],
+)
+def test_when_the_loop_turns_again(schedule, wake_at, others, busy_until, expected):
+    """Soon enough for every bound, and no sooner than rounding allows."""
+    schedule.wake_at = wake_at
+    assert schedule.next_turn_at(100.5, *others, may_scan=True, busy_until=busy_until) == pytest.approx(expected)
+
+
+def test_a_heartbeat_is_numbered_when_it_is_handed_over(schedule):
+    """The number alone makes no sync due."""
+    request = schedule.next_request(102.0, HEARTBEAT, may_scan=True, may_poll=True, record=lambda: None)
+    assert request == SyncDue(replace(HEARTBEAT, beat=2), scan=False)
+    assert asked(schedule, 102.1) is None
