@@ -17,7 +17,7 @@ import typer
 from log_calls import log_events
 
 import sidecar
-from sidecar import cli, errors, records
+from sidecar import cli, errors, records, states
 from sidecar.observability.events import EVENTS
 from sidecar.observability.prometheus import families
 from sidecar.observability.sentences import sentence
@@ -246,9 +246,9 @@ def metrics_page() -> str:
     lines += _table(("Family", "Type", "Labels", "Meaning"), rows)
     lines += ["", "## Values of labels", ""]
     values = {
-        "`state` of `sidecar_members`": get_args(records.NodeState),
+        "`state` of `sidecar_members`": tuple(states.NodeState),
         "`reason` of `sidecar_nodes_left_out`": get_args(Reason),
-        "`kind` of `sidecar_plans_failed_total`": records.KINDS,
+        "`kind` of `sidecar_plans_failed_total`": tuple(states.FailureKind),
         "`phase` of `sidecar_evaluation_phase_duration_seconds`": records.PHASES,
         "`step_source`": (*get_args(records.StepSource), "unknown"),
         "`goal` of `sidecar_eval_metric_info`": get_args(records.Value.__dataclass_fields__["goal"].type),

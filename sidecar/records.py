@@ -1,22 +1,16 @@
-"""Frozen values that cross a border: between rooms, between processes, or into a journal file.
+"""Frozen values that cross a border: between packages, between processes, or into a journal file.
 
-Standard library only, since worker processes import this under the user's interpreter. Every record is written as
-strict JSON (no NaN); reading ignores unknown fields, checks the known ones and raises `RecordError` naming the field.
+`sidecar.codec` writes them as JSON and reads them back. Standard library only, since worker processes import this
+under the user's interpreter.
 """
 
-import dataclasses
-import functools
 import hashlib
-import json
-import sys
-import types
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar, Union
+from typing import Final, Literal
 from urllib.parse import quote
 
-from sidecar.errors import NewerSchemaError, RecordError
+from sidecar.states import NodeState, OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
@@ -24,44 +18,12 @@ SCHEMA: Final = 1
 Key = tuple[str, str]
 """What identifies a checkpoint: its name and digest."""
 
-Verdict = Literal["skipped", "vanished", "corrupt", "failed", "requeued"]
 Role = Literal["worker", "chief"]
 SaveWeights = Literal["all", "first", "none"]
-NodeState = Literal["starting", "ready", "draining", "left"]
-Blame = Literal["checkpoint", "group", "corrupt", "vanished"]
 StepSource = Literal["step_key", "step_pattern", "optimizer", "variable", "name", "order"]
 """How a step was found: by the user's settings, in a variable of the files (the optimizer's count, or another), or in
 the name. `order`: none was found; the journal numbers such checkpoints in the order in which they were written."""
 Lasting = Literal["checkpoint", "task"]
-
-KINDS: Final[Mapping[str, Blame]] = {
-    # The checkpoint, the task or the data: trying again rarely helps, so it is final after `max_attempts`.
-    "mismatch": "checkpoint",  # the model, the checkpoint or the ranks do not agree
-    "task_error": "checkpoint",  # the user's code raised
-    "stream_differs": "checkpoint",  # ranks saw different data, or the data changed while they were read
-    "nonfinite_input": "checkpoint",  # NaN or infinite numbers in data that are not allowed to have any
-    "count": "checkpoint",  # the examples counted are not the examples that exist
-    # The machines: trying again with others usually helps, so it is final only after `max_losses`.
-    "member_lost": "group",
-    "worker_died": "group",
-    "stalled": "group",
-    "deadline": "group",
-    "join": "group",
-    "address_in_use": "group",
-    "out_of_memory": "group",
-    "storage": "group",
-    "restarted": "group",
-    "drained": "group",
-    "chief_listed": "group",
-    # The files.
-    "corrupt": "corrupt",
-    "crashed": "corrupt",  # the worker process crashed while it read the checkpoint
-    "vanished": "vanished",
-}
-"""Why a plan can fail, and who is to blame: the closed list behind the `kind` label."""
-
-SECONDARY: Final = frozenset({"member_lost"})
-"""What a rank reports when another one went: whoever caused it says it better, if given a moment."""
 
 _LONGEST_FOLDER: Final = 200  # of the 255 bytes that a file name may have
 
@@ -258,7 +220,7 @@ class Outcome:
     plan: int
     run: str
     nonce: str
-    status: Literal["succeeded", "failed"]
+    status: OutcomeStatus
     closed_by: str
     completed_at: str
     result: Result | None = None
@@ -329,92 +291,3 @@ class Heartbeat:
 def group_id(members: Sequence[Member]) -> str:
     """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
     return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]
-
-
-R = TypeVar("R")
-
-
-def dumps(record: Any) -> bytes:
-    """Strict JSON of a record, one line."""
-    text = json.dumps(record, default=_fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
-
-
-def _fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
-    kind: type = type(record)
-    return {name: getattr(record, name) for name, _, _ in _fields(kind)}
-
-
-def loads(cls: type[R], data: bytes) -> R:
-    """Read a record back; raises `RecordError` naming the field that is missing or of the wrong type."""
-    try:
-        parsed = json.loads(data, parse_constant=_reject_constant)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"not a {cls.__name__} record: {error}") from error
-    return from_json(cls, parsed)
-
-
-def from_json(cls: type[R], parsed: Any) -> R:
-    """Build a record from parsed JSON, checking every field's type."""
-    if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
-        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
-    value = _convert(cls, parsed, cls.__name__)
-    return typing.cast("R", value)
-
-
-def _reject_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: PLR0911 - one return per kind reads best
-    """Check `value` against the annotation `kind`; dataclasses, tuples, mappings, literals, unions and scalars."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _convert_record(kind, value, where)
-    if origin is Literal:
-        if value in arguments:
-            return value
-    elif origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, where)
-    elif origin is tuple and isinstance(value, list):
-        return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
-    elif origin is dict and isinstance(value, dict):
-        return {sys.intern(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 is read as inf
-        return float(value)
-    elif kind is not float and isinstance(kind, type) and type(value) is kind:
-        # A journal says the same names again and again: each is kept once, however long the journal grows.
-        return sys.intern(str(value)) if kind is str else value
-    raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
-
-
-def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in arguments:
-        return None
-    (kind,) = (argument for argument in arguments if argument is not type(None))
-    return _convert(kind, value, where)
-
-
-def _convert_record(cls: type, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
-    known = {}
-    for name, kind, required in _fields(cls):
-        if name in value:
-            known[name] = _convert(kind, value[name], f"{where}.{name}")
-        elif required:
-            raise RecordError(f"{where}.{name}: missing")
-    return cls(**known)
-
-
-@functools.cache
-def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
-    """Name and type of each field of a record, and whether it must be there: resolving costs more than reading."""
-    hints = typing.get_type_hints(cls)
-    return tuple(
-        (item.name, hints[item.name], item.default is item.default_factory is dataclasses.MISSING)
-        for item in dataclasses.fields(cls)
-    )

@@ -131,10 +131,10 @@ def test_commands_and_options_exist(page):
 
 def test_every_kind_of_failure_is_explained():
     """Each kind has its row in the table of the page about troubleshooting."""
-    from sidecar.records import KINDS
+    from sidecar.states import FAILURE_CLASSES
 
     rows = "".join(re.findall(r"^\| (`[^|]*) \|", (HOW_TO / "troubleshooting.md").read_text(), re.MULTILINE))
-    assert [kind for kind in KINDS if f"`{kind}`" not in rows] == []
+    assert [kind for kind in FAILURE_CLASSES if f"`{kind}`" not in rows] == []
 
 
 def test_every_page_is_one_step_from_the_readme():

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.clock import timestamp
+from sidecar.codec import dumps, from_json, loads
 from sidecar.errors import NewerSchemaError, RecordError
 from sidecar.records import (
-    KINDS,
     SCHEMA,
     Checkpoint,
     Heartbeat,
@@ -20,10 +20,8 @@ from sidecar.records import (
     Slot,
     Value,
     WorkerProgress,
-    dumps,
-    from_json,
-    loads,
 )
+from sidecar.states import FAILURE_CLASSES
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.builds(Value, value=st.none() | FINITE, lower=st.none() | FINITE, upper=st.none() | FINITE)
@@ -203,7 +201,7 @@ def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():
 
 def test_every_kind_of_failure_has_somebody_to_blame():
     """The closed list behind the label has no empty class."""
-    assert set(KINDS.values()) == {"checkpoint", "group", "corrupt", "vanished"}
+    assert set(FAILURE_CLASSES.values()) == {"checkpoint", "group", "corrupt", "vanished"}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(1e18, "9999-12-31T"), (-1e18, "0001-01-02T"), (0.5, "1970-01-01T00:")])

@@ -20,6 +20,7 @@ from sidecar.clock import Clock
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import Settlement
+from sidecar.states import Verdict
 
 _OLD_SECONDS: Final = 3600.0  # far more than the clocks of machines differ, which share a storage
 
@@ -239,7 +240,7 @@ class CompletenessJudge:
         digest = sampled_digest(self.root, (file.name for file in judged.files))
         name = self.named(judged.name)
         step = step_in(name, judged.format, self.step_pattern)
-        return Settlement(name, digest, step, "corrupt", str(error))
+        return Settlement(name, digest, step, Verdict.CORRUPT, str(error))
 
 
 def _among(known: Judged, candidate: Candidate) -> list[File]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from sidecar.coordination.heartbeats import HeartbeatReadings, natural_order
 from sidecar.records import Heartbeat
+from sidecar.states import NodeState
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement asks for
 _GAPS_NEEDED: Final = 2
@@ -30,7 +31,7 @@ class ObservedNode:
     @property
     def left(self) -> bool:
         """Return whether the daemon said that it ended."""
-        return self.heartbeat.state == "left"
+        return self.heartbeat.state == NodeState.LEFT
 
     @property
     def silent_seconds(self) -> float:

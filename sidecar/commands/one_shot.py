@@ -14,7 +14,8 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.confined import open_folder
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.observability.status import WorkerStatus
-from sidecar.records import SECONDARY, Checkpoint, Member, Result, SaveWeights
+from sidecar.records import Checkpoint, Member, Result, SaveWeights
+from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Done, Failed, Ready, Report
 from sidecar.workers.pool import WorkerPool, group_id
@@ -22,7 +23,7 @@ from sidecar.workers.process import Event, Exited
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank lost its peer: the peer's own report, which names the cause, may follow
-_RESTORING: Final = ("restore", "read")  # the checkpoint is read while data are
+_RESTORING: Final = (WorkerPhase.RESTORE, WorkerPhase.READ)  # the checkpoint is read while data are
 _END_SECONDS: Final = 10.0  # from SIGKILL to the end of a process, its memory returned
 
 Inbox = queue.SimpleQueue[tuple[str, Event]]
@@ -139,23 +140,23 @@ def _wait(
         except queue.Empty:
             continue
         known = workers.find(worker)
-        phase = known.phase if known else ""
+        phase = known.phase if known else None
         workers.observe(worker, report, clock.now())
         if isinstance(report, kind):
             found.append(report)
         elif isinstance(report, Failed):
             error = _explained(report)
-            if report.kind not in SECONDARY:
+            if report.kind not in SECONDARY_KINDS:
                 raise error
             suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, error)
         elif isinstance(report, Exited):
-            cause = "crashed" if report.crashed and phase in _RESTORING else "worker_died"
+            cause = FailureKind.CRASHED if report.crashed and phase in _RESTORING else FailureKind.WORKER_DIED
             raise EvaluationFailedError(f"{cause}: {report}")
     return found
 
 
 def _explained(report: Failed) -> SidecarError:
-    if report.kind == "task_error" and report.phase == "import":
+    if report.kind == FailureKind.TASK_ERROR and report.phase == WorkerPhase.IMPORT:
         return TaskError(f"the task cannot be used: {report.message}")
     where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"
     return EvaluationFailedError(f"{report.kind}{where}: {report.message}")

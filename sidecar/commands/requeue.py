@@ -22,6 +22,7 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.policy.rules import Rules
 from sidecar.records import Key, Plan, Settlement
+from sidecar.states import OutcomeStatus, Verdict
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A requeue that is later waits for the next one.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
@@ -54,7 +55,7 @@ class _Ended:
 
     def requeued(self, by: str) -> Settlement:
         """Return the settlement that reopens it."""
-        return Settlement(*self.key, self.step, "requeued", f"by {by}; it was {self.how}")
+        return Settlement(*self.key, self.step, Verdict.REQUEUED, f"by {by}; it was {self.how}")
 
 
 def folder_and_names(
@@ -189,7 +190,7 @@ def _choose(
     """Return the checkpoints to reopen, each once."""
     chosen = {}
     if wanted.all_failed:
-        failed = [each for each in _ended(history) if each.how == "failed"]
+        failed = [each for each in _ended(history) if each.how == Verdict.FAILED]
         for each in failed:
             if gone := _gone(each, look):
                 tell(f"{gone}, so it stays given up")
@@ -255,7 +256,7 @@ def _end(entry: Entry) -> _Ended | None:
         settlement = entry.settlement
         return _Ended(settlement.key, settlement.step, settlement.verdict)
     checkpoint = entry.plan.checkpoint
-    if checkpoint is None or entry.outcome.status != "succeeded":
+    if checkpoint is None or entry.outcome.status != OutcomeStatus.SUCCEEDED:
         return None
     # A number in the order of the journal is not a step: the next reader numbers it anew.
     return _Ended(checkpoint.key, None if checkpoint.step_source == "order" else checkpoint.step, "evaluated")
@@ -285,7 +286,7 @@ def _gone(ended: _Ended, look: ScanResult) -> str | None:
     broken = {name for name, _ in look.waiting} | {each.name for each in look.corrupt}
     if ended.how != "evaluated" and ended.key[0] in broken:
         return None  # a broken checkpoint has no digest to compare
-    if ended.how == "corrupt" and alike:
+    if ended.how == Verdict.CORRUPT and alike:
         return None  # as above
     name = f"{ended.key[0]} (digest {_digits(ended)})"
     if alike:

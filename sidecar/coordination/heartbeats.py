@@ -13,10 +13,12 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
+from sidecar.codec import dumps, loads
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS, DormantHeartbeats
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
-from sidecar.records import Heartbeat, dumps, loads
+from sidecar.records import Heartbeat
+from sidecar.states import NodeState
 
 FOLDER: Final = "members"
 
@@ -187,7 +189,7 @@ class Heartbeats:
             found = self._read(_node_of(path))
         except RecordError as error:
             return str(error), False
-        return found, found.state == "left"
+        return found, found.state == NodeState.LEFT
 
     def _whose_turn(self, now: float) -> list[str]:
         since = now - self._looked_at if self._looked_at is not None else float("inf")
@@ -361,7 +363,7 @@ class Liveness:
     def fresh(self, node: str, now: float) -> bool:
         """Whether the node is there: it has changed within its lease and did not say that it left."""
         watch = self._watches.get(node)
-        if watch is None or watch.heartbeat is None or watch.heartbeat.state == "left":
+        if watch is None or watch.heartbeat is None or watch.heartbeat.state == NodeState.LEFT:
             return False
         return watch.changed and now - watch.silent_since < self.lease_of(node)
 
@@ -381,7 +383,7 @@ class Liveness:
         return [
             watch.heartbeat
             for node, watch in self._watches.items()
-            if node != self.node and watch.heartbeat is not None and watch.heartbeat.state != "left"
+            if node != self.node and watch.heartbeat is not None and watch.heartbeat.state != NodeState.LEFT
             if self.gone_since(node) is None and not self.fresh(node, now)
             if now - watch.silent_since < _LONG_SILENT_SECONDS
         ]
@@ -407,7 +409,7 @@ class Liveness:
         heartbeat = self.heartbeat(node)
         if heartbeat is not None and incarnation not in (None, heartbeat.incarnation):
             return f"{node} was restarted"
-        if heartbeat is not None and heartbeat.state == "left":
+        if heartbeat is not None and heartbeat.state == NodeState.LEFT:
             return f"{node} left"
         if self.gone_since(node) is not None:
             return f"{node} was silent for its lease of {self.lease_of(node):.1f} seconds"
@@ -427,7 +429,7 @@ class Liveness:
 
     def _known(self, now: float, node: str) -> bool:
         watch = self._watches[node]
-        left = watch.heartbeat is not None and watch.heartbeat.state == "left"
+        left = watch.heartbeat is not None and watch.heartbeat.state == NodeState.LEFT
         return watch.changed or left or now - watch.silent_since >= self.lease_of(node)
 
     def _observe(self, node: str, found: Heartbeat | None, now: float) -> bool:

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.codec import dumps, loads
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS, check_run, read_run
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, parse, settle
 from sidecar.errors import RecordError, SidecarError, StorageLostError
-from sidecar.records import Outcome, Plan, dumps, group_id, loads
+from sidecar.records import Outcome, Plan, group_id
+from sidecar.states import OutcomeStatus
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 
@@ -172,7 +174,7 @@ class Journal:
 
         The file is `evaluations/<checkpoint>/result.json`: `{"plan": …, "outcome": …}`, both as the journal has them.
         """
-        if closed.outcome.status != "succeeded" or closed.plan.checkpoint is None:
+        if closed.outcome.status != OutcomeStatus.SUCCEEDED or closed.plan.checkpoint is None:
             raise ValueError(f"plan {closed.plan.plan} has no result: it {closed.outcome.status}")
         path = f"evaluations/{closed.plan.checkpoint.folder}/result.json"
         found = self.storage.read(path)

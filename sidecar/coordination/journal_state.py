@@ -11,7 +11,8 @@ from typing import Final
 
 from sidecar.coordination.totals import Totals
 from sidecar.errors import RecordError
-from sidecar.records import KINDS, Blame, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
+from sidecar.records import Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement
+from sidecar.states import FAILURE_CLASSES, FailureClass, OutcomeStatus, Verdict
 
 BEFORE_START: Final = "it was there before the start (start=new)"
 """Why a checkpoint is skipped that no training of this run saved."""
@@ -63,12 +64,12 @@ class Losses:
     until: int = 0
 
 
-def blame(outcome: Outcome) -> Blame:
+def blame(outcome: Outcome) -> FailureClass:
     """Return the class of a failure. It is the machines' fault if it is one node's, or of a kind that nobody knows."""
-    return "group" if outcome.odd else KINDS.get(outcome.kind or "", "group")
+    return FailureClass.GROUP if outcome.odd else FAILURE_CLASSES.get(outcome.kind or "", FailureClass.GROUP)
 
 
-def blamed(failures: Iterable[Outcome], what: Blame) -> int:
+def blamed(failures: Iterable[Outcome], what: FailureClass) -> int:
     """How many failures are of that class."""
     return sum(blame(outcome) == what for outcome in failures)
 
@@ -168,7 +169,7 @@ class JournalState:
     def _settle(self, settlement: Settlement) -> None:
         key, verdict = settlement.key, settlement.verdict
         self.totals.settled(settlement)
-        if verdict == "requeued":
+        if verdict == Verdict.REQUEUED:
             for known in (self.settled, self.failed_tasks, self.failures):
                 known.pop(key, None)
             if key in self.succeeded:
@@ -181,10 +182,10 @@ class JournalState:
         self.settled[key] = verdict
         if settlement.reason == BEFORE_START:
             self.before_start.add(key)
-        if verdict == "failed":
+        if verdict == Verdict.FAILED:
             self.failed_tasks.setdefault(key, set()).add(settlement.task)
             self.failures.get(key, {}).pop(settlement.task, None)
-        if verdict != "failed" or not self.failures.get(key):
+        if verdict != Verdict.FAILED or not self.failures.get(key):
             self.failures.pop(key, None)
 
     def _close(self, outcome: Outcome) -> list[Entry]:
@@ -193,7 +194,7 @@ class JournalState:
             raise RecordError(f"outcome {outcome.plan} closes no open plan")
         self.open, self.nonces = None, (plan.nonce, outcome.nonce)
         closed = Closed(plan, self._shared(outcome))
-        if outcome.status == "succeeded":
+        if outcome.status == OutcomeStatus.SUCCEEDED:
             self._succeeded(closed, plan.checkpoint)
         else:
             self.totals.failed(outcome)
@@ -286,7 +287,7 @@ class JournalState:
         """Whether no further plan is needed; a failure counts only for the task digest that failed."""
         if key in self.succeeded:
             return True
-        if key in self.settled and self.settled[key] != "failed":
+        if key in self.settled and self.settled[key] != Verdict.FAILED:
             return True
         failed = self.failed_tasks.get(key, set())
         return None in failed or task in failed

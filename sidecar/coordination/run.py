@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.clock import timestamp
+from sidecar.codec import dumps
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, parse, settle
 from sidecar.errors import StateUnavailableError, StorageLostError
-from sidecar.records import SCHEMA, dumps
+from sidecar.records import SCHEMA
 
 RUN_PATH: Final = "run.json"
 JOURNAL_FOLDERS: Final = ("plans", "outcomes")

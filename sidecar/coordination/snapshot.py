@@ -12,7 +12,8 @@ from typing import Final
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Losses, Settled
 from sidecar.coordination.totals import BUCKETS, Best, Duration, Totals
 from sidecar.errors import RecordError
-from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement, Verdict
+from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement
+from sidecar.states import Verdict
 
 FOLD: Final = 7
 """Version of what `JournalState` makes of the journal: raised with every change, so that no old view is believed."""
@@ -237,18 +238,10 @@ def _restore(snapshot: Snapshot) -> JournalState:
     )
     history.succeeded = history.totals.checkpoints["evaluated"] - set(_keys(snapshot.reopened))
     for verdict, keys in snapshot.settled.items():
-        history.settled |= dict.fromkeys(_keys(keys), _VERDICTS[verdict])
+        history.settled |= dict.fromkeys(_keys(keys), Verdict(verdict))
     for each in snapshot.failures:
         history.failures.setdefault(_split(each.key), {})[each.task] = list(each.outcomes)
     return history
-
-
-_VERDICTS: Final[dict[str, Verdict]] = {
-    "skipped": "skipped",
-    "vanished": "vanished",
-    "corrupt": "corrupt",
-    "failed": "failed",
-}
 
 
 def _totals(snapshot: Snapshot) -> Totals:

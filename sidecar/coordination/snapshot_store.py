@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
+from sidecar.codec import dumps, loads
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.snapshot import Snapshot, restore
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
-from sidecar.records import dumps, loads
 
 PATH: Final = "snapshot.json"
 

@@ -14,11 +14,12 @@ from typing import Final
 
 from sidecar import durable
 from sidecar.clock import Clock, SystemClock
+from sidecar.codec import dumps
 from sidecar.confined import open_folder
 from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, Run
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUnavailableError, StorageError
-from sidecar.records import SCHEMA, dumps
+from sidecar.records import SCHEMA
 
 MARKER: Final = ".sidecar-run-"
 """Prefix of the marker's name; no checkpoint begins with a dot."""

@@ -9,7 +9,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.records import KINDS, PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value
+from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value
+from sidecar.states import FAILURE_CLASSES
 
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
 """Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
@@ -57,7 +58,7 @@ class Totals:
     checkpoints: dict[str, set[Key]] = field(
         default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
     )
-    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_CLASSES, 0))
     durations: dict[str, Duration] = field(default_factory=lambda: {phase: Duration() for phase in PHASES})
     best: dict[tuple[str, str], Best] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
@@ -74,7 +75,7 @@ class Totals:
 
     def failed(self, outcome: Outcome) -> None:
         """Add a plan that failed."""
-        kind = outcome.kind if outcome.kind in KINDS else "unknown"  # the label's values stay bounded
+        kind = outcome.kind if outcome.kind in FAILURE_CLASSES else "unknown"  # the label's values stay bounded
         self.failures[kind or "unknown"] = self.failures.get(kind or "unknown", 0) + 1
 
     def succeeded(self, plan: Plan, checkpoint: Checkpoint, result: Result) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 from sidecar.clock import Clock, SystemClock
+from sidecar.codec import loads
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
-from sidecar.records import loads
 
 _TRIES: Final = 3
 """How often a name whose fate is unknown is created again; without a pause, since the daemon asks again later."""

@@ -15,6 +15,7 @@ from sidecar.observability.status import Newest
 from sidecar.policy.selection import Choice, Selection, pending
 from sidecar.policy.settlements import REOPENED
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement
+from sidecar.states import Verdict
 
 _DELETED: Final = "it was deleted before it was evaluated"
 _SEEN_TOLD: Final = 64  # names of checkpoints in a heartbeat
@@ -78,10 +79,10 @@ class CheckpointTracker:
             return
         for settlement in record.settles:
             self.given_up.pop(settlement.key, None)
-            self.reopened += settlement.verdict in ("requeued", "failed")  # this may be of one task only
+            self.reopened += settlement.verdict in (Verdict.REQUEUED, Verdict.FAILED)  # this may be of one task only
             if settlement.reason == REOPENED:
                 self._reopened_at[settlement.key] = now
-            if settlement.verdict == "requeued" and (broken := self._broken.get(settlement.key)) is not None:
+            if settlement.verdict == Verdict.REQUEUED and (broken := self._broken.get(settlement.key)) is not None:
                 self.given_up[settlement.key] = broken  # what was known against it is void, but for what still holds
         if self.unwanted and not record.line_open:  # what was there before the start is settled, for all nodes
             self.unwanted = set()
@@ -161,12 +162,12 @@ class CheckpointTracker:
         here, missed = look.by_key, dict(self._missed)
         for key in gone:
             found, each = self.found[key], self.found[key].checkpoint
-            deleted = Settlement(each.name, each.digest, each.step, "vanished", _DELETED)
+            deleted = Settlement(each.name, each.digest, each.step, Verdict.VANISHED, _DELETED)
             missed[key] = _Missed(deleted, found.seen_at, found.written_at, now)
         # What was lost on the way to its pin was discovered with what is new here, if it was not known before.
         lately = min((found.seen_at for found in new), default=now)
         for lost in given_up:
-            if lost.verdict == "vanished":
+            if lost.verdict == Verdict.VANISHED:
                 known = self.found.get(lost.key)
                 seen_at, written_at = (known.seen_at, known.written_at) if known else (lately, float("inf"))
                 gone_now = missed.get(lost.key) or _Missed(lost, seen_at, written_at, now)
@@ -179,11 +180,13 @@ class CheckpointTracker:
         }
         missed = self._passed_over(missed, here, history, task)
         over = {key for key, each in missed.items() if now >= each.since + self.vanished_after_seconds}
-        over |= {key for key in missed.keys() & self._missed.keys() if missed[key].settlement.verdict == "skipped"}
-        certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != "vanished"}
+        over |= {
+            key for key in missed.keys() & self._missed.keys() if missed[key].settlement.verdict == Verdict.SKIPPED
+        }
+        certain = {settlement.key: settlement for settlement in given_up if settlement.verdict != Verdict.VANISHED}
         certain |= {key: missed[key].settlement for key in over}
         self._missed = {key: each for key, each in missed.items() if key not in certain}
-        self._broken |= {each.key: each for each in given_up if each.verdict == "corrupt"}
+        self._broken |= {each.key: each for each in given_up if each.verdict == Verdict.CORRUPT}
         self._broken = {key: each for key, each in self._broken.items() if key not in here}
         self.given_up = {
             key: settlement
@@ -221,7 +224,7 @@ class CheckpointTracker:
         choice = self.selection.choose(self._waiting_among(waiting, history, task), history)
         reasons = choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
         return {
-            key: replace(each, settlement=replace(each.settlement, verdict="skipped", reason=reasons[key]))
+            key: replace(each, settlement=replace(each.settlement, verdict=Verdict.SKIPPED, reason=reasons[key]))
             if key in reasons
             else each
             for key, each in missed.items()
@@ -311,8 +314,10 @@ class CheckpointTracker:
 
     def returned(self, history: JournalState, now: float) -> list[Checkpoint]:
         """Return complete checkpoints that the journal says have vanished, and that nobody reopened a moment ago."""
-        vanished = [key for key in history.totals.checkpoints["vanished"] if key in self.found]
-        keys = [key for key in vanished if history.settled.get(key) == "vanished" and key not in history.succeeded]
+        vanished = [key for key in history.totals.checkpoints[Verdict.VANISHED] if key in self.found]
+        keys = [
+            key for key in vanished if history.settled.get(key) == Verdict.VANISHED and key not in history.succeeded
+        ]
         return [
             self.found[key].checkpoint
             for key in self._look.in_order(keys)

@@ -33,6 +33,7 @@ from sidecar.observability.status import Status
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
+from sidecar.states import NodeState
 from sidecar.workers.command_specs import EvaluateSpec
 from sidecar.workers.messages import Failed
 
@@ -110,7 +111,7 @@ class Daemon:
             warnings=OperatorWarnings(log=self.log),
         )
         if self.supervisor is None:
-            self.state.node_state = "ready"
+            self.state.node_state = NodeState.READY
 
     @property
     def exit(self) -> SidecarError | int | None:
@@ -193,7 +194,7 @@ class Daemon:
             return
         self._shutdown.drain(now)
         if self._shutdown.code is None:
-            self.state.node_state = "draining"
+            self.state.node_state = NodeState.DRAINING
         hint = "the evaluation may end first; the same signal again stops at once"
         self.log.info("draining", signal=message.signal, evaluating=self.runner.execution is not None, hint=hint)
 
@@ -263,7 +264,7 @@ class Daemon:
     def _sync(self, due: SyncDue, now: float) -> Sync:
         # A change of what is added here does not make a sync due.
         heartbeat = replace(self.state.with_sightings(due.heartbeat, now), doing=self.runner.progress)
-        is_last = heartbeat.state == "left" and self.supervisor is not None and self.state.looked
+        is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.looked
         tidying = self.retention.due(now)
         return Sync(heartbeat, due.scan or is_last, self.state.wanted(now), tidying, self._snapshot(now))
 
@@ -294,7 +295,8 @@ class Daemon:
             supervisor.workers.kill_group(outgrown)  # likewise: a worker that is in a group joins no other
         if supervisor.task is not None and self.state.task != supervisor.task:
             self.state.task = supervisor.task
-            self.state.node_state = "ready" if self.state.node_state == "starting" else self.state.node_state
+            if self.state.node_state == NodeState.STARTING:
+                self.state.node_state = NodeState.READY
         self.state.profile, self.state.joined_profile = supervisor.profile, supervisor.joined_profile
         if supervisor.failure is not None:
             self._shutdown.exit = supervisor.failure
@@ -312,7 +314,7 @@ class Daemon:
 
     def _leave(self, code: int, now: float) -> None:
         if self._shutdown.leave(code, now):
-            self.state.node_state = "left"
+            self.state.node_state = NodeState.LEFT
 
     def _next_turn_at(self, now: float) -> float:
         """Return when the loop must turn again: soon enough for every bound."""
@@ -331,6 +333,6 @@ class Daemon:
             "the task is being checked": evaluates and self.state.task is None,
             "the checkpoint directory is not read yet": evaluates and not self.state.looked,
             "the scan of checkpoints and pins does not come to an end: look at their storage": scan_hangs,
-            f"the daemon is {self.state.node_state}": self.state.node_state in ("draining", "left"),
+            f"the daemon is {self.state.node_state}": self.state.node_state in (NodeState.DRAINING, NodeState.LEFT),
         }
         return self._storage_health.unready(now) or next((reason for reason, holds in reasons.items() if holds), None)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.policy.actions import Fail
-from sidecar.records import SECONDARY, Checkpoint, Lasting, Member, Plan, Result, WorkerProgress
+from sidecar.records import Checkpoint, Lasting, Member, Plan, Result, WorkerProgress
+from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Done, Failed, Joined, Phase
 from sidecar.workers.pool import WorkerPool, group_id
@@ -90,10 +91,12 @@ class PlanExecution:
         for member in self.own:
             worker = self.workers.find(member.worker)
             if worker is None or worker.killed:
-                self.fail("worker_died", "the worker process ended before it was told to join", member.rank, now)
+                message = "the worker process ended before it was told to join"
+                self.fail(FailureKind.WORKER_DIED, message, member.rank, now)
                 return
             if worker.group not in (None, self.group):
-                self.fail("join", f"{member.worker} is in group {worker.group}: one group in a life", member.rank, now)
+                message = f"{member.worker} is in group {worker.group}: one group in a life"
+                self.fail(FailureKind.JOIN, message, member.rank, now)
                 return
             if worker.group is None:
                 self.joining_since = now
@@ -118,22 +121,22 @@ class PlanExecution:
             return
         if isinstance(report, Failed) and report.plan not in (None, self.plan.plan):
             message = f"the worker process could not end plan {report.plan}: {report.message}"
-            self.fail("worker_died", message, rank, now)
+            self.fail(FailureKind.WORKER_DIED, message, rank, now)
         elif isinstance(report, Failed):
-            lost = self._last if (report.kind, report.phase) == ("join", "join") else report.lost
+            lost = self._last if (report.kind, report.phase) == (FailureKind.JOIN, WorkerPhase.JOIN) else report.lost
             odd = odd_nodes(self.plan, report.sides)
             self.fail(report.kind, report.message, rank, now, lost=lost, odd=odd, lasting=report.lasting)
         elif isinstance(report, Exited) and report.crashed and self._is_restoring(worker):
-            self.fail("crashed", f"while it read the checkpoint {report}", rank, now)
+            self.fail(FailureKind.CRASHED, f"while it read the checkpoint {report}", rank, now)
         elif isinstance(report, Exited):
-            self.fail("worker_died", str(report), rank, now)
+            self.fail(FailureKind.WORKER_DIED, str(report), rank, now)
         elif isinstance(report, Phase) and report.plan == self.plan.plan:
             self._phases[worker] = report.phase
         elif isinstance(report, Joined):
             self.joined_at = now
             if self.plan.task is not None and report.task != self.plan.task:
                 message = "the task's code changed while the daemon ran; the changed one is used from now on"
-                self.fail("mismatch", message, rank, now, odd=(self.node,))
+                self.fail(FailureKind.MISMATCH, message, rank, now, odd=(self.node,))
         elif isinstance(report, Done) and report.plan == self.plan.plan and self.done_at is None:
             self.done_at = now
             self._succeed(report, now)
@@ -145,7 +148,7 @@ class PlanExecution:
 
     def fail(
         self,
-        kind: str,
+        kind: FailureKind,
         message: str,
         rank: int | None,
         now: float,
@@ -159,7 +162,7 @@ class PlanExecution:
         If no better reason is found, the rank that was lost is to blame, so that the next attempt goes without its
         node: each side of a broken link would blame the other, and one side is enough.
         """
-        secondary, ending = kind in SECONDARY, self.ending
+        secondary, ending = kind in SECONDARY_KINDS, self.ending
         if ending is not None and (isinstance(ending, Success) or secondary or ending.at <= now):
             return
         members = self.plan.members or ()
@@ -185,7 +188,7 @@ class PlanExecution:
     def _is_restoring(self, worker: str) -> bool:
         """Return whether a worker reads the checkpoint. The first attempt reads data meanwhile, see `Evaluate`."""
         phase = self._phases.get(worker)
-        return phase == "restore" or (phase == "read" and self.plan.attempt == 1)
+        return phase == WorkerPhase.RESTORE or (phase == WorkerPhase.READ and self.plan.attempt == 1)
 
     def _succeed(self, done: Done, now: float) -> None:
         """Note the result. A secondary failure that has not had its turn is void, any other failure stands."""

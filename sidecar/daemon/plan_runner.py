@@ -15,6 +15,7 @@ from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.records import Plan, WorkerProgress
+from sidecar.states import FailureKind, OutcomeStatus, Verdict
 from sidecar.workers.command_specs import EvaluateSpec
 from sidecar.workers.process import Event
 
@@ -80,7 +81,7 @@ class PlanRunner:
     def end(self, closed: Closed) -> None:
         """Note that the journal closed the plan. Workers that only stood by for it are never listed again."""
         execution, self.execution = self.execution, None
-        succeeded = closed.outcome.status == "succeeded"
+        succeeded = closed.outcome.status == OutcomeStatus.SUCCEEDED
         if execution is not None and self.supervisor is not None and not (succeeded and execution.started):
             self.supervisor.dismiss(member.worker for member in execution.own)
 
@@ -97,7 +98,7 @@ class PlanRunner:
         if execution is None or execution.ending is not None:
             return
         if self.shutdown.drained(now):
-            execution.fail("drained", "the daemon was stopped before the evaluation ended", None, now)
+            execution.fail(FailureKind.DRAINED, "the daemon was stopped before the evaluation ended", None, now)
             return
         if execution.started or self.schedule.is_absent(now):
             return
@@ -107,13 +108,13 @@ class PlanRunner:
         given_up = tracker.given_up.get(checkpoint.key)
         if discovered is not None and discovered.checkpoint.pin is not None and unreadable is None:
             execution.start(restore_path(discovered, discovered.folder), now)
-        elif given_up is not None and given_up.verdict == "corrupt":
-            execution.fail("corrupt", given_up.reason, None, now)
+        elif given_up is not None and given_up.verdict == Verdict.CORRUPT:
+            execution.fail(FailureKind.CORRUPT, given_up.reason, None, now)
         elif self.schedule.has_scanned_since(execution.opened_at + wait_seconds, now, answered=answered):
             waited = f"{checkpoint.name} was not seen on this node for {wait_seconds:.0f} s"
             waited = waited if unreadable is None else f"{waited}: {unreadable}"
             cannot_see = tracker.missing or unreadable is not None or self.schedule.scan_hangs(now)
-            execution.fail("storage" if cannot_see else "vanished", waited, None, now)
+            execution.fail(FailureKind.STORAGE if cannot_see else FailureKind.VANISHED, waited, None, now)
 
     def may_write(self, ending: Success | Failure, now: float) -> bool:
         """Return whether it is this node's turn to write how the plan ends.

@@ -8,6 +8,7 @@ from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.actions import Fail, Propose
 from sidecar.records import Outcome, Plan, Result
+from sidecar.states import OutcomeStatus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class RecordBuilder:
         extra = {name: seconds for name, seconds in measured.items() if seconds is not None}
         phases = execution.phases(result, extra, now)
         complete = replace(result, phases=phases, changed=self.state.history.changed(result))
-        return replace(self._outcome(execution.plan), status="succeeded", result=complete)
+        return replace(self._outcome(execution.plan), status=OutcomeStatus.SUCCEEDED, result=complete)
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
         """Return the outcome of a plan that cannot succeed."""
@@ -61,7 +62,7 @@ class RecordBuilder:
             plan=plan.plan,
             run=plan.run,
             nonce=self.new_nonce(),
-            status="failed",
+            status=OutcomeStatus.FAILED,
             closed_by=self.state.identity.node,
             completed_at=timestamp(self.clock.wall()),
             plan_nonce=plan.nonce,

@@ -21,6 +21,7 @@ from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
 from sidecar.policy.rules import Rules
 from sidecar.records import Outcome, Plan
+from sidecar.states import NodeState, OutcomeStatus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class ResponseObserver:
                 needs_steps=self.rules.every_steps is not None,
             )
             self._warn_if_empty(now)
-        if sync.heartbeat.state == "left" and self.shutdown.code is not None:
+        if sync.heartbeat.state == NodeState.LEFT and self.shutdown.code is not None:
             self.shutdown.exit = self.shutdown.code
 
     def _observe_record(self, record: Plan | Outcome, now: float) -> None:
@@ -116,7 +117,7 @@ class ResponseObserver:
 
     def _observe_end(self, closed: Closed, now: float) -> None:
         self.runner.end(closed)
-        if closed.outcome.status != "succeeded":
+        if closed.outcome.status != OutcomeStatus.SUCCEEDED:
             self.retention.failed(closed.plan, now)
             return
         self.retention.succeeded(self.state.history)

@@ -23,14 +23,14 @@ from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.proposers import publisher
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
-from sidecar.records import Checkpoint, Heartbeat, Key, Member, NodeState, Outcome, Plan, Settlement, Slot
+from sidecar.records import Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Slot
+from sidecar.states import GROUP_PHASES, NodeState, OutcomeStatus, Verdict
 from sidecar.workers.pool import group_id
 
 _NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
 _UNREADABLE_TOLD: Final = 32  # names of checkpoints in a heartbeat
 _TOLD: Final = 20  # sentences on a status page
-_TOGETHER: Final = ("hello", "reduce")  # phases that last as long as the last rank takes to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DaemonState:
     task: str | None = None  # digest of the task's code
     profile: str | None = None  # digests of the numeric profile, see `Heartbeat`
     joined_profile: str | None = None
-    node_state: NodeState = "starting"
+    node_state: NodeState = NodeState.STARTING
     withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
     caught_up: bool = False  # the journal was read to its end once
     pins_bytes: int = 0
@@ -107,14 +107,14 @@ class DaemonState:
         self._active_at = now
         if isinstance(record, Plan):
             for settlement in record.settles:
-                if settlement.verdict == "requeued":  # a person wants it at once
+                if settlement.verdict == Verdict.REQUEUED:  # a person wants it at once
                     self._failed_at.pop(settlement.key, None)
             self._undone_since = None  # whoever proposes goes on
             self.opened_at = now
             return entries
         closed = entries[-1]
         assert closed.plan.checkpoint is not None
-        if record.status == "failed":
+        if record.status == OutcomeStatus.FAILED:
             self._failed_at[closed.plan.checkpoint.key] = now
         else:
             self._failed_at.pop(closed.plan.checkpoint.key, None)
@@ -130,7 +130,7 @@ class DaemonState:
         for entry in entries:
             about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
             if about is not None:
-                ended = isinstance(entry, Settled) or entry.outcome.status == "succeeded"
+                ended = isinstance(entry, Settled) or entry.outcome.status == OutcomeStatus.SUCCEEDED
                 self.gaps.journaled(about.name, self._is_there, settled=ended)
 
     def _counts(self, key: Key) -> bool:
@@ -171,7 +171,7 @@ class DaemonState:
     @property
     def shown_state(self) -> NodeState:
         """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
-        return "starting" if self.withdrawn and self.node_state == "ready" else self.node_state
+        return NodeState.STARTING if self.withdrawn and self.node_state == NodeState.READY else self.node_state
 
     @property
     def looked(self) -> bool:
@@ -399,7 +399,7 @@ class DaemonState:
             in_it = told is not None and told.plan == plan.plan and told.outcome < plan.plan
             doing = (told.doing or ()) if told is not None and in_it else ()
             phase = next((each.phase for each in doing if each.worker == member.worker), None)
-            if phase not in _TOGETHER:
+            if phase not in GROUP_PHASES:
                 return ()
             phases.append(phase)
         return tuple(phases)

@@ -40,6 +40,7 @@ from sidecar.errors import (
 from sidecar.pins.policy import PinPolicy
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
+from sidecar.states import NodeState, OutcomeStatus
 
 _SCAN: Final = "scan"
 _RECORDS_PER_ANSWER: Final = 1000  # a long journal is read in pieces, between which the loop shows that it lives
@@ -288,7 +289,7 @@ class StorageThread:
         for record in records:
             if isinstance(record, Plan):
                 plan = record
-            elif record.status == "succeeded" and plan is not None:
+            elif record.status == OutcomeStatus.SUCCEEDED and plan is not None:
                 self._success = Closed(plan, record)
         return len(records)
 
@@ -330,7 +331,7 @@ class StorageThread:
 
     def _look(self, visit: Sync, answer: Response) -> Response:
         """Add what the keeper finds and what it lost on the way."""
-        leaving = visit.heartbeat.state == "left"  # there is no later look that could let go
+        leaving = visit.heartbeat.state == NodeState.LEFT  # there is no later look that could let go
         try:
             sight = self.scans(_SCAN, partial(self.reconciler.look, visit.wants, leaving=leaving))
         except HangingError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.records import Key
+from sidecar.states import OutcomeStatus, Verdict
 
 
 @dataclass(slots=True)
@@ -61,5 +62,5 @@ class TrainingProgress:
             return None
         if isinstance(entry, Closed):
             by_number = entry.plan.checkpoint is not None and entry.plan.checkpoint.step_source == "order"
-            return None if by_number or entry.outcome.status != "succeeded" else about.step
-        return about.step if entry.settlement.verdict in ("skipped", "failed") else None
+            return None if by_number or entry.outcome.status != OutcomeStatus.SUCCEEDED else about.step
+        return about.step if entry.settlement.verdict in (Verdict.SKIPPED, Verdict.FAILED) else None

@@ -12,6 +12,7 @@ from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
 
 
@@ -25,7 +26,7 @@ class Dispatcher:
         self._collective: Collective | None = None
         self._evaluator: Evaluator | None = None
         self._task_digest = ""
-        self._phase = "import"
+        self._phase = WorkerPhase.IMPORT
         self._frozen = False
 
     def run(self, command: Command | Report) -> None:
@@ -49,12 +50,12 @@ class Dispatcher:
                 failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))
             self._report(failed)
 
-    def _enter(self, phase: str, plan: int | None = None) -> None:
+    def _enter(self, phase: WorkerPhase, plan: int | None = None) -> None:
         self._phase = phase
         self._report(Phase(phase, plan))
 
     def _check(self, command: Check) -> None:
-        self._enter("import")
+        self._enter(WorkerPhase.IMPORT)
         loaded = _loaded(command)
         sets, builds = tuple(loaded.task.eval_sets), bool(loaded.task.build_model or loaded.task.load)
         self._report(Checked(loaded.digest, sets, self._backend.profile(command), builds))
@@ -64,13 +65,14 @@ class Dispatcher:
             raise EvaluationError(
                 "join", f"asked to join {command.group} after {self._join.group}: one group in a life"
             )
-        self._enter("join")
+        self._enter(WorkerPhase.JOIN)
         self._join = command
         self._collective = self._backend.join(command)
-        self._enter("import")  # only now: TensorFlow refuses a cluster after any operation of the task's module
+        # Only now: TensorFlow refuses a cluster after any operation of the task's module
+        self._enter(WorkerPhase.IMPORT)
         loaded = _loaded(command)
         self._task_digest = loaded.digest
-        self._enter("build")
+        self._enter(WorkerPhase.BUILD)
         shard = Shard(command.rank, len(command.members))
         self._evaluator = self._backend.build(loaded.task, shard, command)
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))

@@ -11,6 +11,7 @@ from typing import Final
 
 from sidecar.errors import SidecarError
 from sidecar.records import Lasting
+from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.messages import Failed
 
 _OURS: Final = Path(__file__).resolve().parent  # sidecar/demo, beside it, is a user's task like any other
@@ -25,14 +26,14 @@ _OUR_LINES: Final = re.compile(
 """Frames that TensorFlow writes into the text of a message: `File "…", line 1, in step`, then the line of code."""
 
 _KIND_BY_PHASE: Final = {
-    "join": "join",
-    "import": "task_error",
-    "build": "task_error",
-    "read": "task_error",
-    "restore": "task_error",
-    "evaluate": "task_error",
-    "conclude": "task_error",
-    "save": "storage",
+    WorkerPhase.JOIN: FailureKind.JOIN,
+    WorkerPhase.IMPORT: FailureKind.TASK_ERROR,
+    WorkerPhase.BUILD: FailureKind.TASK_ERROR,
+    WorkerPhase.READ: FailureKind.TASK_ERROR,
+    WorkerPhase.RESTORE: FailureKind.TASK_ERROR,
+    WorkerPhase.EVALUATE: FailureKind.TASK_ERROR,
+    WorkerPhase.CONCLUDE: FailureKind.TASK_ERROR,
+    WorkerPhase.SAVE: FailureKind.STORAGE,
 }
 """Whose fault it is when something that we do not know is raised there; elsewhere only our own code runs."""
 
@@ -41,13 +42,13 @@ _OF_CODE: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 
 
 _WHILE: Final = {
-    "import": "the task was imported",
-    "build": "the model was built and tried on a first batch",
-    "read": "the data were read",
-    "restore": "the checkpoint was restored",
-    "evaluate": "batches were evaluated",
-    "save": "results were saved",
-    "conclude": "numbers were made of the sums",
+    WorkerPhase.IMPORT: "the task was imported",
+    WorkerPhase.BUILD: "the model was built and tried on a first batch",
+    WorkerPhase.READ: "the data were read",
+    WorkerPhase.RESTORE: "the checkpoint was restored",
+    WorkerPhase.EVALUATE: "batches were evaluated",
+    WorkerPhase.SAVE: "results were saved",
+    WorkerPhase.CONCLUDE: "numbers were made of the sums",
 }
 
 _REMEDIES: Final = (
@@ -67,7 +68,7 @@ _MAX_WORDS: Final = 300  # of what an exception says, which Keras may fill with 
 
 
 class EvaluationError(Exception):
-    """A failure whose cause this code understands; `kind` is one of `records.KINDS`, `lost` a rank that is gone.
+    """A failure whose cause this code understands; `kind` is the word of a `FailureKind`, `lost` a rank that is gone.
 
     `sides`: ranks grouped by what they said, where that differs.
     """
@@ -76,7 +77,7 @@ class EvaluationError(Exception):
         self, kind: str, message: str, *, lost: int | None = None, sides: Iterable[Iterable[int]] = ()
     ) -> None:
         super().__init__(message)
-        self.kind, self.lost, self.sides = kind, lost, tuple(map(tuple, sides))
+        self.kind, self.lost, self.sides = FailureKind(kind), lost, tuple(map(tuple, sides))
 
 
 @contextmanager
@@ -89,7 +90,9 @@ def following_from_code(*also: type[Exception]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refused = isinstance(error, SidecarError) or (isinstance(error, EvaluationError) and error.kind == "task_error")
+        refused = isinstance(error, SidecarError) or (
+            isinstance(error, EvaluationError) and error.kind == FailureKind.TASK_ERROR
+        )
         if refused or isinstance(error, (*_OF_CODE, *also)):
             error.lasting = "task"  # type: ignore[attr-defined]
         raise
@@ -98,7 +101,7 @@ def following_from_code(*also: type[Exception]) -> Iterator[None]:
 def as_failed(
     error: BaseException,
     *,
-    phase: str,
+    phase: WorkerPhase,
     plan: int | None,
     rank: int | None,
     out_of_memory: tuple[type[Exception], ...] = (),
@@ -110,27 +113,28 @@ def as_failed(
     if isinstance(error, EvaluationError):
         kind, message = error.kind, str(error)
     elif isinstance(error, SidecarError):
-        kind, message = "task_error", str(error)
+        kind, message = FailureKind.TASK_ERROR, str(error)
     elif isinstance(error, (MemoryError, *out_of_memory)):
-        kind, message = "out_of_memory", f"out of memory: {error}"
+        kind, message = FailureKind.OUT_OF_MEMORY, f"out of memory: {error}"
     elif isinstance(error, OverflowError) and _is_ours(traceback.extract_tb(error.__traceback__)[-1]):
-        kind = "task_error"
+        kind = FailureKind.TASK_ERROR
         message = (
             f"a metric adds up whole numbers that are too large for an exact sum ({error}): labels or weights are "
             f"out of all proportion, such as 1e30"
         )
     else:
-        kind, message = _KIND_BY_PHASE.get(phase, "worker_died"), f"{_sentence(error, phase)}\n{_user_traceback(error)}"
+        kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)
+        message = f"{_sentence(error, phase)}\n{_user_traceback(error)}"
     lost, sides = (error.lost, error.sides) if isinstance(error, EvaluationError) else (None, ())
     lasting: Lasting | None = getattr(error, "lasting", None)
-    if phase == "restore" and kind == "mismatch":
+    if phase == WorkerPhase.RESTORE and kind == FailureKind.MISMATCH:
         lasting = "checkpoint"  # a whole file, the same on all nodes, does not fit a model that code made
     return Failed(
         kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase, lost=lost, sides=sides, lasting=lasting
     )
 
 
-def _sentence(error: BaseException, phase: str) -> str:
+def _sentence(error: BaseException, phase: WorkerPhase) -> str:
     """Return what was raised, while what was done, and the remedy where it is known: above a traceback."""
     lines = [line.strip() for line in _FRAMES.sub("", str(error)).splitlines() if line.strip()]
     if lines[:1] == [_AUTOGRAPH]:  # a whole traceback, whose last line is what was raised

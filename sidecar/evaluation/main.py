@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
 from sidecar.evaluation.process_guard import leave_guard
+from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -64,15 +65,15 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
     except ModuleNotFoundError as error:
-        report(Failed("join", _cannot_import(error), phase="import"))
+        report(Failed(FailureKind.JOIN, _cannot_import(error), phase=WorkerPhase.IMPORT))
         return
     try:
         made = backend(framework)
     except ModuleNotFoundError as error:
-        report(Failed("join", _cannot_import(error), phase="import"))
+        report(Failed(FailureKind.JOIN, _cannot_import(error), phase=WorkerPhase.IMPORT))
         return
     except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
-        report(as_failed(error, phase="join", plan=None, rank=None))
+        report(as_failed(error, phase=WorkerPhase.JOIN, plan=None, rank=None))
         return
     report(Ready(framework, made.version))
     worker = Dispatcher(made, report)
@@ -80,7 +81,7 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         try:
             command = decode(line)
         except RecordError as error:
-            report(Failed("worker_died", f"the worker process was sent nonsense: {error}"))
+            report(Failed(FailureKind.WORKER_DIED, f"the worker process was sent nonsense: {error}"))
             return
         worker.run(command)
 

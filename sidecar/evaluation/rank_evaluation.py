@@ -24,6 +24,7 @@ from sidecar.evaluation.rank_comparison import differing, named, short_digest, s
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.records import EvalData, Result, Value
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Done, Evaluate, Join, Progress, Report
 
 _HELLO: Final = {
@@ -48,12 +49,6 @@ _PARTS: Final = 4096
 
 _PARTS_TOLD: Final = 5
 
-_SMALL_BYTES: Final = 4 * 1024 * 1024
-"""States of that size cross any link within seconds: daemons take a group for stuck that takes longer in `reduce`.
-
-Larger ones, such as a confusion matrix of a thousand classes, may take their time; the phase is called `sum` then.
-"""
-
 
 def evaluate(
     command: Evaluate,
@@ -63,7 +58,7 @@ def evaluate(
     evaluator: Evaluator,
     task_digest: str,
     profile: dict[str, str],
-    enter: Callable[[str], None],
+    enter: Callable[[WorkerPhase], None],
     report: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Done:
@@ -71,7 +66,7 @@ def evaluate(
     seconds = dict.fromkeys(TIMED, 0.0)
 
     @contextmanager
-    def phase(name: str, counted_as: str) -> Iterator[None]:
+    def phase(name: WorkerPhase, counted_as: str) -> Iterator[None]:
         enter(name)
         start = now()
         yield
@@ -80,15 +75,15 @@ def evaluate(
     progress = _Progress(command, report, now)
     collective.begin(command)
     restored = evaluator.restore(command.path) if command.attempt == 1 else None
-    with phase("read", "evaluate"):
+    with phase(WorkerPhase.READ, "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
     is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read beforehand
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
-    with phase("restore", "restore"):
+    with phase(WorkerPhase.RESTORE, "restore"):
         (restored or evaluator.restore(command.path))()
         hashed = evaluator.digest()
         outside = evaluator.outside()
-    with phase("hello", "reduce"):
+    with phase(WorkerPhase.HELLO, "reduce"):
         _say_hello(
             collective,
             join,
@@ -105,16 +100,16 @@ def evaluate(
             outside,
         )
     with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
-        with phase("evaluate", "evaluate"):
+        with phase(WorkerPhase.EVALUATE, "evaluate"):
             saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
             states = evaluator.evaluate(progress.tick, saves.keep)
-        with phase("save", "save"):
+        with phase(WorkerPhase.SAVE, "save"):
             variables = hashed()
             saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
-    with phase("sum" if _bytes(states) > _SMALL_BYTES else "reduce", "reduce"):
+    with phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
         total = collective.reduce(join, RankReport(states, variables, seconds))
     reduced = total.states
-    enter("conclude")
+    enter(WorkerPhase.CONCLUDE)
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.totals(streams, reduced)
     numbers = evaluator.compute(reduced)

@@ -19,6 +19,7 @@ from sidecar.coordination.journal_state import Closed, Entry, Settled
 from sidecar.coordination.totals import Best
 from sidecar.observability.sentences import sentence
 from sidecar.records import Outcome, Plan, Value
+from sidecar.states import OutcomeStatus, Verdict
 
 LogFormat = Literal["console", "json"]
 
@@ -98,7 +99,7 @@ def _closed(
     log: FilteringBoundLogger, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None
 ) -> None:
     plan, outcome = closed.plan, closed.outcome
-    if outcome.status == "failed" or outcome.result is None:
+    if outcome.status == OutcomeStatus.FAILED or outcome.result is None:
         where = {} if worker_log is None else {"log": worker_log}
         log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome), **where)
         return
@@ -132,7 +133,7 @@ def _closed(
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
     settlement = settled.settlement
-    say = log.info if settlement.verdict in ("skipped", "requeued") else log.warning
+    say = log.info if settlement.verdict in (Verdict.SKIPPED, Verdict.REQUEUED) else log.warning
     say(
         "checkpoint_settled",
         plan=settled.plan.plan,

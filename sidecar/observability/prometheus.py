@@ -19,7 +19,8 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Totals, number_of
 from sidecar.observability.status import Status
 from sidecar.policy.eligibility import Reason
-from sidecar.records import NodeState, Result
+from sidecar.records import Result
+from sidecar.states import NodeState
 from sidecar.version import __version__
 
 _ONE = ("run",)
@@ -280,7 +281,7 @@ def _export_status(samples: _Samples, status: Status) -> None:
     samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
     samples.add("sidecar_group_size", status.group_size)
     samples.add("sidecar_groups_formed_total", status.groups_formed)
-    for state, count in (dict.fromkeys(get_args(NodeState), 0) | status.members).items():
+    for state, count in (dict.fromkeys(NodeState, 0) | status.members).items():
         samples.add("sidecar_members", count, state)
     for reason, count in (dict.fromkeys(get_args(Reason), 0) | status.left_out_reasons).items():
         samples.add("sidecar_nodes_left_out", count, reason)

@@ -11,6 +11,7 @@ from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.observability.status import Status
 from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
+from sidecar.states import OutcomeStatus, Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,12 +119,12 @@ def _rows(entries: Iterable[Entry]) -> list[Row]:
     for entry in entries:
         if isinstance(entry, Closed):
             found.append(row := _closed_row(entry))
-            if entry.outcome.status == "failed" and entry.plan.checkpoint is not None:
+            if entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
                 failed[entry.plan.checkpoint.key] = entry.plan, row
             continue
         settlement = entry.settlement
         attempt = failed.get(settlement.key)
-        if attempt and settlement.verdict == "failed" and settlement.task in (None, attempt[0].task):
+        if attempt and settlement.verdict == Verdict.FAILED and settlement.task in (None, attempt[0].task):
             attempt[1]["final"] = True
             del failed[settlement.key]
         else:
@@ -160,7 +161,7 @@ def _closed_row(closed: Closed) -> Row:
         "step": checkpoint.step,
         "step_source": checkpoint.step_source,
         "status": outcome.status,
-        "final": outcome.status == "succeeded",
+        "final": outcome.status == OutcomeStatus.SUCCEEDED,
         "kind": outcome.kind,
         "message": outcome.message,
         "workers": len(plan.members or ()) if result is None else result.workers,
@@ -198,7 +199,7 @@ def _settled_row(settled: Settled) -> Row:
         "step": settlement.step,
         "step_source": None,
         "status": settlement.verdict,
-        "final": settlement.verdict != "requeued",
+        "final": settlement.verdict != Verdict.REQUEUED,
         "kind": None,
         "message": settlement.reason,
         "workers": 0,

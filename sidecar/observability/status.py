@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from sidecar.records import NodeState, Role
+from sidecar.records import Role
+from sidecar.states import NodeState
 
 
 @dataclass(frozen=True, slots=True)

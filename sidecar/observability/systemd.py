@@ -14,6 +14,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.report import printable
 from sidecar.observability.status import Status
+from sidecar.states import NodeState
 
 _PER_WATCHDOG: Final = 4  # signs of life per watchdog period: three may be lost or late
 _MICROSECONDS: Final = 1e6
@@ -41,9 +42,9 @@ class Notifier:
         if not self._address:
             return
         says = {f"STATUS={printable(describe(status, history))}"}  # file names need not be text
-        if status.state != "starting":  # the task was checked, or there is none to check
+        if status.state != NodeState.STARTING:  # the task was checked, or there is none to check
             says.add("READY=1")
-        if status.state in ("draining", "left"):
+        if status.state in (NodeState.DRAINING, NodeState.LEFT):
             says.add("STOPPING=1")
         lines = sorted(says - self._said)
         now = self._clock.now()

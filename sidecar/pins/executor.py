@@ -25,7 +25,8 @@ from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.policy import PinDecision, PinPolicy
-from sidecar.records import Checkpoint, Key, Settlement, Verdict
+from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.states import Verdict
 
 _LONGEST_PAUSE_SECONDS: Final = 30.0  # until what failed is tried again; it may be a copy that fails at its end
 
@@ -104,7 +105,7 @@ class PinExecutor:
             if checkpoint.key not in wants({checkpoint.key: broken.found}).keep:
                 go[checkpoint.key] = checkpoint
             elif broken.certain:
-                result.lost.append(settlement(broken.found, "corrupt", f"its pin cannot be read: {broken.why}"))
+                result.lost.append(settlement(broken.found, Verdict.CORRUPT, f"its pin cannot be read: {broken.why}"))
         names = self._unclaimed(look, wants, wanted)
         for key, checkpoint in go.items():
             if (leaving or key in self._unwanted) and self._unpin(checkpoint, result) and key in look.pinned:
@@ -212,7 +213,7 @@ class PinExecutor:
         elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next look finds what it became
             self._note_changed(found, error, result)
         else:
-            reason = settlement(found, "corrupt", error)
+            reason = settlement(found, Verdict.CORRUPT, error)
             self.damaged[key] = contents(found.files), reason
             result.lost.append(reason)
             result.changes[key] = None
@@ -225,7 +226,7 @@ class PinExecutor:
         elif presence is Presence.THERE:
             result.waiting.append((found.checkpoint.name, str(error)))
         else:
-            result.lost.append(settlement(found, "vanished", error))
+            result.lost.append(settlement(found, Verdict.VANISHED, error))
             result.changes[found.checkpoint.key] = None
 
     def _note_changed(self, found: DiscoveredCheckpoint, error: IncompleteError, result: PinChanges) -> None:
@@ -235,7 +236,7 @@ class PinExecutor:
         result.waiting.append((found.checkpoint.name, str(error)))
         result.failing[key] = content, since
         if now - since >= self.corrupt_after_seconds:  # its files say that nothing did
-            self.damaged[key] = content, settlement(found, "corrupt", error)
+            self.damaged[key] = content, settlement(found, Verdict.CORRUPT, error)
 
     def _pin(
         self, found: DiscoveredCheckpoint, before: int, result: PinChanges, *, is_first: bool

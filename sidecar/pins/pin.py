@@ -19,6 +19,7 @@ from sidecar.checkpoints.files import File
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.codec import dumps
 from sidecar.confined import Folder, open_folder
 from sidecar.durable import write_new
 from sidecar.entry_errors import Entry, Meaning, meaning
@@ -26,7 +27,7 @@ from sidecar.errors import ChecksumError, CorruptError, IncompleteError, Storage
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.link_or_copy import gather, reading
 from sidecar.pins.names import PIN_RECORD, making_name, removing_name
-from sidecar.records import Checkpoint, dumps
+from sidecar.records import Checkpoint
 
 TOUCH_SECONDS: Final = 15.0
 """How often a pin in the making is touched, so that others see that its maker lives while nothing of it grows."""

@@ -17,11 +17,12 @@ from sidecar.checkpoints.files import File, list_files, read_file
 from sidecar.checkpoints.formats import FORMATS, looked_for
 from sidecar.checkpoints.inspect import as_checkpoint
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, parent_of, written_at
+from sidecar.codec import loads
 from sidecar.confined import Folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CheckpointError, IncompleteError, RecordError
 from sidecar.pins.names import PIN_RECORD
-from sidecar.records import SCHEMA, Checkpoint, loads
+from sidecar.records import SCHEMA, Checkpoint
 
 _MAX_RECORD_BYTES: Final = 64 * 1024
 _NEWER: Final = "it needs a newer release of this daemon"

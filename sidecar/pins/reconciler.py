@@ -23,6 +23,7 @@ from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.executor import PinChanges, PinExecutor, settlement
 from sidecar.pins.policy import PinDecision, PinPolicy
 from sidecar.records import Key, Settlement
+from sidecar.states import Verdict
 
 _CLEAN_SECONDS: Final = 5.0  # between two looks at pins in the making, whether somebody makes them still
 
@@ -222,7 +223,7 @@ class PinReconciler:
                 fading[key] = found
                 result.waiting.append((found.checkpoint.name, "it was deleted, and is still being copied"))
             elif key in self._fading:
-                self._lost.append(settlement(found, "vanished", "it was deleted before it was copied"))
+                self._lost.append(settlement(found, Verdict.VANISHED, "it was deleted before it was copied"))
         return fading
 
     def _measure_pins(self, look: ScanResult) -> int | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sidecar.records import Checkpoint, Lasting, Member, Settlement
+from sidecar.states import FailureKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Propose:
 class Fail:
     """Close the open plan as failed. The fields are those of `Outcome`."""
 
-    kind: str
+    kind: FailureKind
     message: str
     node: str | None = None
     rank: int | None = None

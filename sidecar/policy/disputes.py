@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sidecar.records import Checkpoint, Heartbeat, Settlement
+from sidecar.states import Verdict
 
 
 def is_disputed(
@@ -12,7 +13,7 @@ def is_disputed(
 
     A node that cannot name all checkpoints that it finds may find this one. So may a node whose liveness is unknown.
     """
-    if settlement.verdict not in ("vanished", "corrupt"):
+    if settlement.verdict not in (Verdict.VANISHED, Verdict.CORRUPT):
         return False
     others = [heartbeat for heartbeat in workers if heartbeat.node != node]
     return liveness_unknown or any(other.sees_more or _names(other, settlement) for other in others)
@@ -26,7 +27,7 @@ def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heart
 def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
     """Return whether a heartbeat names the checkpoint. One that is corrupt has no digest, so only names count."""
     folder = Checkpoint(settlement.name, settlement.digest, None, "").folder
-    if settlement.verdict == "corrupt":
+    if settlement.verdict == Verdict.CORRUPT:
         name = folder.rpartition("@")[0]
         return any(visible.rpartition("@")[0] == name for visible in heartbeat.sees)
     return folder in heartbeat.sees

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from sidecar.coordination.journal_state import JournalState, blame, losers
 from sidecar.records import Checkpoint, Heartbeat
+from sidecar.states import FailureClass, NodeState
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 
@@ -28,7 +29,7 @@ class LeftOut:
 
 def is_ready(heartbeat: Heartbeat) -> bool:
     """Return whether a node offers its workers: it evaluates, and is neither starting nor about to leave."""
-    return heartbeat.role == "worker" and heartbeat.state == "ready"
+    return heartbeat.role == "worker" and heartbeat.state == NodeState.READY
 
 
 def ready_workers(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
@@ -144,7 +145,7 @@ def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None
         outcome
         for failed_task, outcomes in history.failures.get(checkpoint.key, {}).items()
         for outcome in outcomes
-        if failed_task == task or blame(outcome) != "checkpoint"
+        if failed_task == task or blame(outcome) != FailureClass.CHECKPOINT
     ]
     return Counter(node for outcome in failures for node in losers(outcome))
 

@@ -5,6 +5,7 @@ from sidecar.policy.disputes import is_disputed
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import View
+from sidecar.states import Verdict
 
 
 def why_over(view: View, rules: Rules, now: float) -> str | Wait:
@@ -53,6 +54,6 @@ def _failed_for_good(view: View) -> int:
     """
     history = view.history
     return sum(
-        history.settled[key] == "corrupt" or bool({None, view.task} & history.failed_tasks.get(key, set()))
+        history.settled[key] == Verdict.CORRUPT or bool({None, view.task} & history.failed_tasks.get(key, set()))
         for key in history.without_result
     )

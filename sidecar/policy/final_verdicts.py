@@ -6,7 +6,8 @@ from sidecar.coordination.journal_state import BEFORE_START, blame, blamed, lose
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import View
-from sidecar.records import Checkpoint, Outcome, Verdict
+from sidecar.records import Checkpoint, Outcome
+from sidecar.states import FailureClass, Verdict
 
 
 def final_verdict(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
@@ -15,9 +16,9 @@ def final_verdict(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Ver
     if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
         return verdict
     if (reason := _unusable_task(view)) is not None:
-        return "failed", reason
+        return Verdict.FAILED, reason
     if checkpoint.key in view.checkpoints.before_start:
-        return "skipped", BEFORE_START
+        return Verdict.SKIPPED, BEFORE_START
     return None
 
 
@@ -30,16 +31,16 @@ def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: Rules) -
     last = failures[-1]
     reason = f"{last.kind}: {last.message}"
     is_alone = not view.nodes.liveness_unknown and len(compatible_nodes(view.nodes.ready, view.node)) <= 1
-    corrupt_reports = blamed(failures, "corrupt")
-    witnesses = {outcome.node for outcome in failures if blame(outcome) == "corrupt"}
+    corrupt_reports = blamed(failures, FailureClass.CORRUPT)
+    witnesses = {outcome.node for outcome in failures if blame(outcome) == FailureClass.CORRUPT}
     if len(witnesses) > 1 or (is_alone and corrupt_reports >= rules.max_attempts):
-        return "corrupt", reason
+        return Verdict.CORRUPT, reason
     lasting = [outcome for outcome in failures if outcome.lasting is not None]
-    losses = blamed(failures, "group") + blamed(failures, "vanished") + corrupt_reports
-    exhausted = blamed(failures, "checkpoint") >= rules.max_attempts or losses >= rules.max_losses
+    losses = blamed(failures, FailureClass.GROUP) + blamed(failures, FailureClass.VANISHED) + corrupt_reports
+    exhausted = blamed(failures, FailureClass.CHECKPOINT) >= rules.max_attempts or losses >= rules.max_losses
     if exhausted or _is_proven(lasting, view):
         nodes = ", ".join(dict.fromkeys(node for outcome in failures for node in losers(outcome)))
-        return "failed", f"{reason} ({len(failures)} attempts{', failed on ' if nodes else ''}{nodes})"
+        return Verdict.FAILED, f"{reason} ({len(failures)} attempts{', failed on ' if nodes else ''}{nodes})"
     return None
 
 

@@ -6,8 +6,9 @@ from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import View
 from sidecar.records import Checkpoint
+from sidecar.states import FailureKind, OutcomeStatus
 
-_INTERRUPTIONS: Final = frozenset({"restarted", "drained", "chief_listed"})
+_INTERRUPTIONS: Final = frozenset({FailureKind.RESTARTED, FailureKind.DRAINED, FailureKind.CHIEF_LISTED})
 """Failures that say nothing about the checkpoint, which keeps its place in the queue."""
 
 _MAX_DOUBLINGS: Final = 64
@@ -41,4 +42,4 @@ def last_attempt_failed(history: JournalState) -> bool:
     If so, checkpoints that never failed go first: one that fails again and again must not hold up the others.
     """
     newest = next((entry.outcome for entry in reversed(history.entries) if isinstance(entry, Closed)), None)
-    return newest is not None and newest.status == "failed" and newest.kind not in _INTERRUPTIONS
+    return newest is not None and newest.status == OutcomeStatus.FAILED and newest.kind not in _INTERRUPTIONS

@@ -10,6 +10,7 @@ from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
 from sidecar.records import Checkpoint, Settlement
+from sidecar.states import Verdict
 
 REOPENED: Final = "it vanished, and is there again"
 """The reason of a settlement that makes a vanished checkpoint wait for its evaluation again."""
@@ -34,7 +35,7 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
             waiting.append(checkpoint)
         else:
             verdict, reason = end
-            task = view.task if verdict == "failed" else None
+            task = view.task if verdict == Verdict.FAILED else None
             settles.append(
                 Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, reason, task),
             )
@@ -42,7 +43,7 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
     skipped = [(checkpoint, choice.passed[checkpoint.key]) for checkpoint in choice.settled]
     skipped += _give_up_for_room(view, choice.evaluate)
     settles += [
-        Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "skipped", reason)
+        Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.SKIPPED, reason)
         for checkpoint, reason in skipped
     ]
     settled_keys = {settlement.key for settlement in settles}
@@ -61,7 +62,7 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
     if end is None:
         return None
     verdict, reason = end
-    return replace(given_up, verdict=verdict, reason=reason, task=view.task if verdict == "failed" else None)
+    return replace(given_up, verdict=verdict, reason=reason, task=view.task if verdict == Verdict.FAILED else None)
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
@@ -70,10 +71,10 @@ def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
     present = [
         checkpoint
         for checkpoint in checkpoints.returned
-        if settled.get(checkpoint.key) == "vanished" and checkpoint.folder not in checkpoints.unreadable
+        if settled.get(checkpoint.key) == Verdict.VANISHED and checkpoint.folder not in checkpoints.unreadable
     ]
     for checkpoint in rules.selection.choose(present, view.history).evaluate:
-        yield Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, "requeued", REOPENED)
+        yield Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.REQUEUED, REOPENED)
 
 
 def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:

@@ -10,8 +10,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sidecar.codec import from_json
 from sidecar.errors import RecordError
-from sidecar.records import Checkpoint, Lasting, Member, Result, SaveWeights, from_json
+from sidecar.records import Checkpoint, Lasting, Member, Result, SaveWeights
+from sidecar.states import FailureKind, WorkerPhase
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """A longer line is not read: a worker gone wild must not fill the daemon's memory."""
@@ -86,12 +88,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The worker entered a phase: import, join, build; then read, restore, hello, evaluate, save, reduce, conclude.
+    """The worker entered a phase."""
 
-    Of large states `reduce` is called `sum`: it may take its time.
-    """
-
-    phase: str
+    phase: WorkerPhase
     plan: int | None = None
 
 
@@ -132,11 +131,11 @@ class Failed:
     `records.Outcome`.
     """
 
-    kind: str
+    kind: FailureKind
     message: str
     plan: int | None = None
     rank: int | None = None
-    phase: str | None = None
+    phase: WorkerPhase | None = None
     details: dict[str, str] = field(default_factory=dict)
     lost: int | None = None  # the rank that could not be reached, where that is known
     sides: tuple[tuple[int, ...], ...] = ()

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from sidecar.observability.status import WorkerStatus
 from sidecar.records import Slot, group_id
+from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.environment import worker_environment
 from sidecar.workers.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.ports import Port, Ports
@@ -60,7 +61,7 @@ class Worker:
     process: Process
     port: Port
     address: str
-    phase: str = "import"
+    phase: WorkerPhase = WorkerPhase.IMPORT
     since: float = 0.0  # when it entered the phase
     ready: bool = False  # the framework is imported
     group: str | None = None
@@ -73,7 +74,7 @@ class Worker:
     halted: float | None = None  # since when it is stopped by a signal
     killed: bool = False
 
-    def enter(self, phase: str, now: float) -> None:
+    def enter(self, phase: WorkerPhase, now: float) -> None:
         """It does something else now."""
         self.phase, self.since, self.heard, self.batches = phase, now, now, 0
 
@@ -91,7 +92,7 @@ class Worker:
         if self.halted is not None:
             seconds, bound = (
                 now - self.halted,
-                Limit(bounds.suspended_timeout_seconds, "stalled", "was stopped by a signal (SIGSTOP?)"),
+                Limit(bounds.suspended_timeout_seconds, FailureKind.STALLED, "was stopped by a signal (SIGSTOP?)"),
             )
         if bound is None or seconds <= bound.seconds:
             return None
@@ -163,7 +164,12 @@ class WorkerPool:
         """End the active workers that have been idle since then, so that others get their GPU."""
         for replica in self._replicas:
             active = replica.active
-            if active is not None and not active.killed and active.phase == "idle" and active.since <= idle_since:
+            if (
+                active is not None
+                and not active.killed
+                and active.phase == WorkerPhase.IDLE
+                and active.since <= idle_since
+            ):
                 self.kill(active)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -209,7 +215,7 @@ class WorkerPool:
             self._leaving.append(replica.active)
         replica.active, replica.standby = replica.standby, None
         replica.active.group = command.group
-        replica.active.enter("join", now)
+        replica.active.enter(WorkerPhase.JOIN, now)
         replica.active.process.send(command)
 
     def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
@@ -218,7 +224,7 @@ class WorkerPool:
         assert active is not None
         active.plan = command.plan
         if active.joined is not None:
-            active.enter("restore", now)
+            active.enter(WorkerPhase.RESTORE, now)
         active.process.send(command)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
@@ -234,17 +240,17 @@ class WorkerPool:
         found.heard = now
         if isinstance(report, Ready):
             found.ready = True
-            found.enter("standby", now)
+            found.enter(WorkerPhase.STANDBY, now)
         elif isinstance(report, Phase):
             found.enter(report.phase, now)
         elif isinstance(report, Joined):
             found.joined = report
-            found.enter("idle", now)
+            found.enter(WorkerPhase.IDLE, now)
         elif isinstance(report, Done | Checked):
             found.plan = None
-            found.enter("idle", now)
+            found.enter(WorkerPhase.IDLE, now)
         elif isinstance(report, Failed):
-            found.enter("failed", now)
+            found.enter(WorkerPhase.FAILED, now)
         elif isinstance(report, Exited):
             self._remove(found)
 

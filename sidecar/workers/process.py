@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.states import FailureKind
 from sidecar.workers.logs import WorkerLog, remove_old_logs
 from sidecar.workers.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 
@@ -142,7 +143,9 @@ class WorkerProcess:
                     if not isinstance(message, Report):
                         raise RecordError(f"{type(message).__name__} is a command")  # noqa: TRY301 - as bad as any other
                 except RecordError as error:
-                    self._post(self._worker, Failed("worker_died", f"the worker process sent nonsense: {error}"))
+                    self._post(
+                        self._worker, Failed(FailureKind.WORKER_DIED, f"the worker process sent nonsense: {error}")
+                    )
                     self.kill()
                     return
                 self._post(self._worker, message)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sidecar.states import FailureKind, PhaseBound, WorkerPhase
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimeouts:
@@ -17,38 +19,41 @@ class PhaseTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound of what a worker does now, counted from its last sign of life, and what to say when it is passed."""
+    """The seconds since its last sign of life after which a worker has failed, and what to say then."""
 
     seconds: float
-    kind: str
+    kind: FailureKind
     doing: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A worker passed a bound."""
+    """A worker stayed in a phase for longer than the bound of that phase."""
 
     worker: str
-    kind: str
+    kind: FailureKind
     message: str
-    phase: str | None = None  # what it was in
+    phase: WorkerPhase | None = None  # the phase it was in
 
 
-def limit(bounds: PhaseTimeouts, phase: str, *, batches: int, slowest: float) -> Limit | None:
-    """The bound in a phase, given the batches done in it and the seconds that the slowest so far took.
+def limit(timeouts: PhaseTimeouts, phase: WorkerPhase, *, batches: int, slowest: float) -> Limit | None:
+    """Return the limit in a phase; None if nobody bounds it, or if daemons judge the whole group.
 
-    None in hello, reduce and sum, where a rank waits for others whose own daemons judge them, and where it is idle.
+    `batches` were done in the phase, and `slowest` is the longest time in seconds that one of them took.
     """
-    if phase in ("import", "join"):
-        what = "importing" if phase == "import" else "forming the group"
-        return Limit(bounds.join_timeout_seconds, "join", f"was {what}")
-    if phase in ("restore", "save"):
-        return Limit(bounds.restore_timeout_seconds, "deadline", f"was in {phase}")
-    if phase == "conclude":
-        return Limit(bounds.first_batch_timeout_seconds, "deadline", "was computing results from the sums")
-    if phase == "build" or (phase in ("read", "evaluate") and batches == 0):
-        return Limit(bounds.first_batch_timeout_seconds, "deadline", f"has not finished its first batch ({phase})")
-    if phase in ("read", "evaluate"):
-        seconds = max(bounds.stall_seconds, bounds.stall_factor * slowest)
-        return Limit(seconds, "stalled", f"made no progress in {phase}")
+    match phase.bounded_by:
+        case PhaseBound.JOIN:
+            doing = "importing" if phase is WorkerPhase.IMPORT else "forming the group"
+            return Limit(timeouts.join_timeout_seconds, FailureKind.JOIN, f"was {doing}")
+        case PhaseBound.STORAGE:
+            return Limit(timeouts.restore_timeout_seconds, FailureKind.DEADLINE, f"was in {phase}")
+        case PhaseBound.FIRST_BATCH if phase is WorkerPhase.CONCLUDE:
+            doing = "was computing results from the sums"
+            return Limit(timeouts.first_batch_timeout_seconds, FailureKind.DEADLINE, doing)
+        case PhaseBound.BATCHES if batches > 0:
+            seconds = max(timeouts.stall_seconds, timeouts.stall_factor * slowest)
+            return Limit(seconds, FailureKind.STALLED, f"made no progress in {phase}")
+        case PhaseBound.FIRST_BATCH | PhaseBound.BATCHES:
+            doing = f"has not finished its first batch ({phase})"
+            return Limit(timeouts.first_batch_timeout_seconds, FailureKind.DEADLINE, doing)
     return None

@@ -8,6 +8,7 @@ import pytest
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.errors import EvaluationFailedError
 from sidecar.records import Checkpoint, Result, Value
+from sidecar.states import WorkerPhase
 from sidecar.workers.command_specs import TaskSpec
 from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
@@ -171,7 +172,7 @@ def test_worker_that_crashes_while_it_reads_the_checkpoint(evaluate):
     """It is named so."""
 
     def answer(_, command):
-        return [Phase("restore", 1), Exited(-6, "Type not set")] if isinstance(command, Evaluate) else []
+        return [Phase(WorkerPhase.RESTORE, 1), Exited(-6, "Type not set")] if isinstance(command, Evaluate) else []
 
     with pytest.raises(EvaluationFailedError, match=r"^crashed.*SIGABRT.*Type not set"):
         evaluate(answer)
@@ -180,7 +181,7 @@ def test_worker_that_crashes_while_it_reads_the_checkpoint(evaluate):
 def test_the_cap_ends_every_wait(evaluate):
     """Nobody answers: the plan's cap."""
     with pytest.raises(EvaluationFailedError, match=r"^deadline.*plan_cap_seconds"):
-        evaluate(lambda _, command: [Phase("hello", 1)] if isinstance(command, Evaluate) else [])
+        evaluate(lambda _, command: [Phase(WorkerPhase.HELLO, 1)] if isinstance(command, Evaluate) else [])
 
 
 def test_result_must_be_the_same_on_every_rank():

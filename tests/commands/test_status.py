@@ -13,6 +13,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.records import Settlement, Value, WorkerProgress
 from sidecar.settings import Settings
+from sidecar.states import WorkerPhase
 
 
 def shown(found, width=100):
@@ -365,7 +366,7 @@ def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
     assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
     assert observer.collect().phase == "join"
     beats = member.heartbeat.beat
-    node.daemon.supervisor.workers.find(doing.worker).enter("restore", clock.now())
+    node.daemon.supervisor.workers.find(doing.worker).enter(WorkerPhase.RESTORE, clock.now())
     node.settle()
     assert observer.collect().members[0].heartbeat.beat == beats
     pass_time(2, node)

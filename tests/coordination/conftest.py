@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, dumps, group_id
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, group_id
 
 CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf")
 MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)

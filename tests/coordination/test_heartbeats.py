@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
+from sidecar.codec import dumps
 from sidecar.coordination.heartbeats import HeartbeatReadings, Heartbeats, Liveness, heartbeat_path, natural_order
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
-from sidecar.records import dumps
 
 LEASE = 10.0
 

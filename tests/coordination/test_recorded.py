@@ -11,6 +11,7 @@ from pathlib import Path
 import former_records
 import pytest
 
+from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal, read_history
@@ -29,8 +30,6 @@ from sidecar.records import (
     Slot,
     Value,
     WorkerProgress,
-    dumps,
-    loads,
 )
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.coordination.journal_state import BEFORE_START, JournalState
@@ -13,7 +14,6 @@ from sidecar.coordination.snapshot import RECENT, Snapshot, restore, take
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import RecordError
 from sidecar.records import (
-    KINDS,
     PHASES,
     Checkpoint,
     EvalData,
@@ -24,10 +24,9 @@ from sidecar.records import (
     Result,
     Settlement,
     Value,
-    dumps,
     group_id,
-    loads,
 )
+from sidecar.states import FAILURE_CLASSES
 
 
 def journal(seed, length):
@@ -60,7 +59,7 @@ def outcome(choose, number, group):
     if choose.random() < 0.4:
         return replace(
             ended,
-            kind=choose.choice([*KINDS, "of a newer version", None]),
+            kind=choose.choice([*FAILURE_CLASSES, "of a newer version", None]),
             message="why",
             node="n1",
             rank=1,

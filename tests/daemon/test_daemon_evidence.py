@@ -8,9 +8,10 @@ from fakes import failed, outcomes, pass_time, save
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin
+from sidecar.codec import loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.coordination.snapshot import restore, take
-from sidecar.records import Heartbeat, loads
+from sidecar.records import Heartbeat
 from sidecar.workers.messages import Check, Checked, Evaluate, Failed, Join
 
 

@@ -6,13 +6,15 @@ from itertools import pairwise
 
 from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
+from sidecar.codec import dumps
 from sidecar.coordination.journal import outcome_path
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
 from sidecar.errors import StorageError, TaskError
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.records import Outcome, Plan, dumps
+from sidecar.records import Outcome, Plan
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
 
 
@@ -483,7 +485,7 @@ def test_a_worker_that_makes_no_progress_is_killed(node):
     node.silent = {"Evaluate"}
     pass_time(5, node)
     first = node.active
-    node.report(first, Phase("evaluate", 1))
+    node.report(first, Phase(WorkerPhase.EVALUATE, 1))
     node.report(first, Progress(1, 1, 100))
     pass_time(59, node)
     assert not first.killed
@@ -680,7 +682,7 @@ def test_a_task_that_hangs_at_import_ends_the_daemon(node):
     node.silent = {"Check"}
     node.settle()
     (probe,) = node.processes.values()
-    node.report(probe, Phase("import"))
+    node.report(probe, Phase(WorkerPhase.IMPORT))
     pass_time(122, node)
     assert isinstance(node.exited, TaskError)
 

@@ -7,11 +7,13 @@ import pytest
 from fakes import TIMING, Node, done, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
+from sidecar.codec import dumps, loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.daemon.storage_thread import CreatePlan, PollJournal, Sync
 from sidecar.errors import MustCopyError, StorageError
 from sidecar.observability.prometheus import Exporter
-from sidecar.records import Heartbeat, dumps, loads
+from sidecar.records import Heartbeat
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Phase
 
 
@@ -188,7 +190,7 @@ def test_nobody_settles_for_those_who_went(new_node):
 
 def waits(node, phase):
     """The node's active worker waits for the others."""
-    node.report(node.active, Phase(phase, node.history.through))
+    node.report(node.active, Phase(WorkerPhase(phase), node.history.through))
     node.settle()
 
 

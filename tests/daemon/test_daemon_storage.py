@@ -11,6 +11,7 @@ from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.run import RUN_PATH
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, StorageThread, Sync
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageError, StorageLostError
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Phase, Progress
 
 
@@ -49,7 +50,7 @@ def test_a_node_whose_storage_hangs_says_so_and_goes_on_by_itself(node):
 def test_deadlines_of_workers_hold_while_storage_hangs(evaluating):
     """Bounds are the loop's own: a stalled worker is killed, and the journal hears of it later."""
     node, worker = evaluating, evaluating.active
-    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Phase(WorkerPhase.EVALUATE, 1))
     node.report(worker, Progress(1, 1, 9))
     node.hangs = True
     pass_time(62, node)
@@ -88,7 +89,7 @@ def test_after_an_absence_the_journal_is_read_before_anything_is_done(node):
 def test_a_stopped_daemon_does_not_blame_its_workers_for_the_silence(evaluating):
     """Suspended for an hour with its workers: the open plan still lists them, so it goes on."""
     node, worker = evaluating, evaluating.active
-    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Phase(WorkerPhase.EVALUATE, 1))
     node.report(worker, Progress(1, 1, 9))
     node.clock.seconds += 3600
     node.silent = set()
@@ -101,7 +102,7 @@ def test_a_stopped_daemon_does_not_blame_its_workers_for_the_silence(evaluating)
 def test_a_suspended_machine_is_no_slow_batch(evaluating):
     """What a worker says on waking up may be read before the loop turns: its next batches still have a bound."""
     node, worker = evaluating, evaluating.active
-    node.report(worker, Phase("evaluate", 1))
+    node.report(worker, Phase(WorkerPhase.EVALUATE, 1))
     node.report(worker, Progress(1, 1, 9))
     node.clock.seconds += 8 * 3600
     node.report(worker, Progress(1, 2, 9))

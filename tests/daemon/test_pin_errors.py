@@ -11,11 +11,12 @@ from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
 
 from sidecar.artifacts.retention import CleanupRequest
+from sidecar.codec import dumps
 from sidecar.daemon.storage_thread import JoinRun, Sync
 from sidecar.errors import StorageError
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
-from sidecar.records import Checkpoint, Heartbeat, dumps
+from sidecar.records import Checkpoint, Heartbeat
 
 
 class Names:

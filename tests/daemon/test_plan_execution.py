@@ -7,6 +7,7 @@ from fakes import done, failed
 
 from sidecar.daemon.plan_execution import PlanExecution, Success, odd_nodes
 from sidecar.records import Checkpoint, Member, Plan
+from sidecar.states import WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Failed, Join, Joined, Phase, Ready
 from sidecar.workers.pool import group_id
@@ -154,8 +155,8 @@ def test_a_crash_while_the_checkpoint_is_read_is_the_checkpoints(status, attempt
     part = new_part()
     part.plan = replace(part.plan, attempt=attempt)
     for phase in phases:
-        part.observe("n2.i.1", Phase(phase, 7), 4.0)
-    part.observe("n2.i.2", Phase("restore", 6), 4.0)
+        part.observe("n2.i.1", Phase(WorkerPhase(phase), 7), 4.0)
+    part.observe("n2.i.2", Phase(WorkerPhase.RESTORE, 6), 4.0)
     part.observe("n2.i.1", Exited(status, "Type not set"), 5.0)
     assert (part.ending.fail.kind, part.ending.fail.node) == (kind, "n2")
     assert "Type not set" in part.ending.fail.message

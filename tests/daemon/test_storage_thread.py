@@ -4,9 +4,10 @@ import pytest
 from fakes import AllAlike, FakeClock, Node, pass_time, save
 
 from sidecar.artifacts.retention import CleanupRequest
+from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, dumps
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from fakes import FakeClock, Node, done, failed
 
 from sidecar.errors import StorageError
 from sidecar.records import Checkpoint, Member
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Joined, Phase, Ready
 from sidecar.workers.process import Exited, Halted
 
@@ -182,7 +183,7 @@ def test_a_probe_that_somebody_stops_says_nothing_of_the_task(supervisor):
     tend(supervisor, 0.0)
     (probe,) = supervisor.workers.all()
     supervisor.observe(probe.worker, Ready("tensorflow", "2"), 0.0, evaluating=False)
-    supervisor.observe(probe.worker, Phase("import"), 0.0, evaluating=False)
+    supervisor.observe(probe.worker, Phase(WorkerPhase.IMPORT), 0.0, evaluating=False)
     supervisor.observe(probe.worker, Halted(halted=True), 1.0, evaluating=False)
     (overrun,) = tend(supervisor, 12.0)
     assert overrun.kind == "stalled"
@@ -192,7 +193,7 @@ def test_a_probe_that_somebody_stops_says_nothing_of_the_task(supervisor):
     tend(supervisor, 20.0)
     (again,) = supervisor.workers.all()
     supervisor.observe(again.worker, Ready("tensorflow", "2"), 20.0, evaluating=False)
-    supervisor.observe(again.worker, Phase("import"), 20.0, evaluating=False)
+    supervisor.observe(again.worker, Phase(WorkerPhase.IMPORT), 20.0, evaluating=False)
     tend(supervisor, 200.0)
     assert "cannot be checked" in str(supervisor.failure)
 
@@ -201,7 +202,7 @@ def test_silence_while_this_process_was_stopped_is_forgiven(supervisor):
     """A suspended machine suspends its workers too."""
     worker = ready(supervisor)
     join(supervisor, worker)
-    supervisor.observe(worker.worker, Phase("restore", 1), 0.0, evaluating=True)
+    supervisor.observe(worker.worker, Phase(WorkerPhase.RESTORE, 1), 0.0, evaluating=True)
     supervisor.forgive(5000.0)
     assert tend(supervisor, 6000.0, filling=False) == []
     assert len(tend(supervisor, 6801.0, filling=False)) == 1

@@ -218,7 +218,8 @@ def test_what_is_compared_is_held(tmp_path, monkeypatch):
     """Checkpoints and what workers saved about them are copied, before training and daemons delete them."""
     from fakes import done
 
-    from sidecar.records import Checkpoint, Member, Outcome, Plan, dumps
+    from sidecar.codec import dumps
+    from sidecar.records import Checkpoint, Member, Outcome, Plan
     from sidecar.workers.messages import Join
 
     monkeypatch.delitem(sys.modules, "e2e", raising=False)
@@ -332,7 +333,8 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     _, run_files = scripts
     from fakes import done
 
-    from sidecar.records import Checkpoint, Member, Outcome, Plan, dumps
+    from sidecar.codec import dumps
+    from sidecar.records import Checkpoint, Member, Outcome, Plan
     from sidecar.workers.messages import Join
 
     (tmp_path / "plans").mkdir()

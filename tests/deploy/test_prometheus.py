@@ -17,7 +17,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.status import Newest, Status, WorkerStatus
-from sidecar.records import KINDS, PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.states import FAILURE_CLASSES
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 TESTS = sorted(path.name for path in (FOLDER / "tests").glob("*.yml"))
@@ -73,7 +74,7 @@ def registry():
         )
         return Outcome(number, "digits", "n", "failed", "worker-0", "2026-01-31T12:00:01.500Z")
 
-    for kind in (*KINDS, "of_a_newer_version"):
+    for kind in (*FAILURE_CLASSES, "of_a_newer_version"):
         history.apply(replace(plan(f"ckpt-{kind}"), kind=kind, node="worker-1", message="it did not work"))
     ends = ("failed", "skipped", "vanished", "corrupt", "requeued")
     plan(None, tuple(Settlement(f"ckpt-{end}", "digest", 1, end, "why", "t") for end in ends))

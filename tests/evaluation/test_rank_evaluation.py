@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from sidecar import results
-from sidecar.evaluation import failures, rank_evaluation, reduction
+from sidecar import results, states
+from sidecar.evaluation import failures, reduction
 from sidecar.evaluation.backend import Rows, Stream, backend
 from sidecar.evaluation.dispatcher import Dispatcher
 from sidecar.evaluation.eval_loop import EXAMPLES
@@ -22,7 +22,8 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.states import ExactSum
-from sidecar.records import KINDS, Checkpoint, EvalData, Member, Value
+from sidecar.records import Checkpoint, EvalData, Member, Value
+from sidecar.states import FAILURE_CLASSES, WorkerPhase
 from sidecar.workers.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 
 
@@ -197,7 +198,7 @@ def test_every_rank_holds_the_whole_result(tmp_path):
 
 def test_to_add_up_large_states_may_take_its_time(tmp_path, monkeypatch):
     """It has another name, since daemons give up a group that is in `reduce` for seconds."""
-    monkeypatch.setattr(rank_evaluation, "_SMALL_BYTES", 8)
+    monkeypatch.setattr(states, "_SMALL_STATE_BYTES", 8)
     for _, phases, _ in run(tmp_path, ranks()):
         assert phases == ["read", "restore", "hello", "evaluate", "save", "sum", "conclude"]
 
@@ -427,7 +428,7 @@ def test_kind_of_an_exception(tmp_path, phase, kind):
 
 def test_every_kind_is_on_the_list():
     """What failures are called is what records know."""
-    assert set(failures._KIND_BY_PHASE.values()) <= set(KINDS)
+    assert set(failures._KIND_BY_PHASE.values()) <= set(FAILURE_CLASSES)
 
 
 def test_endless_messages_are_cut():
@@ -533,7 +534,7 @@ def evaluation_of(tmp_path):
 def test_life_of_a_worker(commanded, tmp_path):
     """It joins, builds, and evaluates as often as it is told."""
     *phases, joined = commanded(join_of(tmp_path))
-    assert phases == [Phase("join"), Phase("import"), Phase("build")]
+    assert phases == [Phase(WorkerPhase.JOIN), Phase(WorkerPhase.IMPORT), Phase(WorkerPhase.BUILD)]
     assert isinstance(joined, Joined)
     for _ in range(2):
         *rest, done = commanded(evaluation_of(tmp_path))

@@ -15,7 +15,8 @@ from sidecar.observability import prometheus
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.status import Newest, WorkerStatus
 from sidecar.policy.eligibility import Reason
-from sidecar.records import KINDS, PHASES, Nonfinite, Value
+from sidecar.records import PHASES, Nonfinite, Value
+from sidecar.states import FAILURE_CLASSES
 
 TEST = {"run": "mnist", "eval_set": "test"}
 ACCURACY = TEST | {"metric": "accuracy"}
@@ -163,7 +164,7 @@ def test_counters_come_from_the_journal(exporter, registry, journal, status, set
 def test_known_series_start_at_zero(exporter, registry, journal, status):
     """Counters and histograms exist before anything happened, so that the first increase is seen."""
     exporter.update(status(), journal.history)
-    for kind in KINDS:
+    for kind in FAILURE_CLASSES:
         assert registry.get_sample_value("sidecar_plans_failed_total", RUN | {"kind": kind}) == 0
     for phase in PHASES:
         labels = RUN | {"phase": phase}

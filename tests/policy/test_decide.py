@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.codec import dumps
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import MAX_RECORD_BYTES
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
@@ -12,7 +13,8 @@ from sidecar.policy.proposers import publisher
 from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
-from sidecar.records import KINDS, Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot, dumps
+from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot
+from sidecar.states import FAILURE_CLASSES
 
 NOW = 1000.0
 RULES = Rules()
@@ -536,7 +538,7 @@ def test_what_this_node_finds_whole_never_ends_as_vanished():
 def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
     """One may have a bad cable; the second makes it certain."""
     action = decided(history=failures(kind, kind, nodes=("n1", "n2")))
-    assert action.settles[0].verdict == KINDS[kind]
+    assert action.settles[0].verdict == FAILURE_CLASSES[kind]
 
 
 @pytest.mark.parametrize("kind", ["crashed", "worker_died", "task_error"])
@@ -787,7 +789,7 @@ def test_a_plan_that_cannot_succeed_is_closed(changes, kind, where, rank):
     action = decided(history=OPEN, plan_opened_at=changes.pop("plan_opened_at", NOW), **changes)
     assert isinstance(action, Fail)
     assert (action.kind, action.node, action.rank) == (kind, where, rank)
-    assert action.kind in KINDS
+    assert action.kind in FAILURE_CLASSES
 
 
 def test_a_plan_that_may_succeed_is_left_alone():
@@ -870,7 +872,7 @@ def histories(draw):
         number += 1
         what = checkpoint(draw(STEPS))
         workers = draw(st.lists(st.sampled_from(WORKERS), min_size=1, max_size=3, unique=True))
-        verdict = draw(st.sampled_from(["succeeded", "settled", *KINDS]))
+        verdict = draw(st.sampled_from(["succeeded", "settled", *FAILURE_CLASSES]))
         if verdict == "settled":
             end = draw(st.sampled_from(["skipped", "vanished", "corrupt", "failed", "requeued"]))
             history.apply(plan(number, None, settles=(settled(what, end, "t" if end == "failed" else None),)))
@@ -938,7 +940,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     action = decide(seen, rules, NOW)
     if isinstance(action, Fail):
         assert seen.history.open is not None
-        assert action.kind in KINDS
+        assert action.kind in FAILURE_CLASSES
     if isinstance(action, Wait):
         assert action.until is None or action.until > NOW
     if isinstance(action, Stop):

@@ -7,8 +7,10 @@ the parser of records: rules that are wrong in the daemon must not be wrong here
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sidecar.codec import loads
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
-from sidecar.records import KINDS, Outcome, Plan, loads
+from sidecar.records import Outcome, Plan
+from sidecar.states import FAILURE_CLASSES
 from sidecar.workers.pool import group_id
 from simulation.disk import digest_of
 from simulation.promises import PROMISES, Promises
@@ -237,7 +239,7 @@ class Referee:
         key, settings = settlement.key, life.host.spec.settings
         failures = [outcome for task, outcome in self.book.failures.get(key, ()) if task == plan.task]
         self.promises.settled(plan, settlement, failures, life)
-        classes = Counter("group" if outcome.odd else KINDS[outcome.kind or ""] for outcome in failures)
+        classes = Counter("group" if outcome.odd else FAILURE_CLASSES[outcome.kind or ""] for outcome in failures)
 
         def witnessed(kind: str) -> bool:
             nodes = {outcome.node for outcome in failures if outcome.kind == kind}

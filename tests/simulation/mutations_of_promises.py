@@ -12,7 +12,7 @@ from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.pins.policy import PinDecision, PinPolicy
 from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
 from sidecar.policy.selection import Selection
-from sidecar.records import KINDS
+from sidecar.states import FAILURE_CLASSES
 from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
 
@@ -136,7 +136,7 @@ def _failed_for_all(self, key, _):
 def _one_is_enough(failures, *arguments):
     last = failures[-1]
     for verdict in ("vanished", "corrupt"):
-        if any(KINDS.get(outcome.kind or "") == verdict for outcome in failures):
+        if any(FAILURE_CLASSES.get(outcome.kind or "") == verdict for outcome in failures):
             return verdict, f"{last.kind}: {last.message}"
     return _exhausted(failures, *arguments)
 

@@ -8,7 +8,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sidecar.records import KINDS, Outcome, Plan, Settlement
+from sidecar.records import Outcome, Plan, Settlement
+from sidecar.states import FAILURE_CLASSES
 from simulation.disk import is_bad
 
 PROMISES = {
@@ -198,7 +199,7 @@ class Promises:
 
     def failed_for(self, number: int, kind: str, cause: str) -> None:
         """Note why a worker fails: `seed`, as it was told to; `odd`, a minority of ranks differed; `even`, not so."""
-        if KINDS.get(kind) == "checkpoint":
+        if FAILURE_CLASSES.get(kind) == "checkpoint":
             self.causes[number] = "odd" if "odd" in (cause, self.causes.get(number)) else cause
 
     def _succeeded(self, plan: Plan) -> None:
@@ -262,10 +263,15 @@ class Promises:
 
     def _check_failed(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
         settings = life.host.spec.settings
-        odd = sum(KINDS[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) == "odd" for each in failures)
-        of_checkpoint = sum(KINDS[each.kind or ""] == "checkpoint" for each in failures) - odd
+        odd = sum(
+            FAILURE_CLASSES[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) == "odd"
+            for each in failures
+        )
+        of_checkpoint = sum(FAILURE_CLASSES[each.kind or ""] == "checkpoint" for each in failures) - odd
         even = [
-            each for each in failures if KINDS[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) != "odd"
+            each
+            for each in failures
+            if FAILURE_CLASSES[each.kind or ""] == "checkpoint" and self.causes.get(each.plan) != "odd"
         ]
         lost = len(failures) - of_checkpoint + sum(bool(each.odd) for each in even)  # one half may be taken for odd
         self._check(

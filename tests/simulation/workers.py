@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sidecar.records import Result, Value
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.process import Exited
 from simulation.disk import Saved, is_bad
@@ -147,10 +148,10 @@ class FakeProcess:
             return
         command = self._commands.pop(0)
         if isinstance(command, Check):
-            self._report(Phase("import"))
+            self._report(Phase(WorkerPhase.IMPORT))
             self._after(0.1, 0.5, self._checked)
         elif isinstance(command, Join):
-            self._report(Phase("join"))
+            self._report(Phase(WorkerPhase.JOIN))
             self.cluster = self.simulation.cluster(command)
             self.cluster.ranks[command.rank] = self
             self._after(0.05, 0.3, lambda: self._meet(None, self._built))
@@ -163,9 +164,9 @@ class FakeProcess:
         self._next()
 
     def _built(self, _) -> None:
-        self._report(Phase("import"))
+        self._report(Phase(WorkerPhase.IMPORT))
         self.task = self.host.spec.task
-        self._report(Phase("build"))
+        self._report(Phase(WorkerPhase.BUILD))
 
         def done() -> None:
             assert self.join is not None
@@ -180,7 +181,7 @@ class FakeProcess:
 
     def _evaluate(self, command: Evaluate) -> None:
         self.plan = command.plan
-        self._report(Phase("restore", command.plan))
+        self._report(Phase(WorkerPhase.RESTORE, command.plan))
         self._after(0.05, 0.4, lambda: self._restore(command))
 
     def _restore(self, command: Evaluate) -> None:
@@ -202,7 +203,7 @@ class FakeProcess:
         wrong = self.host.name in content.wrong_on
         restored = f"{content.digest} with a bit that fell over on {self.host.name}" if wrong else content.digest
         said = Said(command.plan, command.checkpoint.digest, restored, self.task, self.host.spec.profile, self.worker)
-        self._report(Phase("hello", command.plan))
+        self._report(Phase(WorkerPhase.HELLO, command.plan))
         self._meet(said, lambda all_said: self._heard(command, said, all_said))
 
     def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
@@ -211,7 +212,7 @@ class FakeProcess:
             said_all = [(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said]
             self._failed("mismatch", "ranks are not about to do the same", command.plan, sides(said_all))
             return
-        self._report(Phase("evaluate", command.plan))
+        self._report(Phase(WorkerPhase.EVALUATE, command.plan))
         self._batch(command, said, self.simulation.random.randint(1, 3))
 
     def _batch(self, command: Evaluate, said: Said, left: int) -> None:
@@ -219,7 +220,7 @@ class FakeProcess:
             self._report(Progress(command.plan, 4 - left, None))
             self._after(0.05, 0.6, lambda: self._batch(command, said, left - 1))
             return
-        self._report(Phase("save", command.plan))
+        self._report(Phase(WorkerPhase.SAVE, command.plan))
         self._after(0.02, 0.2, lambda: self._save(command, said))
 
     def _save(self, command: Evaluate, said: Said) -> None:
@@ -233,7 +234,7 @@ class FakeProcess:
         if folder in self.simulation.disk.saves:  # else the storage came back without it, which fsync tells
             self.simulation.disk.saves[folder].durable = True
             self.saving = None
-            self._report(Phase("reduce", command.plan))
+            self._report(Phase(WorkerPhase.REDUCE, command.plan))
             self._meet(said, lambda all_said: self._compare(command, said, all_said))
         else:
             self._failed("storage", f"cannot write {folder}: Input/output error", command.plan)

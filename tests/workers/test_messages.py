@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, Member, Result, Value
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import (
     Check,
     Checked,
@@ -46,8 +47,8 @@ MESSAGES = [
     ),
     Ready("tensorflow", "2.21"),
     Checked("digest", ("test", "other"), {"device": "CPU"}),
-    Phase("import"),
-    Phase("evaluate", 42),
+    Phase(WorkerPhase.IMPORT),
+    Phase(WorkerPhase.EVALUATE, 42),
     Joined("g", "t", {"threads": "2"}),
     Progress(42, 3, None),
     Done(42, 1, RESULT, traces=1, builds=1),
@@ -68,7 +69,7 @@ def test_round_trip(message):
 def test_fields_of_a_newer_version_are_ignored():
     """A worker of a newer version may say more."""
     line = json.dumps({"type": "Phase", "phase": "read", "mood": "good"}).encode()
-    assert decode(line) == Phase("read")
+    assert decode(line) == Phase(WorkerPhase.READ)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_fields_of_a_newer_version_are_ignored():
         (b'{"type": "Task"}', "unknown message 'Task'"),
         (b'{"type": ["Phase"]}', "unknown message"),
         (b'{"type": "Phase"}', "Phase.phase: missing"),
-        (b'{"type": "Phase", "phase": 7}', "Phase.phase: expected str, found '7'"),
+        (b'{"type": "Phase", "phase": 7}', "Phase.phase: expected WorkerPhase, found '7'"),
         (b"[" * 100_000, "not a message"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.errors import SettingsError
 from sidecar.records import Checkpoint, Member, Slot
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.workers.process import Exited, Halted
@@ -176,19 +177,19 @@ def test_port_is_given_back_when_a_worker_cannot_be_started(node):
 @pytest.mark.parametrize(
     ("reports", "seconds", "kind"),
     [
-        ([Phase("import")], 120, "join"),
-        ([Phase("join")], 120, "join"),
-        ([Phase("build")], 900, "deadline"),
-        ([Phase("read", 7)], 900, "deadline"),
-        ([Phase("read", 7), Progress(7, 1, None)], 60, "stalled"),
-        ([Phase("restore", 7)], 1800, "deadline"),
-        ([Phase("evaluate", 7)], 900, "deadline"),
-        ([Phase("evaluate", 7), Progress(7, 1, 9)], 60, "stalled"),
-        ([Phase("evaluate", 7), Progress(7, 1, 9), Phase("save", 7)], 1800, "deadline"),
-        ([Phase("conclude", 7)], 900, "deadline"),
-        ([Phase("hello", 7)], None, None),
-        ([Phase("reduce", 7)], None, None),
-        ([Phase("evaluate", 7), Failed("task_error", "x")], None, None),
+        ([Phase(WorkerPhase.IMPORT)], 120, "join"),
+        ([Phase(WorkerPhase.JOIN)], 120, "join"),
+        ([Phase(WorkerPhase.BUILD)], 900, "deadline"),
+        ([Phase(WorkerPhase.READ, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.READ, 7), Progress(7, 1, None)], 60, "stalled"),
+        ([Phase(WorkerPhase.RESTORE, 7)], 1800, "deadline"),
+        ([Phase(WorkerPhase.EVALUATE, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9)], 60, "stalled"),
+        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9), Phase(WorkerPhase.SAVE, 7)], 1800, "deadline"),
+        ([Phase(WorkerPhase.CONCLUDE, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.HELLO, 7)], None, None),
+        ([Phase(WorkerPhase.REDUCE, 7)], None, None),
+        ([Phase(WorkerPhase.EVALUATE, 7), Failed("task_error", "x")], None, None),
         ([], None, None),
     ],
 )
@@ -223,7 +224,7 @@ def test_slow_batches_stretch_the_bound(node):
     """A stall is at least five times the slowest batch; the first batch, which traces, does not count as slow."""
     workers = node()
     grouped(workers)
-    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
     workers.observe("n.1.1", Progress(7, 1, 9), 500.0)
     workers.observe("n.1.1", Progress(7, 2, 9), 530.0)
     assert workers.overruns(530.0 + 150) == []
@@ -235,7 +236,7 @@ def test_every_batch_is_a_sign_of_life(node):
     """An evaluation may take long as long as batches go on."""
     workers = node()
     grouped(workers)
-    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
     for second in range(0, 5000, 50):
         assert workers.overruns(float(second)) == []
         workers.observe("n.1.1", Progress(7, 1, None), float(second))
@@ -246,7 +247,7 @@ def test_a_halted_worker_is_given_up_whatever_it_was_doing(node, phase):
     """It says nothing of itself, also where a rank waits for others; whoever continues it in time loses nothing."""
     workers = node()
     worker = grouped(workers)
-    workers.observe("n.1.1", Phase(phase, 7), 0.0)
+    workers.observe("n.1.1", Phase(WorkerPhase(phase), 7), 0.0)
     workers.observe("n.1.1", Halted(halted=True), 1.0)
     workers.observe("n.1.1", Halted(halted=False), 5.0)
     assert workers.overruns(12.0) == []
@@ -279,7 +280,7 @@ def test_statuses(node):
     """What people see of a worker at work."""
     workers = node()
     grouped(workers)
-    workers.observe("n.1.1", Phase("evaluate", 7), 0.0)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
     workers.observe("n.1.1", Progress(7, 3, 9), 0.0)
     (status,) = workers.statuses()
     assert (status.worker, status.pid, status.state, status.batches, status.total_batches) == (
@@ -313,7 +314,7 @@ def test_idle_workers_leave_the_gpu(node):
         workers.observe(worker, Ready("tensorflow", "2"), 0.0)
         workers.join(join(), worker, 0.0)
         workers.observe(worker, Joined("g", "t", {}), 10.0)
-    workers.observe("n.1.2", Phase("evaluate", 7), 10.0)
+    workers.observe("n.1.2", Phase(WorkerPhase.EVALUATE, 7), 10.0)
     workers.release(9.0)
     assert not any(each.killed for each in workers.all())
     workers.release(10.0)

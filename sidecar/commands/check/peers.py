@@ -15,6 +15,7 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.policy.eligibility import compatible_nodes, ready_workers
 from sidecar.records import Heartbeat
+from sidecar.states import NodeState
 
 OBSERVED_BEATS: Final = 4.25  # four beats are three gaps, whenever the first reading is
 _FIRST_BEATS: Final = 2.25  # a node that has not changed by then does not beat
@@ -44,7 +45,7 @@ class Here:
             beat=0,
             role="worker",
             role_source="",
-            state="ready",
+            state=NodeState.READY,
             version=self.version,
             task=self.task,
             plan=0,

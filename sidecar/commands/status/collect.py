@@ -5,7 +5,7 @@ Nothing is written.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,21 +26,23 @@ from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
 from sidecar.records import Checkpoint, Heartbeat
+from sidecar.states import Verdict, WorkerPhase
 
 OBSERVED_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: every live node has beaten twice by then
 _GLANCE_SECONDS: Final = 0.1  # between two readings of the heartbeats, while some node may be alive or not
-_PHASES: Final = (
-    "join",
-    "build",
-    "read",
-    "restore",
-    "hello",
-    "evaluate",
-    "save",
-    "reduce",
-    "sum",
-    "conclude",
-)  # as they follow
+_IN_ORDER: Final = (
+    WorkerPhase.JOIN,
+    WorkerPhase.BUILD,
+    WorkerPhase.READ,
+    WorkerPhase.RESTORE,
+    WorkerPhase.HELLO,
+    WorkerPhase.EVALUATE,
+    WorkerPhase.SAVE,
+    WorkerPhase.REDUCE,
+    WorkerPhase.SUM,
+    WorkerPhase.CONCLUDE,
+)  # as they follow each other
+_PLACES: Final[Mapping[str, int]] = {phase: place for place, phase in enumerate(_IN_ORDER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,9 @@ class RunStatus:
     def verdicts(self) -> dict[str, int]:
         """Return how many checkpoints ended in which way. A requeued one has not ended."""
         ends = Counter(self.history.settled[key] for key in self.history.without_result)
-        others = {verdict: ends[verdict] for verdict in ("failed", "skipped", "vanished", "corrupt")}
+        others = {
+            verdict: ends[verdict] for verdict in (Verdict.FAILED, Verdict.SKIPPED, Verdict.VANISHED, Verdict.CORRUPT)
+        }
         return {"evaluated": len(self.history.succeeded)} | others
 
     @property
@@ -105,8 +109,8 @@ class RunStatus:
             if plan is not None and each.heartbeat.plan == plan.plan
             for doing in each.heartbeat.doing or ()
         ]
-        slowest = min(told, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES), default=None)
-        return "publish" if slowest == "idle" else slowest  # all have ended
+        slowest = min(told, key=lambda phase: _PLACES.get(phase, len(_PLACES)), default=None)
+        return "publish" if slowest == WorkerPhase.IDLE else slowest  # all have ended
 
     def attempts(self, checkpoint: Checkpoint) -> int:
         """Return how often a checkpoint failed so far, under any task."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sidecar.records import from_json
+from sidecar.codec import from_json
 from sidecar.workers.messages import Check, Join
 
 

@@ -1,0 +1,110 @@
+"""Records as strict JSON (no NaN), and back.
+
+Reading ignores unknown fields, checks the type of each known field, and raises `RecordError` naming the field. Standard
+library only, since worker processes import this under the user's interpreter.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal, TypeVar, Union
+
+from sidecar.errors import NewerSchemaError, RecordError
+from sidecar.records import SCHEMA
+
+R = TypeVar("R")
+
+
+def dumps(record: Any) -> bytes:
+    """Strict JSON of a record, one line."""
+    text = json.dumps(record, default=_fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
+
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
+    kind: type = type(record)
+    return {name: getattr(record, name) for name, _, _ in _fields(kind)}
+
+
+def loads(cls: type[R], data: bytes) -> R:
+    """Read a record back; raises `RecordError` naming the field that is missing or of the wrong type."""
+    try:
+        parsed = json.loads(data, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not a {cls.__name__} record: {error}") from error
+    return from_json(cls, parsed)
+
+
+def from_json(cls: type[R], parsed: Any) -> R:
+    """Build a record from parsed JSON, checking every field's type."""
+    if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
+        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
+    value = _convert(cls, parsed, cls.__name__)
+    return typing.cast("R", value)
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: C901, PLR0911 - one return per kind reads best
+    """Check `value` against the annotation `kind`: a record, a state, or made of tuples, mappings, literals, unions."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _convert_record(kind, value, where)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    elif origin is Literal:
+        if value in arguments:
+            return value
+    elif origin in (Union, types.UnionType):
+        return _convert_union(arguments, value, where)
+    elif origin is tuple and isinstance(value, list):
+        return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        return {sys.intern(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 is read as inf
+        return float(value)
+    elif kind is not float and isinstance(kind, type) and type(value) is kind:
+        # A journal says the same names again and again: each is kept once, however long the journal grows.
+        return sys.intern(str(value)) if kind is str else value
+    raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
+
+
+def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    (kind,) = (argument for argument in arguments if argument is not type(None))
+    return _convert(kind, value, where)
+
+
+def _convert_record(cls: type, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
+    known = {}
+    for name, kind, required in _fields(cls):
+        if name in value:
+            known[name] = _convert(kind, value[name], f"{where}.{name}")
+        elif required:
+            raise RecordError(f"{where}.{name}: missing")
+    return cls(**known)
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Name and type of each field of a record, and whether it must be there: resolving costs more than reading."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        (item.name, hints[item.name], item.default is item.default_factory is dataclasses.MISSING)
+        for item in dataclasses.fields(cls)
+    )

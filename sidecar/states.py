@@ -1,0 +1,181 @@
+"""The states of nodes, plans, checkpoints and workers, and the words for them on disk and on pipes.
+
+Each state is a `StrEnum`, so JSON holds the same words as the code. Standard library only, since worker processes
+import this under the user's interpreter.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum, auto
+from typing import Final
+
+_SMALL_STATE_BYTES: Final = 4 * 1024 * 1024
+"""Metric states of at most this size cross any link within seconds."""
+
+
+class NodeState(StrEnum):
+    """The state of a daemon, as its heartbeat says it.
+
+        STARTING ──task checked──▶ READY ──signal──▶ DRAINING ──evaluation ended──▶ LEFT
+           ▲                         │
+           └──storage or GPU away────┘
+
+    A daemon that gets a signal while it starts drains, too. A daemon that is killed says nothing: silence for a lease
+    means the same as `LEFT`.
+    """
+
+    STARTING = auto()  # takes part in no plan yet, or for now
+    READY = auto()  # may be listed in plans
+    DRAINING = auto()  # finishes the open plan, and is listed in no other
+    LEFT = auto()  # wrote its last heartbeat
+
+
+class OutcomeStatus(StrEnum):
+    """The end of a plan: open ──▶ SUCCEEDED or FAILED. Both are final."""
+
+    SUCCEEDED = auto()
+    FAILED = auto()
+
+
+class Verdict(StrEnum):
+    """The verdict on a checkpoint that no evaluation will succeed on, or that a person reopened.
+
+        waiting ──▶ SKIPPED | VANISHED | CORRUPT | FAILED ──`sidecar requeue`──▶ REQUEUED = waiting again
+
+    `SKIPPED`, `VANISHED` and `CORRUPT` hold for every task, `FAILED` for the task that failed. An evaluation under
+    another task may still succeed.
+    """
+
+    SKIPPED = auto()  # a newer one was preferred, or it was there before the start
+    VANISHED = auto()  # deleted before it was pinned
+    CORRUPT = auto()  # its files contradict each other
+    FAILED = auto()  # failed as often as the settings allow, or failed for a lasting reason
+    REQUEUED = auto()
+
+
+class FailureClass(StrEnum):
+    """The cause of a failed plan. It decides how often a checkpoint is tried again."""
+
+    CHECKPOINT = auto()  # the checkpoint, the task or the data: trying again rarely helps, so at most `max_attempts`
+    GROUP = auto()  # the machines: trying again with others usually helps, so at most `max_losses`
+    CORRUPT = auto()  # the files, as one node reads them
+    VANISHED = auto()  # the files are gone, as one node sees it
+
+
+class FailureKind(StrEnum):
+    """Why a plan failed: the closed list behind the `kind` label. `FAILURE_CLASSES` gives the class of each."""
+
+    MISMATCH = auto()  # the model, the checkpoint or the ranks do not agree
+    TASK_ERROR = auto()  # the user's code raised
+    STREAM_DIFFERS = auto()  # ranks saw different data, or the data changed while they were read
+    NONFINITE_INPUT = auto()  # NaN or infinite numbers in data that are not allowed to have any
+    COUNT = auto()  # the examples counted are not the examples that exist
+    MEMBER_LOST = auto()  # a rank could not reach another one: a consequence, if the other one reports a cause
+    WORKER_DIED = auto()
+    STALLED = auto()
+    DEADLINE = auto()
+    JOIN = auto()
+    ADDRESS_IN_USE = auto()
+    OUT_OF_MEMORY = auto()
+    STORAGE = auto()
+    RESTARTED = auto()
+    DRAINED = auto()
+    CHIEF_LISTED = auto()
+    CORRUPT = auto()
+    CRASHED = auto()  # the worker process crashed while it read the checkpoint
+    VANISHED = auto()
+
+
+FAILURE_CLASSES: Final[Mapping[str, FailureClass]] = {
+    FailureKind.MISMATCH: FailureClass.CHECKPOINT,
+    FailureKind.TASK_ERROR: FailureClass.CHECKPOINT,
+    FailureKind.STREAM_DIFFERS: FailureClass.CHECKPOINT,
+    FailureKind.NONFINITE_INPUT: FailureClass.CHECKPOINT,
+    FailureKind.COUNT: FailureClass.CHECKPOINT,
+    FailureKind.MEMBER_LOST: FailureClass.GROUP,
+    FailureKind.WORKER_DIED: FailureClass.GROUP,
+    FailureKind.STALLED: FailureClass.GROUP,
+    FailureKind.DEADLINE: FailureClass.GROUP,
+    FailureKind.JOIN: FailureClass.GROUP,
+    FailureKind.ADDRESS_IN_USE: FailureClass.GROUP,
+    FailureKind.OUT_OF_MEMORY: FailureClass.GROUP,
+    FailureKind.STORAGE: FailureClass.GROUP,
+    FailureKind.RESTARTED: FailureClass.GROUP,
+    FailureKind.DRAINED: FailureClass.GROUP,
+    FailureKind.CHIEF_LISTED: FailureClass.GROUP,
+    FailureKind.CORRUPT: FailureClass.CORRUPT,
+    FailureKind.CRASHED: FailureClass.CORRUPT,
+    FailureKind.VANISHED: FailureClass.VANISHED,
+}
+"""The class of each kind, by its word: records of a newer release may hold words that are not in this table."""
+
+SECONDARY_KINDS: Final = frozenset({FailureKind.MEMBER_LOST})
+"""Kinds that a rank reports as a consequence of another rank's failure: the report of that rank is preferred."""
+
+
+class PhaseBound(StrEnum):
+    """The bound on how long a worker may stay in a phase. `workers.timeouts` gives the seconds of each."""
+
+    JOIN = auto()  # to import and to form the group
+    FIRST_BATCH = auto()  # to build the model or to compute the final numbers
+    BATCHES = auto()  # each batch has its bound, and the first one a longer one
+    STORAGE = auto()  # to read the checkpoint or to write the saves
+    GROUP = auto()  # all ranks meet within seconds: daemons judge the whole group, no single worker
+    NONE = auto()
+
+
+class WorkerPhase(StrEnum):
+    """What a worker process does.
+
+        IMPORT ──▶ STANDBY ──▶ JOIN ──▶ IMPORT (task) ──▶ BUILD ──▶ IDLE
+        IDLE ──▶ READ ──▶ RESTORE ──▶ HELLO ──▶ EVALUATE ──▶ SAVE ──▶ REDUCE | SUM ──▶ CONCLUDE ──▶ IDLE
+        any of them ──▶ FAILED
+
+    A daemon notes RESTORE as soon as it gave a worker a checkpoint. In a first attempt the checkpoint is read during
+    READ already.
+    """
+
+    IMPORT = auto()
+    STANDBY = auto()
+    JOIN = auto()
+    BUILD = auto()
+    IDLE = auto()
+    READ = auto()
+    RESTORE = auto()
+    HELLO = auto()  # ranks compare what they are about to do
+    EVALUATE = auto()
+    SAVE = auto()
+    REDUCE = auto()  # ranks add up their metric states
+    SUM = auto()  # the same for large states, which may take long
+    CONCLUDE = auto()
+    FAILED = auto()
+
+    @property
+    def bounded_by(self) -> PhaseBound:
+        """Return which bound holds in this phase."""
+        return _BOUNDS.get(self, PhaseBound.NONE)
+
+    @classmethod
+    def adding_up(cls, state_bytes: int) -> "WorkerPhase":
+        """Return the phase in which ranks add up metric states of that size.
+
+        Daemons hold a group for stuck whose ranks are all in a phase bounded by `PhaseBound.GROUP` for some seconds.
+        Large states, such as a confusion matrix of a thousand classes, may take longer, so they have their own phase.
+        """
+        return cls.REDUCE if state_bytes <= _SMALL_STATE_BYTES else cls.SUM
+
+
+_BOUNDS: Final[Mapping[WorkerPhase, PhaseBound]] = {
+    WorkerPhase.IMPORT: PhaseBound.JOIN,
+    WorkerPhase.JOIN: PhaseBound.JOIN,
+    WorkerPhase.BUILD: PhaseBound.FIRST_BATCH,
+    WorkerPhase.READ: PhaseBound.BATCHES,
+    WorkerPhase.RESTORE: PhaseBound.STORAGE,
+    WorkerPhase.HELLO: PhaseBound.GROUP,
+    WorkerPhase.EVALUATE: PhaseBound.BATCHES,
+    WorkerPhase.SAVE: PhaseBound.STORAGE,
+    WorkerPhase.REDUCE: PhaseBound.GROUP,
+    WorkerPhase.CONCLUDE: PhaseBound.FIRST_BATCH,
+}
+
+GROUP_PHASES: Final = frozenset(phase for phase in WorkerPhase if phase.bounded_by is PhaseBound.GROUP)
+"""Phases in which a rank waits for the others. Heartbeats of newer releases may hold other words."""
