@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 TASKS = Path(__file__).parent / "tasks"
-PROCESSES = tuple(f"tests/{folder}/" for folder in ("demo", "deploy", "integration", "workers"))
-"""Folders whose tests start daemons and worker processes: one test at a time, the others next to them."""
+DAEMONS = ("tests/demo/", "tests/integration/")
+"""Folders whose tests start daemons: one of these tests at a time, the tests of other folders next to it."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: `nohup make test &`
     # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
@@ -28,7 +28,7 @@ def pytest_xdist_make_scheduler(config, log):
         """Hands out whole files, so that what a file prepares is prepared once."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return "processes" if nodeid.startswith(PROCESSES) else nodeid.partition("::")[0]
+            return "daemons" if nodeid.startswith(DAEMONS) else nodeid.partition("::")[0]
 
     return Scheduler(config, log)
 

@@ -134,6 +134,7 @@ def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_keep_leaves_the_daemons_serving_until_ctrl_c(start):
     """Then training is over, both daemons answer, and Ctrl-C is the way to end, so the exit code is 0."""
@@ -150,6 +151,7 @@ def test_keep_leaves_the_daemons_serving_until_ctrl_c(start):
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_failed_training_is_named_with_the_end_of_its_log(start):
     """The worker's process is killed: the demo ends with 1, says which it was, and takes the others along."""
@@ -188,6 +190,7 @@ def test_ctrl_c_leaves_no_process_behind(start):
     assert "Traceback" not in demo.output
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_killed_demo_leaves_no_process_behind(start):
     """SIGKILL cannot be handled: the kernel ends the children, and theirs."""

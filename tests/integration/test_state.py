@@ -34,6 +34,7 @@ def test_a_daemon_begins_a_new_run_where_its_directory_was_made_anew(sidecar, pl
     assert daemon.end(signal.SIGTERM).code == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_a_training_that_begins_anew_is_evaluated_by_the_same_process(sidecar, writer, tmp_path):
     """`shutil.rmtree(ckpts); os.makedirs(ckpts)` at the start of a training script: no worker of before is left."""

@@ -3,6 +3,7 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.nightly
 def test_built_in_metrics_beside_those_of_keras(trained, digits, evaluate):
     """In one task, of the same logits: the same numbers, and to the bit for any number of ranks."""
     from sidecar.metrics import AUC, Accuracy, ConfusionMatrix, LogLoss, TopK
