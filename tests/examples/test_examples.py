@@ -1,0 +1,98 @@
+"""The programs in examples/ run as their headers say."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+README_LINES = 40
+
+
+def run(folder, *command):
+    """Run a command in the folder and return what it prints; it must succeed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SIDECAR_", "TF_CONFIG"))}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def copied(folder):
+    """Return a copy of the examples, to run them in."""
+    return shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("ckpts*", "__pycache__"))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Return a folder in which one epoch of digits_train.py was saved."""
+    folder = copied(tmp_path_factory.mktemp("digits") / "examples")
+    run(folder, sys.executable, "digits_train.py", "1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def custom_loop(tmp_path_factory):
+    """Return a folder in which custom_loop_train.py saved."""
+    folder = copied(tmp_path_factory.mktemp("loop") / "examples")
+    run(folder, sys.executable, "custom_loop_train.py")
+    return folder
+
+
+@pytest.mark.tensorflow
+def test_predictions_reproduce_the_published_accuracy(digits):
+    """Training, evaluation, and what the workers saved, read back."""
+    run(digits, SIDECAR, "run", "ckpts", "--task", "digits_task.py:task", "--once", "--http", "127.0.0.1:0")
+    (entry,) = json.loads(run(digits, SIDECAR, "history", "ckpts", "--json"))
+    assert (entry["step"], entry["checkpoint"], entry["status"]) == (22, "epoch-01.weights.h5", "succeeded")
+    read = re.search(r"397 examples, accuracy (\S+)", run(digits, sys.executable, "read_predictions.py"))
+    assert float(read[1]) == pytest.approx(entry["metrics"]["test"]["accuracy"]["value"], abs=1e-6)
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_metrics_of_ones_own_are_published(digits):
+    """By two workers."""
+    shown = run(digits, SIDECAR, "eval", "ckpts", "--task", "own_metric_task.py:task", "--replicas", "2")
+    assert "397 examples of test; 2 workers" in shown
+    assert [name for name in ("accuracy", "among_two", "margin") if name not in shown] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_two_nodes_share_each_evaluation(custom_loop):
+    """Of the checkpoints of a custom loop."""
+    run(custom_loop, sys.executable, "two_nodes.py")
+    entries = json.loads(run(custom_loop, SIDECAR, "history", "ckpts", "--json"))
+    assert sorted((entry["step"], entry["workers"]) for entry in entries if entry["status"] == "succeeded") == [
+        (30, 2),
+        (60, 2),
+        (90, 2),
+    ]
+
+
+def test_the_page_names_every_program():
+    """And stays short."""
+    text = (EXAMPLES / "README.md").read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if f"]({path.name})" not in text] == []
+    assert len(text.splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_a_header_says_how_to_run_it(path):
+    """With a command that names the program."""
+    header = path.read_text().split('"""')[1]
+    assert re.search(rf"^    .*{path.name}", header, re.MULTILINE)
