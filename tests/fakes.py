@@ -238,7 +238,9 @@ class Node:
         reconciler = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
         self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
-        identity = Identity("run", node, incarnation, "1.0", RoleDecision(role, "setting"))
+        identity = Identity(
+            run="run", node=node, incarnation=incarnation, version="1.0", role=RoleDecision(role, "setting")
+        )
         nonces = iter(range(10**6))
         self.daemon = build_daemon(
             identity=identity,

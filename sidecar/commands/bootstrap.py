@@ -78,7 +78,9 @@ def build_daemon(
     `start_new`: checkpoints that were there before the first start do not count. `supervisor`: None on a chief.
     """
     tracker = CheckpointTracker(rules.selection, start_new, vanished_after_seconds)
-    state = DaemonState(identity, timing.lease_seconds, tracker, rules.min_workers)
+    state = DaemonState(
+        identity=identity, lease_seconds=timing.lease_seconds, min_workers=rules.min_workers, tracker=tracker
+    )
     return Daemon(
         rules=rules,
         timing=timing,
@@ -107,7 +109,9 @@ def daemon_from_settings(
     publisher: Publisher,
 ) -> Daemon:
     """Build a daemon and its storage thread from the settings. Neither runs yet."""
-    identity = Identity(settings.run, node, secrets.token_hex(4), __version__, decision)
+    identity = Identity(
+        run=settings.run, node=node, incarnation=secrets.token_hex(4), version=__version__, role=decision
+    )
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)

@@ -23,6 +23,7 @@ from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.daemon.response_observer import ResponseObserver
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
+from sidecar.daemon.status_report import report_status
 from sidecar.daemon.storage_health import StorageHealth
 from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Response, Sync
@@ -174,7 +175,7 @@ class Daemon:
         """Return what people see of this node, also before the loop has turned."""
         now = self.clock.now()
         workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
-        return self.state.status(now, self._why_unready(now), workers)
+        return report_status(self.state, now, self._why_unready(now), workers)
 
     def _note_turn(self) -> float:
         """Return the time. While this process or the machine was suspended, its workers could not be heard."""
@@ -263,10 +264,10 @@ class Daemon:
 
     def _sync(self, due: SyncDue, now: float) -> Sync:
         # A change of what is added here does not make a sync due.
-        heartbeat = replace(self.state.with_sightings(due.heartbeat, now), doing=self.runner.progress)
+        heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.looked
         tidying = self.retention.due(now)
-        return Sync(heartbeat, due.scan or is_last, self.state.wanted(now), tidying, self._snapshot(now))
+        return Sync(heartbeat, due.scan or is_last, self.state.pin_policy(now), tidying, self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """Return the journal's state to be written, if a snapshot is due and this node publishes.

@@ -50,7 +50,7 @@ class ResponseObserver:
             self._observe_record(record, now)
         if isinstance(request, Sync) and response.reading is not None:
             # The answer may be as old as the request: with storage that takes long, it says nothing about now.
-            self.state.meet(request.heartbeat, response.reading, asked_at)
+            self.state.record_heartbeats(request.heartbeat, response.reading, asked_at)
             self._note_journal(asked_at, readable=not response.unread)
             self._observe_sync(response, request, now)
         if response.error is not None:
@@ -75,18 +75,19 @@ class ResponseObserver:
         if response.tidied is not None:
             for folder in self.retention.done(sync.tidying, response.tidied, now):
                 self.warnings.left(folder, response.tidied.failed[folder])
-            state.saves_bytes = self.retention.bytes
+            state.statistics.saves_bytes = self.retention.bytes
         self.warnings.trouble(response.trouble)
         if response.more:
             self.schedule.next_sync_at = now
         elif not state.caught_up and not response.unread:
             state.caught_up = True
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
-        state.pins_bytes = state.pins_bytes if response.pins_bytes is None else response.pins_bytes
+        if response.pins_bytes is not None:
+            state.statistics.pins_bytes = response.pins_bytes
         self.schedule.note_scan(now, asked=sync.look, unfinished=response.scanning)
         if response.look is not None:
             self._note_missing(missing=response.look.missing)
-            new = state.see(response.look, response.given_up, now, self.clock.wall())
+            new = state.record_scan(response.look, response.given_up, now, self.clock.wall())
             no_room = state.tracker.note(response.no_room, done=response.done)
             self.warnings.scan(
                 response.look,
@@ -103,10 +104,10 @@ class ResponseObserver:
         """Apply a new record of the journal, report it, and do this node's part."""
         report = self.log.entry if self.state.caught_up else lambda _: None
         self.schedule.stop_polling()
-        entries = self.state.fold(record, now)
+        entries = self.state.apply(record, now)
         for entry in entries:
             report(entry)
-        for gap in self.state.gaps.take():
+        for gap in self.state.statistics.gaps.take():
             self.warnings.unseen(gap)
         if isinstance(record, Plan) and self.state.history.open is not None:
             report(record)

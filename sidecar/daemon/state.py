@@ -1,41 +1,40 @@
-"""What one daemon knows: the journal, who else is there, which checkpoints lie in the directory, and since when.
+"""All that one daemon knows: the journal, the live nodes, the checkpoints in the directory, and since when.
 
-Told by the loop, asked by it: `view` is what the policy decides on, `heartbeat` what others see, `status` what people
-see. No I/O and no clock.
+The loop tells it what happened. `view` is what the policy decides on, `heartbeat` what other nodes read, and
+`status_report` shows it to people. No I/O and no clock. Times are seconds of the daemon's own clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.checkpoints.unseen_steps import UnseenSteps
-from sidecar.coordination.heartbeats import HeartbeatReadings, Liveness
-from sidecar.coordination.journal_state import Entry, JournalState, Settled, incarnation_of
+from sidecar.coordination.heartbeats import HeartbeatReadings
+from sidecar.coordination.journal_state import Closed, Entry, JournalState
 from sidecar.coordination.snapshot import RECENT
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.known_nodes import KnownNodes
+from sidecar.daemon.statistics import Statistics
+from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
-from sidecar.observability.status import Newest, Status, WorkerStatus
 from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
-from sidecar.policy.eligibility import compatible_nodes, count_by_reason, left_out, may_release_pins, ready_workers
+from sidecar.policy.eligibility import compatible_nodes, may_release_pins
 from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.proposers import publisher
 from sidecar.policy.roles import RoleDecision
-from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
-from sidecar.records import Checkpoint, Heartbeat, Key, Member, Outcome, Plan, Settlement, Slot
-from sidecar.states import GROUP_PHASES, NodeState, OutcomeStatus, Verdict
+from sidecar.policy.view import CheckpointsView, NodesView, View
+from sidecar.records import Checkpoint, Heartbeat, Key, Outcome, Plan, Settlement, Slot
+from sidecar.states import NodeState, OutcomeStatus
 from sidecar.workers.pool import group_id
 
-_NOTHING: Final = frozenset[str]()
 _NO_KEYS: Final = frozenset[Key]()
-_UNREADABLE_TOLD: Final = 32  # names of checkpoints in a heartbeat
-_TOLD: Final = 20  # sentences on a status page
+_UNREADABLE_IN_HEARTBEAT: Final = 32  # names of checkpoints
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this daemon is."""
+    """The names of one daemon."""
 
     run: str  # the run's name, as it stands in labels
     node: str
@@ -45,247 +44,184 @@ class Identity:
 
     @property
     def workers(self) -> str:
-        """What the names of this daemon's workers begin with: unique for all time."""
+        """Return what the names of this daemon's workers begin with: unique for all time."""
         return f"{self.node}.{self.incarnation}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DaemonState:
-    """The daemon's knowledge. Times are seconds of its own clock."""
+    """What one daemon knows."""
 
+    # settings
     identity: Identity
     lease_seconds: float
-    tracker: CheckpointTracker
     min_workers: int = 1
-    history: JournalState = field(default_factory=lambda: JournalState(keep=RECENT))
-    run: str | None = None  # the run's id
-    task: str | None = None  # digest of the task's code
+
+    # of itself
+    node_state: NodeState = NodeState.STARTING
+    task: str | None = None  # digest of the task's code; None until it was tried
     profile: str | None = None  # digests of the numeric profile, see `Heartbeat`
     joined_profile: str | None = None
-    node_state: NodeState = NodeState.STARTING
-    withdrawn: bool = False  # the journal cannot be read: the others must not count on this node
+    withdrawn: bool = False  # the journal cannot be read, so other nodes must not count on this one
+
+    # of the run
+    run: str | None = None  # the run's id; None until it was joined
+    history: JournalState = field(default_factory=lambda: JournalState(keep=RECENT))
     caught_up: bool = False  # the journal was read to its end once
-    pins_bytes: int = 0
-    saves_bytes: int = 0
-    opened_at: float = 0.0
-    groups_formed: int = 0
-    gaps: UnseenSteps = field(default_factory=UnseenSteps)
-    _liveness: Liveness = field(init=False)
-    _undone_since: float | None = None
-    _available: frozenset[str] = _NOTHING
-    _gathering_since: float = 0.0
-    _changed_at: float = 0.0
-    _failed_at: dict[Key, float] = field(default_factory=dict)
-    _active_at: float = 0.0
-    _met_at: float = 0.0  # when the newest visit to the storage was asked for
-    _looked_at: float = 0.0  # and the newest with a look
-    _waiting: tuple[str, ...] = ()  # the open plan and the phases of its ranks, if each is one in which it waits
-    _waiting_since: float = 0.0
-    _unknown_members: tuple[str, ...] = ()  # why members' files gave no heartbeat
-    _group: tuple[str, ...] = ()  # the workers of the newest evaluation
-    _training: TrainingProgress = field(init=False)
+    nodes: KnownNodes = field(init=False)
+    tracker: CheckpointTracker
+    scanned_at: float = 0.0  # when the newest scan was asked for
+    timers: Timers = field(default_factory=Timers)
+    statistics: Statistics = field(default_factory=Statistics)
+    training: TrainingProgress = field(init=False)
 
     def __post_init__(self) -> None:
-        self._liveness = Liveness(self.identity.node, self.lease_seconds)
-        self._training = TrainingProgress(self._counts)
+        self.nodes = KnownNodes(node=self.identity.node, lease_seconds=self.lease_seconds)
+        self.training = TrainingProgress(self._is_of_this_training)
 
-    # -- told ------------------------------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------------------
 
     def resume(self, history: JournalState) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
-        self._training.follow((), history.reached, live=False)
-        newest = history.newest
-        self._group = tuple(member.worker for member in newest.plan.members or ()) if newest is not None else ()
+        self.training.follow((), history.reached, live=False)
+        self.statistics.note_group(history.newest.plan if history.newest is not None else None, live=False)
 
-    def fold(self, record: Plan | Outcome, now: float) -> list[Entry]:
-        """A record of the journal; returns the entries it made."""
+    def apply(self, record: Plan | Outcome, now: float) -> list[Entry]:
+        """Apply the next record of the journal, and return the entries that it made."""
         entries = self.history.apply(record)
         self.tracker.fold(record, now)
-        self._fold_names(record, entries)
-        self._training.follow(entries, self.history.reached, live=self.caught_up)
-        self._active_at = now
+        self.statistics.note_names(record, entries, self._is_there)
+        self.training.follow(entries, self.history.reached, live=self.caught_up)
         if isinstance(record, Plan):
-            for settlement in record.settles:
-                if settlement.verdict == Verdict.REQUEUED:  # a person wants it at once
-                    self._failed_at.pop(settlement.key, None)
-            self._undone_since = None  # whoever proposes goes on
-            self.opened_at = now
-            return entries
-        closed = entries[-1]
-        assert closed.plan.checkpoint is not None
-        if record.status == OutcomeStatus.FAILED:
-            self._failed_at[closed.plan.checkpoint.key] = now
-        else:
-            self._failed_at.pop(closed.plan.checkpoint.key, None)
-            group = tuple(member.worker for member in closed.plan.members or ())
-            self.groups_formed += self.caught_up and group != self._group
-            self._group = group
+            self.timers.note_plan(record, now)
+        for entry in entries:
+            if isinstance(entry, Closed) and entry.plan.checkpoint is not None:
+                succeeded = entry.outcome.status == OutcomeStatus.SUCCEEDED
+                self.timers.note_outcome(entry.plan.checkpoint.key, now, failed=not succeeded)
+                if succeeded:
+                    self.statistics.note_group(entry.plan, live=self.caught_up)
         return entries
 
-    def _fold_names(self, record: Plan | Outcome, entries: list[Entry]) -> None:
-        """Checkpoints that a record names were seen by somebody; what ended has all before it behind it."""
-        if isinstance(record, Plan) and record.checkpoint is not None:
-            self.gaps.journaled(record.checkpoint.name, self._is_there, settled=False)
-        for entry in entries:
-            about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
-            if about is not None:
-                ended = isinstance(entry, Settled) or entry.outcome.status == OutcomeStatus.SUCCEEDED
-                self.gaps.journaled(about.name, self._is_there, settled=ended)
+    def record_heartbeats(self, own: Heartbeat, others: HeartbeatReadings, now: float) -> None:
+        """Note that this node's heartbeat was written, and that those of other nodes were read."""
+        self.nodes.record_heartbeats(own, others, now)
+        plan = self.history.open
+        self.timers.note_collective_phases(self.nodes.collective_phases(plan) if plan is not None else (), now)
 
-    def _counts(self, key: Key) -> bool:
-        """Whether a checkpoint was not there before the start, with start=new."""
-        return key not in self.history.before_start and key not in (self.tracker.unwanted or ())
-
-    def _is_there(self, name: str) -> bool:
-        return any(name == key[0] for key in self.found)
-
-    def meet(self, own: Heartbeat, others: HeartbeatReadings, now: float) -> None:
-        """The own heartbeat was written, those of others were read."""
-        self._met_at = now
-        self._liveness.wrote(own, now)
-        self._liveness.observe(others, now)
-        self._unknown_members = others.unknown
-        if (waiting := self._all_waiting()) != self._waiting:
-            self._waiting, self._waiting_since = waiting, now
-
-    def see(
-        self, look: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
+    def record_scan(
+        self, scan: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
     ) -> list[DiscoveredCheckpoint]:
-        """The checkpoint directory was looked at; returns what is new there and needs an evaluation."""
-        is_first, self._looked_at = not self.looked, self._met_at
-        new = self.tracker.see(look, given_up, self.history, self.task, now, wall)
-        self.gaps.look(new, now)
-        self._training.see(new, self.found)
+        """Note what a scan of the checkpoint directory found, and return what is new and needs an evaluation."""
+        is_first, self.scanned_at = not self.looked, self.nodes.synced_at
+        new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
+        self.statistics.gaps.look(new, now)
+        self.training.see(new, self.found)
         if new or is_first:
-            self._active_at = now
-        return [found for found in new if not self.history.is_settled(found.checkpoint.key, self.task)]
+            self.timers.last_activity_at = now
+        return [discovered for discovered in new if not self.history.is_settled(discovered.checkpoint.key, self.task)]
 
-    # -- asked -----------------------------------------------------------------------------------------------------
+    # -- what is known ---------------------------------------------------------------------------------------------
 
     @property
     def found(self) -> Mapping[Key, DiscoveredCheckpoint]:
-        """Complete checkpoints that are there, in order of discovery."""
+        """Return the complete checkpoints that are there, in order of discovery."""
         return self.tracker.found
 
     @property
     def shown_state(self) -> NodeState:
-        """What the others are told: `starting` where this node could not follow what they do, as all releases know."""
+        """Return the state that other nodes read. One that cannot read the journal is `starting` for all releases."""
         return NodeState.STARTING if self.withdrawn and self.node_state == NodeState.READY else self.node_state
 
     @property
     def looked(self) -> bool:
-        """Whether the checkpoint directory was looked at."""
+        """Return whether the checkpoint directory was scanned."""
         return self.tracker.looked
 
     def view(self, now: float, *, draining: bool) -> View:
-        """What the policy decides on."""
-        fresh = self._liveness.fresh_heartbeats(now)
-        members = ready_workers(fresh)
-        available = frozenset(slot.standby for each in members for slot in each.slots if slot.standby is not None)
-        if available - self._available:  # who goes is not waited for: nobody comes with it
-            if not self._available:
-                self._gathering_since = now
-            self._changed_at = now
-        self._available = available
-        seen = self.tracker
-        choice, draws_line = seen.choice(self.history, self.task), self.looked and seen.only_new(self.history)
-        tasks, returned = self._tasks(fresh), seen.returned(self.history, now)
-        unreadable = self._unreadable(fresh, members)
-        undone = draws_line or bool(returned or choice.settled)  # what only others can do is no work of this node
-        undone |= any(each.folder not in unreadable for each in choice.evaluate)
-        judges = seen.given_up or self.history.failures or self.history.unusable  # nothing else asks for it
-        unheard = bool(judges) and any(each.role == "worker" for each in self._liveness.unheard(now))
-        undone |= not all(
-            is_disputed(each, self.identity.node, members, liveness_unknown=unheard) for each in seen.given_up.values()
+        """Return what the policy decides on."""
+        ready, tracker, history = self.nodes.ready(now), self.tracker, self.history
+        needs_judges = tracker.given_up or history.failures or history.unusable  # nothing else asks for it
+        nodes = NodesView(
+            ready=ready,
+            liveness_unknown=bool(needs_judges) and self.nodes.has_unheard_workers(now),
+            chiefs=frozenset(heartbeat.node for heartbeat in self.nodes.alive(now) if heartbeat.role == "chief"),
+            lost_members=self.lost(now),
+            tasks=self._tasks(now),
+            may_propose=self.nodes.liveness.ready_to_propose(now),
         )
-        if not undone or self.history.open is not None:
-            self._undone_since = None
-        elif self._undone_since is None:
-            self._undone_since = now
+        checkpoints = CheckpointsView(
+            complete=tracker.relevant(history, self.task),
+            given_up=list(tracker.given_up.values()),
+            returned=tracker.returned(history, now),
+            unreadable=self._unreadable(now),
+            before_start=tracker.unwanted or _NO_KEYS,
+            backlog_cutoff_pending=self.looked and tracker.only_new(history),
+            without_room=tracker.no_room.keys(),
+            unpinnable=tracker.failed.keys(),
+            training_done=tracker.done,
+            last_step=self.training.last_step,
+            incomplete_since=tracker.incomplete_since,
+            scanned_at=self.scanned_at,
+        )
+        self.timers.note_ready(ready, now)
+        self.timers.note_work(now, waiting=history.open is None and self._has_work(checkpoints, nodes))
         return View(
             node=self.identity.node,
             incarnation=self.identity.incarnation,
             task=self.task,
-            history=self.history,
-            nodes=NodesView(
-                ready=members,
-                liveness_unknown=unheard,
-                chiefs=frozenset(each.node for each in fresh if each.role == "chief"),
-                lost_members=self.lost(now),
-                tasks=tasks,
-                may_propose=self._liveness.ready_to_propose(now),
-            ),
-            checkpoints=CheckpointsView(
-                complete=seen.relevant(self.history, self.task),
-                given_up=list(seen.given_up.values()),
-                returned=returned,
-                unreadable=unreadable,
-                before_start=seen.unwanted or _NO_KEYS,
-                backlog_cutoff_pending=draws_line,
-                without_room=seen.no_room.keys(),
-                unpinnable=seen.failed.keys(),
-                training_done=seen.done,
-                last_step=self._training.last_step,
-                incomplete_since=seen.incomplete_since,
-                scanned_at=self._looked_at,
-            ),
-            timers=TimersView(
-                plan_opened_at=self.opened_at,
-                all_ranks_waiting_since=self._waiting_since if self._waiting else None,
-                work_waiting_since=self._undone_since,
-                first_standby_at=self._gathering_since,
-                newest_standby_at=self._changed_at,
-                failed_at=self._failed_at,
-                last_activity_at=self._active_at,
-            ),
+            history=history,
+            nodes=nodes,
+            checkpoints=checkpoints,
+            timers=self.timers.view(),
             draining=draining,
             caught_up=self.caught_up and self.looked,
         )
 
     def lost(self, now: float) -> dict[str, str]:
-        """Other nodes of the open plan that will not finish it, and why."""
+        """Return other nodes of the open plan that will not finish it, and why."""
         plan = self.history.open
-        return self._lost_among(plan.members or (), now) if plan is not None else {}
+        return self._lost_members(plan, now) if plan is not None else {}
 
     def broken_group(self, now: float) -> str | None:
-        """The group of the newest evaluation, if a member on another node is gone: it cannot be used again."""
+        """Return the group of the newest evaluation if a member on another node is gone: it cannot be used again."""
         newest = self.history.newest
-        if newest is None or self.history.open is not None:
+        if newest is None or self.history.open is not None or not self._lost_members(newest.plan, now):
             return None
-        members = newest.plan.members or ()
-        return group_id(members) if self._lost_among(members, now) else None
+        return group_id(newest.plan.members or ())
 
     def outgrown_group(self, now: float) -> str | None:
-        """The group of the newest evaluation, if workers stand by that no group has: together they would be more."""
+        """Return the group of the newest evaluation if a larger one could be formed."""
         newest = self.history.newest
         if newest is None or self.history.open is not None:
             return None
-        ready = ready_workers(self._liveness.fresh_heartbeats(now))
-        outgrown = is_outgrown(ready, self.history, self.identity.node, self.min_workers, self.task)
+        outgrown = is_outgrown(self.nodes.ready(now), self.history, self.identity.node, self.min_workers, self.task)
         return group_id(newest.plan.members or ()) if outgrown else None
 
-    def wanted(self, now: float) -> PinPolicy:
-        """Which checkpoints must be held against deletion: those that any node's task still needs.
+    def publishes(self, now: float) -> bool:
+        """Return whether this node shows the results to the outside."""
+        return publisher(self.nodes.ready(now)) == self.identity.node
 
-        The answer is asked from another thread, which only looks things up.
+    def pin_policy(self, now: float) -> PinPolicy:
+        """Return which checkpoints must be held against deletion: those that any node's task still needs.
+
+        The result is asked from another thread, which only looks things up.
         """
-        plan, fresh, seen = self.history.open, self._liveness.fresh_heartbeats(now), self.tracker
-        unheard = {each.task for each in self._liveness.unheard(now) if each.task is not None}
-        ready, me = ready_workers(fresh), self.identity.node
-        nodes = [each.node for each in ready]
-        alike = compatible_nodes(ready, me)
+        plan, tracker, own = self.history.open, self.tracker, self.identity.node
+        ready = self.nodes.ready(now)
+        names = [heartbeat.node for heartbeat in ready]
+        compatible = compatible_nodes(ready, own)
         return PinPolicy(
             self.history,
-            seen.selection,
-            self._tasks(fresh) | unheard,
+            tracker.selection,
+            self._tasks(now) | self.nodes.unheard_tasks(now),
             plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
-            seen.unwanted or set(),
-            nothing_yet=seen.only_new(self.history) and not seen.looked,
-            done=seen.done,
-            releases=self._liveness.ready_to_propose(now) and may_release_pins(alike, me),
-            before=nodes.index(me) if me in nodes else len(nodes),
-            reopened=seen.reopened,
+            tracker.unwanted or set(),
+            nothing_yet=tracker.only_new(self.history) and not tracker.looked,
+            done=tracker.done,
+            releases=self.nodes.liveness.ready_to_propose(now) and may_release_pins(compatible, own),
+            before=names.index(own) if own in names else len(names),
+            reopened=tracker.reopened,
         )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat | None:
@@ -309,109 +245,43 @@ class DaemonState:
             joined_profile=self.joined_profile,
         )
 
-    def with_sightings(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
-        """Add to a heartbeat what this node sees and what it cannot read; it makes no beat of its own."""
-        fresh, seen = self._liveness.fresh_heartbeats(now), self.tracker
-        unreadable = sorted(self._unreadable(fresh, ready_workers(fresh)))[:_UNREADABLE_TOLD]
-        sees, more = seen.sees(self.history, self.task, self._tasks(fresh))
+    def with_checkpoints(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
+        """Add to a heartbeat which checkpoints this node sees and which it cannot read."""
+        unreadable = sorted(self._unreadable(now))[:_UNREADABLE_IN_HEARTBEAT]
+        sees, more = self.tracker.sees(self.history, self.task, self._tasks(now))
         return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
 
-    def status(self, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
-        """What people see."""
-        fresh = self._liveness.fresh_heartbeats(now)
-        states: dict[str, int] = {}
-        for each in fresh:
-            state = "chief" if each.role == "chief" else each.state
-            states[state] = states.get(state, 0) + 1
-        waiting = self.tracker.choice(self.history, self.task).evaluate
-        without = left_out(ready_workers(fresh), self.history, self.identity.node, self.min_workers)
-        unknown = {**self.tracker.failed, **self.tracker.unknown}
-        sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *self._unknown_members
-        return Status(
-            run=self.identity.run,
-            node=self.identity.node,
-            incarnation=self.identity.incarnation,
-            version=self.identity.version,
-            role=self.identity.role.role,
-            role_source=self.identity.role.source,
-            state=self.shown_state,
-            publisher=self._first_of(fresh),
-            unready=unready,
-            hint=self.tracker.hint,
-            journal_read=self.caught_up,
-            pending=len(waiting),
-            oldest_pending=min((self.found[each.key].written_at for each in waiting), default=None),
-            newest=self._newest(),
-            unseen=self.gaps.count,
-            plan=self.history.open.plan if self.history.open is not None else None,
-            group_size=len(self._group),
-            groups_formed=self.groups_formed,
-            members=states,
-            workers=workers,
-            pins_bytes=self.pins_bytes,
-            saves_bytes=self.saves_bytes,
-            left_out={node: each.why for node, each in without.items()},
-            left_out_reasons=count_by_reason(without),
-            unknown=sentences[:_TOLD],
-            unknown_count=len(sentences),
+    def _has_work(self, checkpoints: CheckpointsView, nodes: NodesView) -> bool:
+        """Return whether there is work for a plan of this node: what only other nodes can do is not."""
+        choice = self.tracker.choice(self.history, self.task)
+        if checkpoints.backlog_cutoff_pending or checkpoints.returned or choice.settled:
+            return True
+        if any(checkpoint.folder not in checkpoints.unreadable for checkpoint in choice.evaluate):
+            return True
+        unknown = nodes.liveness_unknown
+        return not all(
+            is_disputed(lost, self.identity.node, nodes.ready, liveness_unknown=unknown)
+            for lost in checkpoints.given_up
         )
 
-    def _newest(self) -> Newest | None:
-        """The checkpoint discovered last; without a step, with the number that it has or will have in the journal."""
-        newest, ordinals = self.tracker.newest, self.history.ordinals
-        if newest is None or newest.step is not None or not self.caught_up:
-            return newest
-        waiting = self.tracker.relevant(self.history, self.task)
-        unnumbered = sum(each.step is None and each.key not in ordinals for each in waiting)
-        number = ordinals.get((newest.checkpoint, newest.digest), len(ordinals) + max(1, unnumbered))
-        return replace(newest, step=number, step_source="order")
-
-    def publishes(self, now: float) -> bool:
-        """Whether this node shows the results: it proposes, too."""
-        return self._first_of(self._liveness.fresh_heartbeats(now))
-
-    def _first_of(self, fresh: list[Heartbeat]) -> bool:
-        return publisher(ready_workers(fresh)) == self.identity.node
-
-    def _unreadable(self, fresh: Sequence[Heartbeat], workers: Sequence[Heartbeat]) -> frozenset[str]:
-        """Names of checkpoints that this node cannot read, or gave up though another one finds them whole."""
-        found = self.tracker.unreadable(self.history, self._tasks(fresh))
+    def _unreadable(self, now: float) -> frozenset[str]:
+        """Return names of checkpoints that this node cannot read, or gave up though another node finds them whole."""
+        unreadable, ready = self.tracker.unreadable(self.history, self._tasks(now)), self.nodes.ready(now)
         given_up = [
-            each for each in self.tracker.given_up.values() if is_seen_by_others(each, self.identity.node, workers)
+            lost for lost in self.tracker.given_up.values() if is_seen_by_others(lost, self.identity.node, ready)
         ]
-        return found | {Checkpoint(each.name, each.digest, each.step, "").folder for each in given_up}
+        return unreadable | {Checkpoint(lost.name, lost.digest, lost.step, "").folder for lost in given_up}
 
-    def _tasks(self, fresh: Sequence[Heartbeat]) -> frozenset[str | None]:
-        """The tasks for which something may have to be evaluated."""
-        return frozenset({each.task for each in fresh if each.task is not None} | {self.task})
+    def _tasks(self, now: float) -> frozenset[str | None]:
+        """Return the tasks for which something may have to be evaluated."""
+        return self.nodes.tasks(now) | {self.task}
 
-    def _all_waiting(self) -> tuple[str, ...]:
-        """The open plan and the phase of each rank; empty unless all of them wait for the others, as their nodes say.
+    def _lost_members(self, plan: Plan, now: float) -> dict[str, str]:
+        return self.nodes.lost_members(plan.members or (), self.timers.plan_opened_at, now)
 
-        As long as one of them works the others wait for it, and its own daemon judges it.
-        """
-        plan = self.history.open
-        if plan is None:
-            return ()
-        phases = [str(plan.plan)]
-        for member in plan.members or ():
-            told = self._liveness.heartbeat(member.node)
-            in_it = told is not None and told.plan == plan.plan and told.outcome < plan.plan
-            doing = (told.doing or ()) if told is not None and in_it else ()
-            phase = next((each.phase for each in doing if each.worker == member.worker), None)
-            if phase not in GROUP_PHASES:
-                return ()
-            phases.append(phase)
-        return tuple(phases)
+    def _is_of_this_training(self, key: Key) -> bool:
+        """Return whether a checkpoint was not there before the start, with start=new."""
+        return key not in self.history.before_start and key not in (self.tracker.unwanted or ())
 
-    def _lost_among(self, members: tuple[Member, ...], now: float) -> dict[str, str]:
-        others = [each for each in members if each.node != self.identity.node]
-        return {each.node: why for each in others if (why := self._lost_by(each, now))}
-
-    def _lost_by(self, member: Member, now: float) -> str | None:
-        incarnation = incarnation_of(member.worker, member.node)
-        if why := self._liveness.lost(member.node, incarnation):
-            return why
-        if self._liveness.heartbeat(member.node) is None and now >= self.opened_at + self.lease_seconds:
-            return f"{member.node} has no heartbeat"
-        return None
+    def _is_there(self, name: str) -> bool:
+        return any(name == key[0] for key in self.found)

@@ -7,6 +7,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.heartbeats import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.status_report import report_status
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.selection import Selection
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot, WorkerProgress
@@ -14,7 +15,9 @@ from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settle
 
 def new_world(*, start_new=False, role="worker"):
     state = DaemonState(
-        Identity("run", "n1", "i1", "1", RoleDecision(role, "setting")), 10.0, CheckpointTracker(start_new=start_new)
+        identity=Identity(run="run", node="n1", incarnation="i1", version="1", role=RoleDecision(role, "setting")),
+        lease_seconds=10.0,
+        tracker=CheckpointTracker(start_new=start_new),
     )
     state.run, state.task, state.caught_up = "r", "t1", True
     return state
@@ -43,7 +46,7 @@ def heartbeat(node, beat=1, **changes):
 
 
 def meet(state, now, *others):
-    state.meet(heartbeat("n1", int(now)), HeartbeatReadings(tuple(others)), now)
+    state.record_heartbeats(heartbeat("n1", int(now)), HeartbeatReadings(tuple(others)), now)
 
 
 def plan(number, step=1, *, members=("n1.i1.1",), settles=(), task="t1"):
@@ -58,7 +61,7 @@ def failure(number):
 
 def holds(state, now, *steps):
     """The steps of those that are to be pinned, of these that a look found."""
-    wanted = state.wanted(now)({each.checkpoint.key: each for each in map(found, steps)})
+    wanted = state.pin_policy(now)({each.checkpoint.key: each for each in map(found, steps)})
     return [step for step in steps if found(step).checkpoint.key in wanted.hold]
 
 
@@ -74,7 +77,7 @@ def test_nothing_is_decided_before_journal_and_directory_were_read():
     """One of them alone is not enough."""
     state = new_world()
     assert not view(state, 0.0).caught_up
-    state.see(look(), (), 0.0, 0.0)
+    state.record_scan(look(), (), 0.0, 0.0)
     assert view(state, 0.0).caught_up
     state.caught_up = False
     assert not view(state, 0.0).caught_up
@@ -94,31 +97,31 @@ def test_only_fresh_ready_workers_can_be_listed():
 def test_undone_work_is_timed_from_when_it_was_seen():
     """Given-up checkpoints are work too; an open plan, or nothing left, ends it."""
     state = new_world()
-    state.see(look(), (given_up(1, "corrupt"),), 100.0, 0.0)
+    state.record_scan(look(), (given_up(1, "corrupt"),), 100.0, 0.0)
     assert view(state, 101.0).timers.work_waiting_since == 101.0
     assert view(state, 105.0).timers.work_waiting_since == 101.0
-    state.fold(plan(1, members=(), settles=(given_up(1, "corrupt"),)), 106.0)
+    state.apply(plan(1, members=(), settles=(given_up(1, "corrupt"),)), 106.0)
     assert view(state, 107.0).timers.work_waiting_since is None
-    state.see(look(2), (), 108.0, 0.0)
+    state.record_scan(look(2), (), 108.0, 0.0)
     assert view(state, 109.0).timers.work_waiting_since == 109.0
-    state.fold(plan(2, 2), 110.0)
+    state.apply(plan(2, 2), 110.0)
     assert view(state, 111.0).timers.work_waiting_since is None
 
 
 def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
     """Another node may have pinned it in time."""
     state = new_world()
-    state.see(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
+    state.record_scan(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
     assert view(state, 0.0).checkpoints.given_up == []
     assert view(state, 0.0).checkpoints.incomplete_since == 0.0
-    state.see(look(2), (), 2.0, 0.0)
-    state.see(look(2), (), 59.9, 0.0)
+    state.record_scan(look(2), (), 2.0, 0.0)
+    state.record_scan(look(2), (), 59.9, 0.0)
     assert view(state, 59.9).checkpoints.given_up == []
-    state.see(look(2), (), 60.0, 0.0)
+    state.record_scan(look(2), (), 60.0, 0.0)
     assert [each.name for each in view(state, 60.0).checkpoints.given_up] == ["ckpt-1"]
     assert view(state, 60.0).checkpoints.incomplete_since is not None, "the end waits for what this node alone gave up"
-    state.fold(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
-    state.see(look(2), (), 62.0, 0.0)
+    state.apply(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
+    state.record_scan(look(2), (), 62.0, 0.0)
     assert view(state, 62.0).checkpoints.incomplete_since is None
 
 
@@ -145,29 +148,29 @@ AWAY, UNREADABLE = look(missing=True), replace(look(), unknown={found(1).checkpo
 def test_what_was_there_and_is_gone_has_vanished(after, vanished):
     """Unless it comes back, or the whole directory went: that may come back with all that was in it."""
     state = new_world()
-    state.see(look(1), (), 0.0, 0.0)
+    state.record_scan(look(1), (), 0.0, 0.0)
     for now, seen in after.items():
-        state.see(seen, (), float(now), 0.0)
+        state.record_scan(seen, (), float(now), 0.0)
     assert [each.verdict for each in view(state, 200.0).checkpoints.given_up] == ["vanished"] * vanished
 
 
 def test_what_is_settled_may_go():
     """A pin that was let go has not vanished."""
     state = new_world()
-    state.see(look(1), (), 0.0, 0.0)
-    state.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 1.0)
+    state.record_scan(look(1), (), 0.0, 0.0)
+    state.apply(plan(1, members=(), settles=(given_up(1, "skipped"),)), 1.0)
     for _ in range(3):
-        state.see(look(), (), 2.0, 0.0)
+        state.record_scan(look(), (), 2.0, 0.0)
     assert view(state, 2.0).checkpoints.given_up == []
 
 
 def test_the_same_incomplete_things_are_timed_together():
     """A new one begins anew."""
     state = new_world()
-    state.see(look(waiting=("ckpt-1",)), (), 10.0, 0.0)
-    state.see(look(waiting=("ckpt-1",)), (), 20.0, 0.0)
+    state.record_scan(look(waiting=("ckpt-1",)), (), 10.0, 0.0)
+    state.record_scan(look(waiting=("ckpt-1",)), (), 20.0, 0.0)
     assert view(state, 20.0).checkpoints.incomplete_since == 10.0
-    state.see(look(waiting=("ckpt-1", "ckpt-2")), (), 30.0, 0.0)
+    state.record_scan(look(waiting=("ckpt-1", "ckpt-2")), (), 30.0, 0.0)
     assert view(state, 30.0).checkpoints.incomplete_since == 30.0
 
 
@@ -176,7 +179,7 @@ def test_a_pin_is_wanted_while_any_nodes_task_needs_it(task, wanted):
     """A final failure holds for one task only."""
     state = new_world()
     settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
-    state.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     for now in (100.0, 102.0):
         meet(state, now, heartbeat("n2", int(now), task=task))
     assert holds(state, 103.0, 1) == ([1] if wanted else [])
@@ -186,9 +189,9 @@ def test_what_is_being_evaluated_is_wanted_whatever_is_settled():
     """Another node's plan may be for a task that this node does not have."""
     state = new_world()
     settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
-    state.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     assert holds(state, 0.0, 1) == []
-    state.fold(plan(2, 1, task="t2"), 0.0)
+    state.apply(plan(2, 1, task="t2"), 0.0)
     assert holds(state, 0.0, 1) == [1]
 
 
@@ -196,9 +199,9 @@ def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
     """Not even for the first look; asked for again it is."""
     state = new_world(start_new=True)
     assert holds(state, 0.0, 1) == []
-    state.see(look(1), (), 0.0, 0.0)
+    state.record_scan(look(1), (), 0.0, 0.0)
     assert holds(state, 0.0, 1, 2) == [2]
-    state.fold(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
+    state.apply(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
     assert holds(state, 0.0, 1, 2) == [1, 2]
     assert view(state, 1.0).checkpoints.before_start == frozenset()
 
@@ -206,23 +209,23 @@ def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
 def test_what_is_still_corrupt_when_a_person_wants_it_again_is_given_up_again():
     """Its files are as they were, so no look tells of it a second time; without this nobody would."""
     state, corrupt = new_world(), given_up(1, "corrupt")
-    state.see(look(), (corrupt,), 0.0, 0.0)
+    state.record_scan(look(), (corrupt,), 0.0, 0.0)
     assert view(state, 0.0).checkpoints.given_up == [corrupt]
-    state.fold(plan(1, members=(), settles=(corrupt,)), 1.0)
-    state.see(look(), (), 1.0, 0.0)
+    state.apply(plan(1, members=(), settles=(corrupt,)), 1.0)
+    state.record_scan(look(), (), 1.0, 0.0)
     assert view(state, 1.0).checkpoints.given_up == []
-    state.fold(plan(2, members=(), settles=(given_up(1, "requeued"),)), 2.0)
+    state.apply(plan(2, members=(), settles=(given_up(1, "requeued"),)), 2.0)
     assert view(state, 2.0).checkpoints.given_up == [corrupt]
-    state.see(look(1), (), 3.0, 0.0)
+    state.record_scan(look(1), (), 3.0, 0.0)
     assert view(state, 3.0).checkpoints.given_up == []
 
 
 def test_a_run_that_went_on_does_not_start_anew():
     """start=new counts from the first start of the run, not of this daemon."""
     state = new_world(start_new=True)
-    state.fold(plan(1, 9), 0.0)
-    state.fold(failure(1), 0.0)
-    state.see(look(1), (), 0.0, 0.0)
+    state.apply(plan(1, 9), 0.0)
+    state.apply(failure(1), 0.0)
+    state.record_scan(look(1), (), 0.0, 0.0)
     assert view(state, 0.0).checkpoints.before_start == frozenset()
 
 
@@ -230,7 +233,7 @@ def test_a_member_without_any_heartbeat_is_lost_after_a_lease():
     """Nobody can be silent whom nobody has heard."""
     state = new_world()
     meet(state, 100.0)
-    state.fold(plan(1, members=("n1.i1.1", "n2.i1.1")), 100.0)
+    state.apply(plan(1, members=("n1.i1.1", "n2.i1.1")), 100.0)
     assert state.lost(109.0) == {}
     assert state.lost(110.0) == {"n2": "n2 has no heartbeat"}
 
@@ -246,7 +249,7 @@ def test_a_member_without_any_heartbeat_is_lost_after_a_lease():
 def test_a_member_is_lost_with_the_life_that_the_plan_counts_on(beat, why):
     """Its worker's id says which; dots in a node's name do not confuse that."""
     state = new_world()
-    state.fold(plan(1, members=("n1.i1.1", "n.2.i1.1")), 100.0)
+    state.apply(plan(1, members=("n1.i1.1", "n.2.i1.1")), 100.0)
     meet(state, 100.0, heartbeat("n.2", 1))
     meet(state, 101.0, beat)
     assert (why in state.lost(101.0)["n.2"]) if why else (state.lost(101.0) == {})
@@ -255,19 +258,19 @@ def test_a_member_is_lost_with_the_life_that_the_plan_counts_on(beat, why):
 def test_an_idle_time_begins_with_the_first_look():
     """A clock's zero is nothing that happened."""
     state = new_world()
-    state.see(look(), (), 500.0, 0.0)
+    state.record_scan(look(), (), 500.0, 0.0)
     assert view(state, 501.0).timers.last_activity_at == 500.0
-    state.see(look(), (), 600.0, 0.0)
+    state.record_scan(look(), (), 600.0, 0.0)
     assert view(state, 601.0).timers.last_activity_at == 500.0
-    state.see(look(1), (), 700.0, 0.0)
+    state.record_scan(look(1), (), 700.0, 0.0)
     assert view(state, 701.0).timers.last_activity_at == 700.0
 
 
 def test_detection_is_timed_for_what_was_seen_to_appear():
     """What lay there at the first look was not watched."""
     state = new_world()
-    state.see(look(1), (), 0.0, 105.0)
-    state.see(look(1, 2), (), 1.0, 103.5)
+    state.record_scan(look(1), (), 0.0, 105.0)
+    state.record_scan(look(1, 2), (), 1.0, 103.5)
     assert state.tracker.detected_after(found(1).checkpoint.key) is None
     assert state.tracker.detected_after(found(2).checkpoint.key) == 3.5
 
@@ -275,30 +278,32 @@ def test_detection_is_timed_for_what_was_seen_to_appear():
 def test_only_what_is_new_and_unsettled_is_told():
     """A restart does not tell of everything again."""
     state = new_world()
-    state.fold(plan(1, members=(), settles=(given_up(1, "skipped"),)), 0.0)
-    assert [each.checkpoint.name for each in state.see(look(1, 2), (), 0.0, 0.0)] == ["ckpt-2"]
-    assert state.see(look(1, 2), (), 1.0, 0.0) == []
+    state.apply(plan(1, members=(), settles=(given_up(1, "skipped"),)), 0.0)
+    assert [each.checkpoint.name for each in state.record_scan(look(1, 2), (), 0.0, 0.0)] == ["ckpt-2"]
+    assert state.record_scan(look(1, 2), (), 1.0, 0.0) == []
 
 
 def test_the_newest_checkpoint_is_the_one_discovered_last():
     """Deleting it, or finding fewer in a later look, makes no older one the newest; a rollback to a lower step does."""
     state = new_world()
-    state.see(look(100, 200), (), 0.0, 1.0)
-    assert state.status(0.0, None, ()).newest.step == 200
-    state.see(look(100), (), 1.0, 2.0)
-    assert state.status(1.0, None, ()).newest.step == 200
-    state.see(look(100, 50), (), 2.0, 3.0)
-    assert state.status(2.0, None, ()).newest.step == 50
+    state.record_scan(look(100, 200), (), 0.0, 1.0)
+    assert report_status(state, 0.0, None, ()).newest.step == 200
+    state.record_scan(look(100), (), 1.0, 2.0)
+    assert report_status(state, 1.0, None, ()).newest.step == 200
+    state.record_scan(look(100, 50), (), 2.0, 3.0)
+    assert report_status(state, 2.0, None, ()).newest.step == 50
 
 
 def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
     """Another node held it, which took time; training deleted it before this node looked."""
     state = new_world()
-    state.see(ScanResult((replace(found(300, pinned=False), written_at=300.0),), (), (), missing=False), (), 0.0, 1.0)
-    state.see(ScanResult((replace(found(200), written_at=200.0),), (), (), missing=False), (), 1.0, 2.0)
-    assert state.status(1.0, None, ()).newest.step == 300
-    state.see(ScanResult((replace(found(250), written_at=400.0),), (), (), missing=False), (), 2.0, 3.0)
-    assert state.status(2.0, None, ()).newest.step == 250
+    state.record_scan(
+        ScanResult((replace(found(300, pinned=False), written_at=300.0),), (), (), missing=False), (), 0.0, 1.0
+    )
+    state.record_scan(ScanResult((replace(found(200), written_at=200.0),), (), (), missing=False), (), 1.0, 2.0)
+    assert report_status(state, 1.0, None, ()).newest.step == 300
+    state.record_scan(ScanResult((replace(found(250), written_at=400.0),), (), (), missing=False), (), 2.0, 3.0)
+    assert report_status(state, 2.0, None, ()).newest.step == 250
 
 
 def waiting(state, now, number, *phases):
@@ -307,13 +312,13 @@ def waiting(state, now, number, *phases):
         heartbeat(node, int(now), plan=number, outcome=number - 1, doing=(WorkerProgress(f"{node}.i1.1", phase),))
         for node, phase in zip(("n1", "n2"), phases, strict=True)
     )
-    state.meet(own, HeartbeatReadings((other,)), now)
+    state.record_heartbeats(own, HeartbeatReadings((other,)), now)
 
 
 def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
     """One that works, another phase, another plan: each is a sign that they reach each other."""
     state = new_world()
-    state.fold(plan(1, members=("n1.i1.1", "n2.i1.1")), 0.0)
+    state.apply(plan(1, members=("n1.i1.1", "n2.i1.1")), 0.0)
     for now, phases, since in (
         (2.0, ("hello", "evaluate"), None),
         (4.0, ("hello", "hello"), 4.0),
@@ -325,8 +330,8 @@ def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
     ):
         waiting(state, now, 1, *phases)
         assert view(state, now).timers.all_ranks_waiting_since == since
-    state.fold(success(1), 13.0)
-    state.fold(plan(2, 2, members=("n1.i1.1", "n2.i1.1")), 13.0)
+    state.apply(success(1), 13.0)
+    state.apply(plan(2, 2, members=("n1.i1.1", "n2.i1.1")), 13.0)
     waiting(state, 14.0, 2, "reduce", "reduce")
     assert view(state, 14.0).timers.all_ranks_waiting_since == 14.0
     waiting(state, 16.0, 1, "reduce", "reduce")
@@ -342,7 +347,7 @@ def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older
     order = {each.checkpoint.key: (place, 0.0) for place, each in enumerate((older, newer))}
     for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + state.tracker.vanished_after_seconds, [older])):
         by_key = {each.checkpoint.key: each for each in seen}
-        state.see(ScanResult(tuple(seen), (), (), missing=False, by_key=by_key, order=order), (), now, now)
+        state.record_scan(ScanResult(tuple(seen), (), (), missing=False, by_key=by_key, order=order), (), now, now)
     (lost,) = state.tracker.given_up.values()
     assert (lost.digest[0], lost.verdict) == ("9", "vanished")
 
@@ -351,10 +356,10 @@ def test_a_pin_is_wanted_for_the_task_of_a_node_that_cannot_be_heard():
     """Storage gives errors for its heartbeat: it may live, and evaluate what the other tasks need no more."""
     state = new_world()
     settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
-    state.fold(plan(1, members=(), settles=(settled,)), 0.0)
+    state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     for now in (1.0, 2.0):
         meet(state, now, heartbeat("n2", int(now), task="t2"))
     for now in (4.0, 16.0, 30.0):
         unread = HeartbeatReadings(unread={"n2": "Input/output error"}, unanswered=frozenset({"n2"}))
-        state.meet(heartbeat("n1", int(now)), unread, now)
+        state.record_heartbeats(heartbeat("n1", int(now)), unread, now)
     assert holds(state, 30.0, 1) == [1]

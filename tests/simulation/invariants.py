@@ -320,7 +320,7 @@ class Referee:
 
     def proposes(self, life, plan: Plan) -> None:
         """A daemon decided to create a plan."""
-        freshness = life.daemon.state._liveness
+        freshness = life.daemon.state.nodes.liveness
         for member in plan.members or ():
             heartbeat = freshness.heartbeat(member.node)
             self.check(

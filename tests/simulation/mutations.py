@@ -117,7 +117,7 @@ def _list_whoever_is_there(nodes, history):
 
 _create, _wanted, _judge, _blamed = (
     StorageThread._create,
-    state.DaemonState.wanted,
+    state.DaemonState.pin_policy,
     decide.judge_open_plan,
     final_verdicts.blamed,
 )
@@ -142,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "no nonce check after create", ((StorageThread, "_create", _trust_the_call),), ("shown is in the journal",)
     ),
-    Mutation("pins belong to plans", ((state.DaemonState, "wanted", _pins_of_plans),), ("pins stay",)),
+    Mutation("pins belong to plans", ((state.DaemonState, "pin_policy", _pins_of_plans),), ("pins stay",)),
     Mutation(
         "stale incarnation accepted",
         (

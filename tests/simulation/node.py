@@ -179,7 +179,13 @@ class Life:
 
     def _daemon(self, spec) -> Daemon:
         settings = spec.settings
-        identity = Identity("run", spec.name, self.incarnation, spec.version, RoleDecision(self.role, "setting"))
+        identity = Identity(
+            run="run",
+            node=spec.name,
+            incarnation=self.incarnation,
+            version=spec.version,
+            role=RoleDecision(self.role, "setting"),
+        )
         return build_daemon(
             identity=identity,
             rules=Rules(**settings.rules()),

@@ -1,0 +1,36 @@
+"""Counts that only people see: nothing is decided by them. No I/O and no clock."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sidecar.checkpoints.unseen_steps import UnseenSteps
+from sidecar.coordination.journal_state import Entry, Settled
+from sidecar.records import Outcome, Plan
+from sidecar.states import OutcomeStatus
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What one daemon has counted and measured since it started."""
+
+    pins_bytes: int = 0
+    saves_bytes: int = 0
+    groups_formed: int = 0
+    group: tuple[str, ...] = ()  # the workers of the newest evaluation
+    gaps: UnseenSteps = field(default_factory=UnseenSteps)
+
+    def note_group(self, plan: Plan | None, *, live: bool) -> None:
+        """Note the group of the newest evaluation, and count it if it is new. `live`: it was read just now."""
+        group = tuple(member.worker for member in plan.members or ()) if plan is not None else ()
+        self.groups_formed += live and group != self.group
+        self.group = group
+
+    def note_names(self, record: Plan | Outcome, entries: Sequence[Entry], is_there: Callable[[str], bool]) -> None:
+        """Note that some node saw the checkpoints which a record names. Those before a settled one are over, too."""
+        if isinstance(record, Plan) and record.checkpoint is not None:
+            self.gaps.journaled(record.checkpoint.name, is_there, settled=False)
+        for entry in entries:
+            about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
+            if about is not None:
+                settled = isinstance(entry, Settled) or entry.outcome.status == OutcomeStatus.SUCCEEDED
+                self.gaps.journaled(about.name, is_there, settled=settled)

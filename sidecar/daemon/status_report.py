@@ -1,0 +1,68 @@
+"""Builds the status that people see of a daemon from what it knows."""
+
+from dataclasses import replace
+from typing import Final
+
+from sidecar.daemon.state import DaemonState
+from sidecar.observability.status import Newest, Status, WorkerStatus
+from sidecar.policy.eligibility import count_by_reason, left_out
+from sidecar.records import Heartbeat
+
+_SENTENCES_SHOWN: Final = 20
+
+
+def report_status(state: DaemonState, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
+    """Return the status of a daemon. `unready`: why /readyz says no; None: it says yes."""
+    identity, tracker, history, statistics = state.identity, state.tracker, state.history, state.statistics
+    waiting = tracker.choice(history, state.task).evaluate
+    reasons = left_out(state.nodes.ready(now), history, identity.node, state.min_workers)
+    unknown = {**tracker.failed, **tracker.unknown}
+    sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files
+    return Status(
+        run=identity.run,
+        node=identity.node,
+        incarnation=identity.incarnation,
+        version=identity.version,
+        role=identity.role.role,
+        role_source=identity.role.source,
+        state=state.shown_state,
+        publisher=state.publishes(now),
+        unready=unready,
+        hint=tracker.hint,
+        journal_read=state.caught_up,
+        pending=len(waiting),
+        oldest_pending=min((tracker.found[checkpoint.key].written_at for checkpoint in waiting), default=None),
+        newest=_newest(state),
+        unseen=statistics.gaps.count,
+        plan=history.open.plan if history.open is not None else None,
+        group_size=len(statistics.group),
+        groups_formed=statistics.groups_formed,
+        members=_count_states(state.nodes.alive(now)),
+        workers=workers,
+        pins_bytes=statistics.pins_bytes,
+        saves_bytes=statistics.saves_bytes,
+        left_out={node: left.why for node, left in reasons.items()},
+        left_out_reasons=count_by_reason(reasons),
+        unknown=sentences[:_SENTENCES_SHOWN],
+        unknown_count=len(sentences),
+    )
+
+
+def _newest(state: DaemonState) -> Newest | None:
+    """Return the checkpoint discovered last. One without a step has the number that the journal gives or will give it."""
+    newest, ordinals = state.tracker.newest, state.history.ordinals
+    if newest is None or newest.step is not None or not state.caught_up:
+        return newest
+    waiting = state.tracker.relevant(state.history, state.task)
+    unnumbered = sum(checkpoint.step is None and checkpoint.key not in ordinals for checkpoint in waiting)
+    number = ordinals.get((newest.checkpoint, newest.digest), len(ordinals) + max(1, unnumbered))
+    return replace(newest, step=number, step_source="order")
+
+
+def _count_states(alive: list[Heartbeat]) -> dict[str, int]:
+    """Return how many live nodes are in each state; chiefs count as a state of their own."""
+    counts: dict[str, int] = {}
+    for heartbeat in alive:
+        state = "chief" if heartbeat.role == "chief" else heartbeat.state
+        counts[state] = counts.get(state, 0) + 1
+    return counts

@@ -1,0 +1,74 @@
+"""Since when does something last that the policy waits for? Times are seconds of the daemon's own clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sidecar.policy.view import TimersView
+from sidecar.records import Heartbeat, Key, Plan
+from sidecar.states import Verdict
+
+
+@dataclass(slots=True, kw_only=True)
+class Timers:
+    """The moments at which one daemon saw things begin."""
+
+    plan_opened_at: float = 0.0
+    last_activity_at: float = 0.0  # when the journal or the directory last changed
+    failed_at: dict[Key, float] = field(default_factory=dict)  # when a checkpoint's last failure was read
+    _work_waiting_since: float | None = None
+    _standbys: frozenset[str] = frozenset()  # workers that could be listed
+    _first_standby_at: float = 0.0
+    _newest_standby_at: float = 0.0
+    _waiting_phases: tuple[str, ...] = ()  # of the open plan's ranks, if all of them wait for each other
+    _phases_since: float = 0.0
+
+    def note_plan(self, plan: Plan, now: float) -> None:
+        """Note that a plan was read: the waiting for a proposal is over."""
+        self.last_activity_at = self.plan_opened_at = now
+        self._work_waiting_since = None
+        for settlement in plan.settles:
+            if settlement.verdict == Verdict.REQUEUED:  # a person wants it tried at once
+                self.failed_at.pop(settlement.key, None)
+
+    def note_outcome(self, key: Key, now: float, *, failed: bool) -> None:
+        """Note that the outcome of an attempt at a checkpoint was read."""
+        self.last_activity_at = now
+        if failed:
+            self.failed_at[key] = now
+        else:
+            self.failed_at.pop(key, None)
+
+    def note_collective_phases(self, phases: tuple[str, ...], now: float) -> None:
+        """Note the phases in which all ranks of the open plan wait for each other; empty if not all of them do."""
+        if phases != self._waiting_phases:
+            self._waiting_phases, self._phases_since = phases, now
+
+    def note_ready(self, ready: Sequence[Heartbeat], now: float) -> None:
+        """Note which workers could be listed. One that disappears starts no new waiting, as it brings no other."""
+        standbys = frozenset(
+            slot.standby for heartbeat in ready for slot in heartbeat.slots if slot.standby is not None
+        )
+        if standbys - self._standbys:
+            if not self._standbys:
+                self._first_standby_at = now
+            self._newest_standby_at = now
+        self._standbys = standbys
+
+    def note_work(self, now: float, *, waiting: bool) -> None:
+        """Note whether there is work and no plan."""
+        if not waiting:
+            self._work_waiting_since = None
+        elif self._work_waiting_since is None:
+            self._work_waiting_since = now
+
+    def view(self) -> TimersView:
+        """Return what the policy decides on."""
+        return TimersView(
+            plan_opened_at=self.plan_opened_at,
+            all_ranks_waiting_since=self._phases_since if self._waiting_phases else None,
+            work_waiting_since=self._work_waiting_since,
+            first_standby_at=self._first_standby_at,
+            newest_standby_at=self._newest_standby_at,
+            failed_at=self.failed_at,
+            last_activity_at=self.last_activity_at,
+        )
