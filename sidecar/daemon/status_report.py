@@ -49,7 +49,7 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
 
 
 def _newest(state: DaemonState) -> Newest | None:
-    """Return the checkpoint discovered last. One without a step has the number that the journal gives or will give it."""
+    """Return the checkpoint discovered last. One without a step has its number in the journal."""
     newest, ordinals = state.tracker.newest, state.history.ordinals
     if newest is None or newest.step is not None or not state.caught_up:
         return newest
