@@ -169,11 +169,14 @@ class PlanExecution:
         if not secondary:
             at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
             node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
-            self.ending = Failure(now, Fail(kind, message, node, rank, odd, lasting if at_fault is None else None))
+            own_fault = lasting if at_fault is None else None
+            self.ending = Failure(now, Fail(kind, message, node=node, rank=rank, odd=odd, lasting=own_fault))
             return
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
-        fail = Fail(kind, message) if blamed is None else Fail(kind, message, blamed.node, blamed.rank)
+        fail = Fail(kind, message)
+        if blamed is not None:
+            fail = Fail(kind, message, node=blamed.node, rank=blamed.rank)
         self.ending = Failure(now + self.second_thought_seconds, fail)
 
     def phases(self, result: Result, extra: Mapping[str, float], now: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The actions that the policy can decide on. The loop carries them out."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from sidecar.records import Checkpoint, Lasting, Member, Settlement
 from sidecar.states import FailureKind
@@ -24,6 +24,7 @@ class Fail:
 
     kind: FailureKind
     message: str
+    _: KW_ONLY
     node: str | None = None
     rank: int | None = None
     odd: tuple[str, ...] = ()

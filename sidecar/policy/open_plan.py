@@ -20,26 +20,25 @@ def judge_open_plan(plan: Plan, view: View, rules: Rules, now: float) -> Fail | 
         # Nobody can tell whose link is broken. The next attempt goes without one of them, so some group will succeed.
         last = members[-1]
         waited = f"every rank waited for the others for {limit:g} s (collective_timeout_seconds)"
-        return Fail(FailureKind.STALLED, f"{waited}: they do not reach each other", last.node, last.rank)
+        message = f"{waited}: they do not reach each other"
+        return Fail(FailureKind.STALLED, message, node=last.node, rank=last.rank)
     limit = rules.plan_cap_seconds
     deadline = view.timers.plan_opened_at + limit
     if now >= deadline:
-        return Fail(FailureKind.DEADLINE, f"the plan was open for {limit:.0f} s, the most allowed (plan_cap_seconds)")
+        message = f"the plan was open for {limit:.0f} s, the most allowed (plan_cap_seconds)"
+        return Fail(FailureKind.DEADLINE, message)
     return Wait(deadline, "a plan is open")
 
 
 def _unfit_member(members: Sequence[Member], view: View) -> Fail | None:
     """Return why these members will not finish the plan together; None if they may."""
     for member in members:
-        if member.node in view.nodes.chiefs:
-            return Fail(
-                FailureKind.CHIEF_LISTED, f"{member.node} is the chief: it never evaluates", member.node, member.rank
-            )
-        if member.node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
-            return Fail(
-                FailureKind.RESTARTED, f"{member.node} was restarted while it evaluated", member.node, member.rank
-            )
+        node, rank = member.node, member.rank
+        if node in view.nodes.chiefs:
+            return Fail(FailureKind.CHIEF_LISTED, f"{node} is the chief: it never evaluates", node=node, rank=rank)
+        if node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
+            return Fail(FailureKind.RESTARTED, f"{node} was restarted while it evaluated", node=node, rank=rank)
     for member in members:
         if why := view.nodes.lost_members.get(member.node):
-            return Fail(FailureKind.MEMBER_LOST, why, member.node, member.rank)
+            return Fail(FailureKind.MEMBER_LOST, why, node=member.node, rank=member.rank)
     return None if members else Fail(FailureKind.JOIN, "the plan lists no worker at all")

@@ -13,7 +13,7 @@ TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")
 _SHOWN_CHARACTERS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTask:
     """This process in the training job's cluster, as TF_CONFIG says. `address` is None for an evaluator outside it."""
 
@@ -58,11 +58,11 @@ def _find_task(parsed: Any) -> ClusterTask:
     addresses = jobs.get(kind, {})
     # An evaluator is usually not part of the cluster, as it takes no part in training.
     if number not in addresses and not (kind == "evaluator" and not addresses):
-        known = ", ".join(map(str, sorted(addresses))) or "none"
-        raise ValueError(f"task {kind}:{number} is not in cluster.{kind}, which has index {known}")
+        indices = ", ".join(map(str, sorted(addresses))) or "none"
+        raise ValueError(f"task {kind}:{number} is not in cluster.{kind}, which has index {indices}")
     has_chief = any(jobs.get(chief) for chief in CHIEF_TYPES)
     alone = number in addresses and sum(map(len, jobs.values())) == 1
-    return ClusterTask(kind, number, addresses.get(number), has_chief, alone)
+    return ClusterTask(type=kind, index=number, address=addresses.get(number), has_chief=has_chief, alone=alone)
 
 
 def _member(parent: Any, key: str, name: str) -> Mapping[str, Any]:
