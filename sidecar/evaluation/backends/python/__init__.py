@@ -9,7 +9,7 @@ import platform
 from functools import cached_property
 from typing import Final
 
-from sidecar.evaluation.backend import Collective, Evaluator
+from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
@@ -39,6 +39,7 @@ class PythonBackend:
     """See `sidecar.evaluation.backend.Backend`."""
 
     version: str = platform.python_version()
+    out_of_memory: tuple[type[Exception], ...] = ()
 
     def join(self, join: Join) -> Collective:
         """Form the group: nothing is started, since the ranks meet in the folders of the plans."""
@@ -63,7 +64,7 @@ class PythonBackend:
         return ", ".join(f"{name} {version}" for name in _LIBRARIES if (version := _version(name)))
 
 
-def make() -> PythonBackend:
+def make() -> Backend:
     """Return the backend."""
     return PythonBackend()
 

@@ -10,7 +10,7 @@ from collections import Counter
 
 import tensorflow as tf
 
-from sidecar.evaluation.backend import Collective, Evaluator
+from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
@@ -77,7 +77,7 @@ class TensorFlowBackend:
         }
 
 
-def make() -> TensorFlowBackend:
+def make() -> Backend:
     """The backend; importing this module imported TensorFlow."""
     return TensorFlowBackend()
 

@@ -1,0 +1,283 @@
+"""The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sidecar import EvalSet, Task, data
+from sidecar.errors import TaskError
+from sidecar.evaluation.backend import backend
+from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
+from sidecar.evaluation.reduction import LocalCollective
+from sidecar.evaluation.shared_folder import SharedFolderCollective
+from sidecar.evaluation.task import require_framework
+from sidecar.metrics import MAE, Accuracy, Mean
+from sidecar.records import Checkpoint, Member
+from sidecar.workers.messages import Check, Evaluate, Join
+
+GENERATOR = np.random.default_rng(3)
+X = GENERATOR.normal(size=(103, 5))
+Y = GENERATOR.integers(0, 3, 103)
+WEIGHTS = GENERATOR.random(103).astype(np.float32)
+
+
+def predict(model, x):
+    """Scores of three classes."""
+    return x @ model
+
+
+def task(source=lambda: (X, Y), **changes):
+    given = {
+        "load": np.load,
+        "predict": predict,
+        "eval_sets": {"test": source},
+        "metrics": lambda: [Accuracy(), Mean(lambda _, scores: scores.max(axis=1))],
+        "batch_size": 16,
+    }
+    return Task(**given | changes)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "model-1.npy"
+    np.save(path, np.random.default_rng(4).normal(size=(5, 3)))
+    return path
+
+
+def run(task, checkpoint, folder, ranks=1):
+    """What every rank's evaluation came to: Done or an error."""
+    members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
+    ends = [None] * ranks
+
+    def one(rank):
+        join = Join("group", members, rank, "t", "python", "/", 1)
+        command = Evaluate(
+            1,
+            Checkpoint(checkpoint.name, "digest", 1, "matching_file"),
+            str(checkpoint),
+            str(folder / f"worker-{rank}-of-{ranks}"),
+            save_weights="all",
+            progress_seconds=10.0,
+        )
+        try:
+            ends[rank] = evaluate_rank(
+                command,
+                join=join,
+                collective=LocalCollective() if ranks == 1 else SharedFolderCollective(join),
+                evaluator=PythonEvaluator(task, Shard(rank, ranks), cache_bytes=1 << 20),
+                task_digest="t",
+                profile={},
+                enter=lambda _: None,
+                report=lambda _: None,
+            )
+        except (EvaluationError, TaskError) as error:
+            ends[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return ends
+
+
+def refused(task, checkpoint, folder):
+    """The sentence with which an evaluation of one rank fails."""
+    (end,) = run(task, checkpoint, folder)
+    assert isinstance(end, EvaluationError | TaskError), end
+    return str(end)
+
+
+def examples():
+    yield from zip(X, Y, strict=True)
+
+
+SOURCES = {
+    "arrays": lambda: (X, Y),
+    "lists": lambda: [X, Y],
+    "examples": examples,
+    "weights": lambda: (X, Y, np.ones(len(X))),
+    "prepared": EvalSet(lambda: (np.arange(103), Y), prepare=lambda number, y: (X[number], y)),
+    "divided": EvalSet(
+        lambda shard: (each for at, each in enumerate(examples()) if at % shard.world_size == shard.rank)
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_every_source_gives_the_numbers_of_a_plain_loop(checkpoint, tmp_path, source):
+    """For one, two and three ranks, the same bits."""
+    scores = X @ np.load(checkpoint)
+    found = []
+    for ranks in (1, 2, 3):
+        ends = run(task(source), checkpoint, tmp_path / f"of-{ranks}", ranks)
+        metrics = [end.result.metrics["test"] for end in ends]
+        assert all(each == metrics[0] for each in metrics)
+        assert all(end.result.examples == {"test": 103} for end in ends)
+        assert metrics[0]["accuracy"].value == np.mean(scores.argmax(axis=1) == Y)
+        assert metrics[0]["mean"].value == pytest.approx(scores.max(axis=1).mean(), rel=1e-12)
+        found.append({name: value.hex for name, value in metrics[0].items()})
+    if source is not SOURCES["divided"]:  # whose batches depend on the ranks, and so does how BLAS rounds
+        assert found[0] == found[1] == found[2]
+
+
+def test_batches_of_the_tasks_own(checkpoint, tmp_path):
+    """`batch_size=None`: the iterator yields batches, of which the last may be short."""
+
+    def batches():
+        for start in range(0, 103, 16):
+            yield X[start : start + 16], Y[start : start + 16]
+
+    whole, own = (
+        run(each, checkpoint, tmp_path / name)[0].result.metrics
+        for name, each in (("a", task()), ("b", task(batches, batch_size=None)))
+    )
+    assert whole == own
+
+
+def test_npz_and_several_outputs(checkpoint, tmp_path):
+    """Files as sources; labels and predictions in dicts, with metrics of each output."""
+    np.savez(tmp_path / "test.npz", x=X, y=Y)
+    (done,) = run(task(data.npz(tmp_path / "test.npz", "x", "y")), checkpoint, tmp_path / "a")
+    (both,) = run(
+        task(
+            lambda: (X, {"kind": Y, "size": X[:, 0]}),
+            predict=lambda model, x: {"kind": x @ model, "size": x[:, 1]},
+            metrics=lambda: {"kind": [Accuracy()], "size": [MAE()]},
+        ),
+        checkpoint,
+        tmp_path / "b",
+    )
+    numbers = both.result.metrics["test"]
+    assert numbers["kind_accuracy"] == done.result.metrics["test"]["accuracy"]
+    assert numbers["size_mae"].value == pytest.approx(np.abs(X[:, 0] - X[:, 1]).mean())
+
+
+def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_path):
+    """As with TensorFlow, by where they are."""
+    x = X.copy()
+    x[20, 1] = np.nan
+    (done,) = run(task(lambda: (x, Y)), checkpoint, tmp_path / "a")
+    found = done.result.nonfinite["test"]
+    assert {place: (each.examples, each.first_example) for place, each in found.items()} == {
+        "input": (1, 20),
+        "prediction": (1, 20),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"predict": lambda *_: None}, "Task(predict=…) must return predictions, found None"),
+        ({"predict": lambda model, x: (x @ model)[:3]}, "one row for each of 16 examples, found float64 (3, 3)"),
+        ({"predict": lambda _, x: [object()] * len(x)}, "must return numbers"),
+        ({"predict": lambda _: 1}, "Task(predict=…) is called with ndarray and ndarray"),
+        ({"load": lambda _: None}, "Task(load=…) must return a model"),
+        ({"metrics": Accuracy}, "Task(metrics=…) must return a list"),
+        ({"metrics": lambda: [np.mean]}, "must list metrics of sidecar.metrics"),
+        ({"metrics": lambda: [Accuracy(), Accuracy()]}, "different names, found 'accuracy'"),
+        ({"batch_size": None}, "give Task(batch_size=…)"),
+        ({"eval_sets": {"test": lambda: (X, Y[:5])}}, "equally many examples, found 103, 5"),
+        ({"eval_sets": {"test": lambda: iter([])}}, "is empty"),
+        ({"eval_sets": {"test": lambda: iter([(X[0], 1), (X[0, :2], 1)])}}, "element 1 of its iterator"),
+        ({"eval_sets": {"test": lambda: 5}}, "expected arrays"),
+        ({"eval_sets": {"test": lambda: (np.array([object()]), [1])}}, "neither numbers nor text"),
+        ({"eval_sets": {"test": data.tfrecords("x")}}, "TFRecord files need framework = 'tensorflow'"),
+        ({"eval_sets": {"test": lambda: X}}, "(x, y)"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(checkpoint, tmp_path, changes, words):
+    assert words in refused(task(**changes), checkpoint, tmp_path / "a")
+
+
+def test_the_same_iterator_each_time_is_refused(checkpoint, tmp_path):
+    made = examples()
+    assert "the same iterator each time" in refused(task(lambda: made), checkpoint, tmp_path / "a")
+
+
+def test_a_checkpoint_that_is_gone_has_vanished(checkpoint, tmp_path):
+    """So that it is not the task's fault."""
+    checkpoint.unlink()
+    (end,) = run(task(), checkpoint, tmp_path / "a")
+    assert end.kind == "vanished"
+
+
+def test_ranks_that_read_different_data_find_out(checkpoint, tmp_path):
+    """In the hello, before there is a number."""
+    calls = []
+
+    def source():
+        calls.append(1)
+        generator = np.random.default_rng(threading.get_ident())
+        return generator.permutation(X), Y
+
+    ends = run(task(source), checkpoint, tmp_path / "a", ranks=2)
+    assert [end.kind for end in ends] == ["stream_differs"] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"load": None}, "give load"),
+        ({"predict": None}, "give predict"),
+        ({"metrics": None}, "needs metrics"),
+        ({"build_model": print}, "Task(build_model=…)"),
+        ({"loss": print}, "Task(loss=…)"),
+        ({"load": 5}, "Task(load=…)"),
+    ],
+)
+def test_a_task_says_one_thing(changes, words):
+    with pytest.raises(TaskError) as caught:
+        task(**changes)
+    assert words in str(caught.value)
+
+
+def test_a_task_is_of_one_framework():
+    require_framework(task(), "python")
+    require_framework(Task(print, {"test": print}), "tensorflow")
+    for wrong, framework in ((task(), "tensorflow"), (Task(print, {"test": print}), "python")):
+        with pytest.raises(TaskError) as caught:
+            require_framework(wrong, framework)
+        assert "framework = 'python'" in str(caught.value)
+
+
+def test_the_profile_names_the_libraries_that_compute():
+    """Equal on every call, whatever was imported meanwhile."""
+    made = backend("python")
+    check = Check("t", "python", ".", 2)
+    profile = made.profile(check)
+    assert f"numpy {np.__version__}" in profile["libraries"]
+    assert profile["threads"] == "2"
+    assert made.profile(check) == profile == backend("python").profile(replace(check, task="u"))
+
+
+@pytest.mark.tensorflow
+def test_counts_are_those_of_tensorflow(checkpoint, tmp_path, evaluate):
+    """The same examples and predictions: every state that counts is equal, and so are the numbers made of them."""
+    import keras
+
+    from sidecar import results
+
+    model = np.load(checkpoint).astype(np.float32)
+    x = X.astype(np.float32)
+    scores = x @ model  # computed once: frameworks may round a product differently
+
+    def build():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Activation("linear")])
+
+    chosen = {"metrics": lambda: [Accuracy()], "batch_size": 16}
+    theirs = evaluate(
+        Task(build, {"test": lambda: (scores, Y, WEIGHTS)}, restore=lambda *_: None, **chosen), str(checkpoint), ranks=2
+    )
+    ours = run(
+        task(lambda: (scores, Y, WEIGHTS), predict=lambda _, x: x, **chosen), checkpoint, tmp_path / "a", ranks=2
+    )
+    assert ours[0].result.metrics["test"]["accuracy"] == theirs["accuracy"]
+    states = results.read(tmp_path / "a").states["test"]
+    assert int(states["examples"].integers()) == theirs.examples["test"]
+    assert ours[0].result.data["test"].fingerprint == theirs.streams[0][0].fingerprint

@@ -1,0 +1,61 @@
+"""scikit-learn models of the real digits, loaded by joblib; held up at a gate, or wrong, where a test wants it.
+
+Whoever predicts while GATE holds a file `hold` reports it by a file `at-PID` and waits until `hold` is gone.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import joblib
+from sklearn.datasets import load_digits
+
+from sidecar import EvalSet, Task
+from sidecar.metrics import Accuracy, LogLoss, Mean, TopK
+
+FIRST, BATCH = 1200, 64
+MISTAKE = os.environ.get("MISTAKE", "")
+GATE = os.environ.get("GATE")
+
+
+def data():
+    """The digits that no model learned from."""
+    digits = load_digits()
+    return digits.data[FIRST:] / 16, digits.target[FIRST:]
+
+
+def examples():
+    """The same, one after the other."""
+    yield from zip(*data(), strict=True)
+
+
+def load(path):
+    """A model."""
+    if MISTAKE == "load":
+        raise KeyError("no such layer")
+    if MISTAKE == "nothing":
+        return None
+    return joblib.load(path)
+
+
+def predict(model, x):
+    """Probabilities."""
+    if GATE and Path(GATE, "hold").exists():
+        Path(GATE, f"at-{os.getpid()}").touch()
+        while Path(GATE, "hold").exists():
+            time.sleep(0.02)
+    if MISTAKE == "predict":
+        return model.transform(x)
+    if MISTAKE == "rows":
+        return model.predict_proba(x)[:1]
+    return model.predict_proba(x)
+
+
+task = Task(
+    load=load,
+    predict=predict,
+    eval_sets={"test": data, "stream": EvalSet(examples, examples=597)},
+    metrics=lambda: [Accuracy(), TopK(3), LogLoss(), Mean(lambda _, p: p.max(axis=1), name="confidence")],
+    batch_size=BATCH,
+    predictions=True,
+)
