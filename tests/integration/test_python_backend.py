@@ -116,7 +116,7 @@ def test_a_rank_that_is_killed_is_replaced(sidecar, models, tmp_path):
     first = daemon.until(lambda: sorted(gate.glob("at-*"))[1:] and sorted(gate.glob("at-*")), "both ranks at the gate")
     os.kill(int(first[0].name.removeprefix("at-")), signal.SIGKILL)
     lost = daemon.logged("plan_failed")[0]
-    assert "worker_died" in lost["reason"]
+    assert lost["kind"] == "worker_died"
     (gate / "hold").unlink()
     row = daemon.evaluated(saved)[saved["name"]]
     assert metrics(row)["test"] == pytest.approx(expected(models[0]), rel=1e-12)
@@ -155,4 +155,4 @@ def test_a_model_that_is_no_pickle_fails_alone(sidecar, models, tmp_path):
     daemon.evaluated(saved)
     failed = daemon.logged("plan_failed")[0]
     assert failed["checkpoint"] == "model-1.joblib"
-    assert "raised while the checkpoint was restored" in failed["reason"]
+    assert "raised while the checkpoint was restored" in failed["message"]
