@@ -18,11 +18,12 @@ from log_calls import log_events
 
 import sidecar
 from sidecar import cli, errors, records, states
+from sidecar.commands.options import FLAGS
 from sidecar.observability.events import EVENTS
 from sidecar.observability.prometheus import families
 from sidecar.observability.sentences import sentence
 from sidecar.policy.eligibility import Reason
-from sidecar.settings import FLAGS, PREFIX, Settings
+from sidecar.settings import PREFIX, Settings
 
 FOLDER: Final = Path(__file__).with_name("reference")
 PACKAGE: Final = Path(sidecar.__file__).parent
@@ -30,16 +31,22 @@ PACKAGE: Final = Path(sidecar.__file__).parent
 _NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and not this page. -->"
 
 _TYPES: Final = {
-    "Path": "path",
-    "str": "text",
+    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "Program"), "path"),
+    **dict.fromkeys(
+        ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
+        "text",
+    ),
+    **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern"), "text"),
     "bool": "`true` or `false`",
     "Count": "whole number, 1 or more",
     "Whole": "whole number, 0 or more",
-    "Seconds": "seconds, more than 0",
-    "Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]": "number, 1 or more",
-    "tuple[str, ...]": "list of texts, or one text with commas",
-    "tuple[int | str, ...]": "list of numbers and texts, or one text with commas",
-    "dict[str, str | None]": "table of texts, or a JSON object",
+    **dict.fromkeys(
+        ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
+    ),
+    "Factor": "number, 1 or more",
+    **dict.fromkeys(("NodeGlobs", "HostGlobs", "PathGlobs", "Formats"), "list of texts, or one text with commas"),
+    "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
+    "Environment": "table of texts, or a JSON object",
     "Role": "`worker` or `chief`",
     "SaveWeights": "`all`, `first` or `none`",
 }

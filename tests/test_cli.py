@@ -12,7 +12,7 @@ import pytest
 from users import MALLORY, acting_as
 
 from sidecar import cli
-from sidecar.settings import FLAGS
+from sidecar.commands.options import FLAGS
 
 COMMANDS = ("run", "eval", "history", "status", "check", "requeue")
 

@@ -100,7 +100,7 @@ def test_the_overview_names_settings_only():
 
 def test_every_option_that_scripts_rely_on_is_offered():
     """`--help` of the daemon names each option of the contract."""
-    from sidecar.settings import FLAGS
+    from sidecar.commands.options import FLAGS
 
     shown = subprocess.run(
         [str(SIDECAR), "run", "--help"], capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sidecar.errors import SettingsError
-from sidecar.settings import CONFIG, FLAGS, PREFIX, Settings
+from sidecar.settings import CONFIG, Settings, option, variable
 
 DOCUMENTATION: Final = "docs/reference/settings.md"
 WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")
@@ -65,6 +65,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "stop_idle_seconds": Option(float, "S", "End after this time without any work.", panel=_LIMITS),
     "done_marker": Option(str, "NAME", "End once a file of this name lies next to the checkpoints.", panel=_LIMITS),
 }
+
+FLAGS: Final = {option(key): key for key in (*OPTIONS, "wait") if key != CONFIG}
+"""Options that scripts rely on, and the settings they give, in addition to `--config`. Other settings have none."""
 
 _DIRECTORY: Final = inspect.Parameter(
     "directory",
@@ -118,24 +121,23 @@ def examples(*lines: str) -> str:
 
 
 def _parameter(name: str, *, hidden: bool) -> inspect.Parameter:
-    option = OPTIONS[name]
-    names = {field: flag for flag, field in FLAGS.items()} | {CONFIG: "--config"}
-    given = [names[name], *([option.short] if option.short and not hidden else [])]
-    help_ = f"{option.text} {_origins(name, option)}"
+    shape = OPTIONS[name]
+    names = [option(name), *([shape.short] if shape.short and not hidden else [])]
+    help_ = f"{shape.text} {_origins(name, shape)}"
     info = typer.Option(
-        *given, help=help_, metavar=option.value, show_default=False, hidden=hidden, rich_help_panel=option.panel
+        *names, help=help_, metavar=shape.value, show_default=False, hidden=hidden, rich_help_panel=shape.panel
     )
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.kind | None, info]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[shape.kind | None, info]
     )
 
 
-def _origins(name: str, option: Option) -> str:
+def _origins(name: str, shape: Option) -> str:
     """Return default and variable for the help. The bracket is escaped, because it would be markup."""
-    default = option.default
+    default = shape.default
     if default is None and name in Settings.model_fields and name != "checkpoint_dir":
         default = Settings.model_fields[name].default
-    told = ([] if default is None else [f"default: {default}"]) + [f"env: {PREFIX}{name.upper()}"]
+    told = ([] if default is None else [f"default: {default}"]) + [f"env: {variable(name)}"]
     return rf"\[{'; '.join(told)}]"
 
 

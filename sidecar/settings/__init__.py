@@ -1,6 +1,19 @@
-"""Settings: what can be said (`settings`), and where it is read from (`sources`). The first thing a command calls."""
+"""Settings: their declarations (`model`), their checks (`values`) and the reading of them (`sources`)."""
 
-from sidecar.settings.model import CONFIG, FLAGS, PREFIX, Settings, check_host, check_name
+from sidecar.settings.model import Settings
 from sidecar.settings.sources import FileHere, file_here, load
+from sidecar.settings.spelling import CONFIG, PREFIX, option, variable
+from sidecar.settings.values import check_host, check_name
 
-__all__ = ["CONFIG", "FLAGS", "PREFIX", "FileHere", "Settings", "check_host", "check_name", "file_here", "load"]
+__all__ = [
+    "CONFIG",
+    "PREFIX",
+    "FileHere",
+    "Settings",
+    "check_host",
+    "check_name",
+    "file_here",
+    "load",
+    "option",
+    "variable",
+]

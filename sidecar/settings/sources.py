@@ -1,4 +1,4 @@
-"""Where settings come from: a TOML file < `SIDECAR_*` environment < options.
+"""Read settings from a TOML file, from the `SIDECAR_*` environment and from options; each overrides those before.
 
 The file is the one that was named, else `./sidecar.toml`, else `./pyproject.toml` if it has a table `[tool.sidecar]`.
 All problems come in one `SettingsError`, one line each: where the value came from, the value, what to write instead. A
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import EnvSettingsSource
 
 from sidecar.errors import SettingsError
-from sidecar.settings.model import CONFIG, PREFIX, RENAMED, Settings, option, variable, ways
+from sidecar.settings.model import Settings
+from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
 
 OWN_FILE: Final = Path("sidecar.toml")
 PROJECT_FILE: Final = Path("pyproject.toml")
@@ -32,7 +32,7 @@ _SERVICE: Final = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UD
 def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings; raises `SettingsError` with every problem found, one per line.
 
-    `flags` holds the options given, by setting (`FLAGS`), and `config`; None counts as not given. So does an empty
+    `flags` holds the options given, by setting, and `config`; None counts as not given. So does an empty
     variable, since compose files and unit files pass those on.
     """
     given = {key: value for key, value in flags.items() if value is not None}
@@ -89,7 +89,7 @@ def file_here() -> FileHere:
 
 
 def _read_file(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """The file's keys; null if it cannot be read, so that nothing is called missing that may stand in it."""
+    """Return the file's keys; None if it cannot be read, as no setting can be called missing then."""
     text = ""
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -121,14 +121,15 @@ def _table(values: dict[str, Any], path: Path, problems: list[str]) -> dict[str,
 def _read_environment(
     variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
 ) -> Mapping[str, Any]:
-    source = EnvSettingsSource(Settings)
-    source.env_vars = {name.lower(): value for name, value in variables.items()}  # not the process's own
-    values = source()
-    for name in variables:
+    values = {}
+    for name, value in variables.items():
         key = name.removeprefix(PREFIX).lower()
+        if key in Settings.model_fields:
+            values[key] = value
+            continue
         # Kubernetes describes a Service named `sidecar` to every pod: SIDECAR_SERVICE_HOST, SIDECAR_PORT_80_TCP, …
         of_kubernetes = "KUBERNETES_SERVICE_HOST" in environ and _SERVICE.fullmatch(name)
-        if key not in Settings.model_fields and not of_kubernetes:
+        if not of_kubernetes:
             problems.append(f"environment {name}: {_replacement(key, variable)}")
     return values
 

@@ -9,7 +9,7 @@ from fakes import save
 from sidecar.checkpoints.complete_marker import CompleteMarker
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.pins.pin import pin
-from sidecar.settings.model import FORMATS as KNOWN_TO_SETTINGS
+from sidecar.settings.values import FORMATS as KNOWN_TO_SETTINGS
 
 SAVED_MODELS = ("saved_model", "saved_model_by_tf_keras", "export")
 KINDS = ("keras", "weights", "h5", "shards", "tf_object", *SAVED_MODELS)

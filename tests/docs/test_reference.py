@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sidecar import cli, errors, records
+from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import RunMarker
-from sidecar.settings import FLAGS, Settings
+from sidecar.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
