@@ -192,7 +192,8 @@ def check(flags: dict[str, Any]) -> None:
 
     from sidecar.commands.bootstrap import make_catalog, make_workers
     from sidecar.commands.check.command import findings
-    from sidecar.commands.terminal import elapsed, printable
+    from sidecar.commands.terminal import elapsed
+    from sidecar.plain_text import printable
 
     settings, storage_timeout = _ask(flags)
     console, failed = Console(), 0
@@ -257,7 +258,7 @@ def requeue(
     from sidecar.commands.requeue import Wanted, folder_and_names, what_next
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
-    from sidecar.commands.terminal import printable
+    from sidecar.plain_text import printable
     from sidecar.policy.node_identity import node_name
 
     if all_evaluated and not again:
@@ -415,7 +416,7 @@ def _observing(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout, RunObs
 
 
 def _warn(sentence: str) -> None:
-    from sidecar.commands.terminal import printable
+    from sidecar.plain_text import printable
 
     typer.echo(printable(f"sidecar: {sentence}"), err=True)
 

@@ -135,13 +135,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A metric's final number: `value` is null when not finite, `hex` is exact (`float.hex`, or nan, inf, -inf)."""
+    """A metric's final number: `value` is None if it is not finite, `hex` is exact (`float.hex`, or nan, inf, -inf)."""
 
     value: float | None
     hex: str
     lower: float | None = None
     upper: float | None = None
     goal: Literal["max", "min", "none"] = "none"
+
+    @property
+    def number(self) -> float | str:
+        """Return the number, or `nan`, `inf`, `-inf` as text, which strict JSON can carry."""
+        return self.hex if self.value is None else self.value
 
 
 Sharding = Literal["batches", "files", "own"]

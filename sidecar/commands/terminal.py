@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sidecar.observability.status import WorkerStatus
-from sidecar.records import Checkpoint, Result, Value
+from sidecar.plain_text import interval, number, printable
+from sidecar.records import Checkpoint, Result
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -37,11 +38,11 @@ def shown_progress(framework: str) -> Iterator[Show]:
 
 
 def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerStatus, ...], framework: str) -> None:
-    for number, worker in enumerate(workers):
+    for index, worker in enumerate(workers):
         doing = f"imports {framework}" if worker.state == "import" else worker.state
         counts = "" if worker.total_batches is None else f"{worker.batches}/{worker.total_batches} batches"
         if worker.worker not in lines:
-            lines[worker.worker] = bar.add_task(doing, total=None, number=number, counts=counts)
+            lines[worker.worker] = bar.add_task(doing, total=None, number=index, counts=counts)
         bar.update(
             lines[worker.worker],
             description=doing,
@@ -80,7 +81,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")
     for eval_set, metrics in result.metrics.items():
         for name, value in metrics.items():
-            table.add_row(Text(eval_set), Text(name), _number(value), _interval(value))
+            table.add_row(Text(eval_set), Text(name), number(value.number), interval(value.lower, value.upper))
     console = Console()
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
@@ -104,16 +105,3 @@ def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
         kind = "" if row["kind"] is None else f": {row['kind']}"
         title = typer.style(printable(f"{row['checkpoint']}{attempt}: {row['status']}{kind}"), bold=True)
         typer.echo(f"\n{title}\n{printable(row['message'])}")
-
-
-def printable(text: str) -> str:
-    """Escape control characters except tabs and line ends, so that a message cannot control the terminal."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
-
-
-def _number(value: Value) -> str:
-    return value.hex if value.value is None else f"{value.value:.6g}"
-
-
-def _interval(value: Value) -> str:
-    return "" if value.lower is None or value.upper is None else f"{value.lower:.6g} to {value.upper:.6g}"

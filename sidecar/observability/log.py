@@ -18,7 +18,8 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 from sidecar.coordination.journal_state import Closed, Entry, Settled
 from sidecar.coordination.totals import Best
 from sidecar.observability.sentences import sentence
-from sidecar.records import Outcome, Plan, Value
+from sidecar.plain_text import one_line
+from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus, Verdict
 
 LogFormat = Literal["console", "json"]
@@ -105,7 +106,7 @@ def _closed(
         return
     result = outcome.result
     numbers = {
-        f"{eval_set}.{name}": _number(value)
+        f"{eval_set}.{name}": value.number
         for eval_set, values in result.metrics.items()
         for name, value in values.items()
     }
@@ -158,11 +159,6 @@ def _failure(outcome: Outcome) -> dict[str, Any]:
     return {"kind": outcome.kind, "node": outcome.node, "rank": outcome.rank, "message": outcome.message}
 
 
-def _number(value: Value) -> float | str:
-    """The number, or `nan`, `inf`, `-inf` as text, which strict JSON can carry."""
-    return value.hex if value.value is None else value.value
-
-
 def _json() -> list[Processor]:
     # Local variables may hold secrets from the environment, so tracebacks go without them.
     tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -212,7 +208,7 @@ def _unescaped_lines(text: str) -> str:
 
 def _without_controls(value: Any) -> Any:
     if isinstance(value, str):
-        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value)
+        return one_line(value)
     if isinstance(value, list | tuple):
         return [_without_controls(each) for each in value]
     return value

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Totals, number_of
 from sidecar.observability.status import Status
+from sidecar.plain_text import one_line
 from sidecar.policy.eligibility import Reason
 from sidecar.records import Result
 from sidecar.states import NodeState
@@ -318,8 +319,8 @@ def _worker_usage(status: Status) -> Iterator[Metric]:
 
 
 def _label(name: str) -> str:
-    """The name of a file as the value of a label, which is UTF-8 without control characters."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+    """Return the name of a file as the value of a label, which is UTF-8 without control characters."""
+    return one_line(name)
 
 
 def _source(source: str | None) -> str:

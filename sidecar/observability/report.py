@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.observability.status import Status
+from sidecar.plain_text import number, one_line
 from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
 from sidecar.states import OutcomeStatus, Verdict
 
@@ -51,7 +52,7 @@ def table(history: JournalState) -> "Table":
     result.add_column("checkpoint", overflow="fold", min_width=10)
     result.add_column("status", overflow="fold", min_width=6)
     for eval_set, name in columns:
-        result.add_column(Text(f"{printable(eval_set)}\n{printable(name)}"), justify="right", no_wrap=True)
+        result.add_column(Text(f"{one_line(eval_set)}\n{one_line(name)}"), justify="right", no_wrap=True)
     for name in ("examples", "workers", "s"):
         result.add_column(name, justify="right", no_wrap=True)
     result.add_column("UTC", no_wrap=True)
@@ -60,13 +61,13 @@ def table(history: JournalState) -> "Table":
             shown_step(row["step"], row["step_source"]),
             row["checkpoint"],
             _verdict(row),
-            *(_number(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
+            *(_printed(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
             str(sum(row["examples"].values())) if row["examples"] else "",
             str(row["workers"] or ""),
             f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
             row["completed_at"][5:16].replace("T", " "),
         ]
-        result.add_row(*(Text(printable(cell)) for cell in cells))
+        result.add_row(*(Text(one_line(cell)) for cell in cells))
     return result
 
 
@@ -234,12 +235,5 @@ def _verdict(row: Row) -> str:
     return str(row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}")
 
 
-def _number(value: dict[str, Any] | None) -> str:
-    if value is None:
-        return ""
-    return str(value["hex"]) if value["value"] is None else f"{value['value']:.5g}"
-
-
-def printable(text: str) -> str:
-    """Escape control characters: the name of a file must not steer somebody's terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+def _printed(value: Mapping[str, Any] | None) -> str:
+    return "" if value is None else number(value["hex"] if value["value"] is None else value["value"])

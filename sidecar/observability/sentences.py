@@ -6,6 +6,7 @@ Events that have no sentence here are shown as they are. All of them, with all f
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sidecar.plain_text import number
 from sidecar.records import PHASES
 
 Event = Mapping[str, Any]
@@ -40,7 +41,7 @@ def _succeeded(event: Event) -> str:
     several = len(event["examples"]) > 1
     best = set(event.get("best", ()))
     told = [
-        f"{key if several else key.partition('.')[2]} {_number(value)}{' (best)' if key in best else ''}"
+        f"{key if several else key.partition('.')[2]} {number(value)}{' (best)' if key in best else ''}"
         for key, value in numbers.items()
     ]
     examples = " + ".join(map(str, event["examples"].values()))
@@ -127,7 +128,3 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
 def _name(event: Event) -> str:
     step = event.get("step")
     return str(event["checkpoint"]) if step is None else f"{event['checkpoint']} (step {step})"
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.5g}"

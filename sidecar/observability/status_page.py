@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
+from sidecar.plain_text import interval, number
 from sidecar.records import shown_step
 
 REFRESH_SECONDS: Final = 5
@@ -78,7 +79,14 @@ def _evaluation(row: dict[str, Any] | None) -> str:
     sources = row.get("step_sources", {})
     steps = {eval_set: shown_step(step, sources.get(eval_set)) or None for eval_set, step in row["steps"].items()}
     lines = [
-        (eval_set, steps.get(eval_set), name, _number(value), _interval(value), row["examples"].get(eval_set))
+        (
+            eval_set,
+            steps.get(eval_set),
+            name,
+            number(value["hex"] if value["value"] is None else value["value"]),
+            interval(value["lower"], value["upper"]),
+            row["examples"].get(eval_set),
+        )
         for eval_set, values in row["metrics"].items()
         for name, value in values.items()
     ]
@@ -141,15 +149,6 @@ def _table(heads: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
     head = "".join(f"<th>{_text(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in line)}</tr>" for line in lines)
     return f"<section><table><tr>{head}</tr>{body}</table></section>"
-
-
-def _number(value: dict[str, Any]) -> str:
-    return str(value["hex"]) if value["value"] is None else f"{value['value']:.6g}"
-
-
-def _interval(value: dict[str, Any]) -> str:
-    lower, upper = value["lower"], value["upper"]
-    return "" if lower is None or upper is None else f"{lower:.6g} to {upper:.6g}"
 
 
 def _progress(worker: dict[str, Any]) -> str:

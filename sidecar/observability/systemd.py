@@ -12,8 +12,8 @@ from typing import Final
 
 from sidecar.clock import Clock, SystemClock
 from sidecar.coordination.journal_state import JournalState
-from sidecar.observability.report import printable
 from sidecar.observability.status import Status
+from sidecar.plain_text import number, one_line
 from sidecar.states import NodeState
 
 _PER_WATCHDOG: Final = 4  # signs of life per watchdog period: three may be lost or late
@@ -41,7 +41,7 @@ class Notifier:
         """Say what changed since the last call, and, when it is time, that the loop turns."""
         if not self._address:
             return
-        says = {f"STATUS={printable(describe(status, history))}"}  # file names need not be text
+        says = {f"STATUS={one_line(describe(status, history))}"}  # file names need not be text
         if status.state != NodeState.STARTING:  # the task was checked, or there is none to check
             says.add("READY=1")
         if status.state in (NodeState.DRAINING, NodeState.LEFT):
@@ -79,11 +79,7 @@ def describe(status: Status, history: JournalState) -> str:
         parts.append(f"{status.pending} pending")
     if newest is not None and newest.plan.checkpoint is not None and newest.outcome.result is not None:
         metrics = newest.outcome.result.metrics
-        numbers = [
-            f"{name} {value.hex if value.value is None else format(value.value, '.4g')}"
-            for _, values in metrics.items()
-            for name, value in values.items()
-        ]
+        numbers = [f"{name} {number(value.number)}" for _, values in metrics.items() for name, value in values.items()]
         parts.append(f"newest {newest.plan.checkpoint.name}: {', '.join(numbers)}")
     return " ".join("; ".join(parts).split())
 

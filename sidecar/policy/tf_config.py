@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.errors import SettingsError
+from sidecar.plain_text import shortened
 
 CHIEF_TYPES: Final = ("chief", "master")
 TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")
-
-_SHOWN_CHARACTERS: Final = 200
+_TEXT_CHARACTERS: Final = 200  # of the whole variable: a cluster may be large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,9 @@ def read_tf_config(environ: Mapping[str, str], remedy: str) -> ClusterTask | Non
         parsed = json.loads(text)
         return None if parsed == {} else _find_task(parsed)
     except (ValueError, RecursionError) as error:  # JSON's own says line and column
-        raise SettingsError(f"TF_CONFIG: {error}; correct it, or give {remedy}. It is {_shown(text)}") from error
+        raise SettingsError(
+            f"TF_CONFIG: {error}; correct it, or give {remedy}. It is {shortened(text, _TEXT_CHARACTERS)}"
+        ) from error
 
 
 def _find_task(parsed: Any) -> ClusterTask:
@@ -51,10 +53,10 @@ def _find_task(parsed: Any) -> ClusterTask:
     task = _member(parsed, "task", "TF_CONFIG")
     kind, index = task.get("type"), task.get("index")
     if kind not in TASK_TYPES:
-        raise ValueError(f"task.type is {_shown(kind)}: one of {', '.join(TASK_TYPES)} is expected")
+        raise ValueError(f"task.type is {shortened(kind)}: one of {', '.join(TASK_TYPES)} is expected")
     number = _whole(index)
     if number is None:
-        raise ValueError(f"task.index is {_shown(index)}: a number from 0 is expected")
+        raise ValueError(f"task.index is {shortened(index)}: a number from 0 is expected")
     addresses = jobs.get(kind, {})
     # An evaluator is usually not part of the cluster, as it takes no part in training.
     if number not in addresses and not (kind == "evaluator" and not addresses):
@@ -67,12 +69,12 @@ def _find_task(parsed: Any) -> ClusterTask:
 
 def _member(parent: Any, key: str, name: str) -> Mapping[str, Any]:
     if not isinstance(parent, dict):
-        raise ValueError(f"{name} is {_shown(parent)}: an object is expected")  # noqa: TRY004 - one kind of error here
+        raise ValueError(f"{name} is {shortened(parent)}: an object is expected")  # noqa: TRY004 - one kind of error here
     if key not in parent:
         raise ValueError(f"{key} is missing: an object is expected")
     value = parent[key]
     if not isinstance(value, dict):
-        raise ValueError(f"{key} is {_shown(value)}: an object is expected")  # noqa: TRY004 - as above
+        raise ValueError(f"{key} is {shortened(value)}: an object is expected")  # noqa: TRY004 - as above
     return value
 
 
@@ -80,13 +82,13 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
     """Return the addresses of one job by index, from a list or an object: `tf.train.ClusterSpec` takes both."""
     pairs = enumerate(tasks) if isinstance(tasks, list) else tasks.items() if isinstance(tasks, dict) else None
     if pairs is None:
-        raise ValueError(f"cluster.{job} is {_shown(tasks)}: a list of HOST:PORT is expected")
+        raise ValueError(f"cluster.{job} is {shortened(tasks)}: a list of HOST:PORT is expected")
     by_index: dict[int, str] = {}
     for index, address in pairs:
         number = _whole(index)
         if number is None or not isinstance(address, str) or not address:
             raise ValueError(
-                f"cluster.{job}[{index}] is {_shown(address)}: HOST:PORT is expected under a number from 0"
+                f"cluster.{job}[{index}] is {shortened(address)}: HOST:PORT is expected under a number from 0"
             )
         by_index[number] = address
     return by_index
@@ -97,8 +99,3 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"  # a cluster may be large

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sidecar.errors import SettingsError
+from sidecar.plain_text import shortened
 from sidecar.settings.model import Settings
 from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
 
@@ -114,7 +115,7 @@ def _table(values: dict[str, Any], path: Path, problems: list[str]) -> dict[str,
     table = tools.get("sidecar", {}) if isinstance(tools, dict) else {}
     if isinstance(table, dict):
         return table
-    problems.append(f"file {path}, tool.sidecar: {_shown(table)}: write a table, [tool.sidecar]")
+    problems.append(f"file {path}, tool.sidecar: {shortened(table)}: write a table, [tool.sidecar]")
     return None
 
 
@@ -143,16 +144,12 @@ def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool
                 lines.append(f"{key} is not set: {ways(key)}{_OR_DIR if key == 'checkpoint_dir' else ''}")
             continue
         origin = origins.get(key, f"default of {key}")
-        shown = "" if problem["input"] is None else f": {_shown(problem['input'])}"
+        given = problem["input"]
+        shown = "" if given is None else f": {shortened(str(given) if isinstance(given, Path) else given)}"
         where = "".join(f"[{part}]" for part in inside)
         remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
         lines.append(f"{origin}{where}{shown}: {remedy}")
     return lines
-
-
-def _shown(value: Any) -> str:
-    text = repr(str(value) if isinstance(value, Path) else value)
-    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004 - one terminal line
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

@@ -130,7 +130,7 @@ def test_the_line_tells_work_queue_and_newest_numbers(journal, status):
     journal.evaluate("ckpt-4", 400, {"accuracy": Value(0.97123, "h"), "loss": Value(None, "nan")})
     journal.plan("ckpt-5")
     line = describe(status(), journal.history)
-    assert line == "evaluating ckpt-5 (plan 2, 2 workers); 3 pending; newest ckpt-4: accuracy 0.9712, loss nan"
+    assert line == "evaluating ckpt-5 (plan 2, 2 workers); 3 pending; newest ckpt-4: accuracy 0.97123, loss nan"
 
 
 def test_a_chief_says_why_it_idles(journal, status):

@@ -13,8 +13,8 @@ from rich.text import Text
 from sidecar.commands.status.collect import RunObserver, RunStatus, observe_for
 from sidecar.commands.status.render import as_json, lines
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.commands.terminal import printable
 from sidecar.errors import StorageError
+from sidecar.plain_text import printable
 
 Pause = Callable[[float], None]
 

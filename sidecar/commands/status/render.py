@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.collect import RunStatus
-from sidecar.commands.terminal import printable
 from sidecar.coordination.totals import Best
 from sidecar.observability.report import open_plan, recent
+from sidecar.plain_text import number, printable
 from sidecar.records import Heartbeat, WorkerProgress
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
         "proposer": status.proposer,
         "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(status), "phase": status.phase},
         "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
-        "metrics": {f"{eval_set}/{name}": number for (eval_set, name), number in _newest_numbers(status).items()},
+        "metrics": {f"{eval_set}/{name}": value for (eval_set, name), value in _newest_numbers(status).items()},
         "best": {
             f"{eval_set}/{name}": {"value": _finite(each.number), "step": each.step, "checkpoint": _saved_by(each)}
             for (eval_set, name), each in _bests(status).items()
@@ -115,21 +115,21 @@ def _results(status: RunStatus) -> "Iterator[RenderableType]":
     bests, numbers = _bests(status), _newest_numbers(status)
     several = len({eval_set for eval_set, _ in numbers}) > 1
     told = []
-    for (eval_set, name), number in numbers.items():
+    for (eval_set, name), value in numbers.items():
         best = bests.get((eval_set, name))
         mark = " (best)" if best is not None and best.folder == newest.plan.folder else ""
-        told.append(f"{f'{eval_set}/' if several else ''}{name} {_shown(number)}{mark}")
+        told.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
     yield _text(f"newest  {_named(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(told)}")
     for (eval_set, name), best in list(bests.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
             where = _named(_saved_by(best), best.step)
-            yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {best.number:.5g}")
+            yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
 
 
 def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
     """Return the newest number of each metric, by eval set; as text if it is not finite."""
     return {
-        (eval_set, name): value.hex if value.value is None else value.value
+        (eval_set, name): value.number
         for eval_set, (_, result) in status.history.latest.items()
         for name, value in result.metrics.get(eval_set, {}).items()
     }
@@ -149,10 +149,6 @@ def _saved_by(best: Best) -> str:
 
 def _named(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
-
-
-def _shown(number: float | str) -> str:
-    return number if isinstance(number, str) else f"{number:.5g}"
 
 
 def _finite(number: float) -> float | None:

@@ -1,0 +1,31 @@
+"""Print numbers, intervals and foreign text for people. Every part of the program that writes for people uses it."""
+
+from typing import Any, Final
+
+_SHOWN_CHARACTERS: Final = 80  # one line of a terminal
+
+
+def number(value: float | str) -> str:
+    """Return a number with five significant digits; a text, such as `nan`, stays as it is."""
+    return value if isinstance(value, str) else f"{value:.5g}"
+
+
+def interval(lower: float | None, upper: float | None) -> str:
+    """Return an interval as `LOWER to UPPER`; empty if a bound is missing."""
+    return "" if lower is None or upper is None else f"{number(lower)} to {number(upper)}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters except tabs and line ends, so that a message cannot control a terminal."""
+    return "".join(letter if letter in "\n\t" else one_line(letter) for letter in text)
+
+
+def one_line(text: str) -> str:
+    """Escape all control characters: the name of a file may hold any of them."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
+    """Return a value as Python writes it, cut to `most` characters, for a message about it."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

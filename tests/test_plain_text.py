@@ -1,0 +1,25 @@
+"""Text for people: numbers, intervals, and names that may hold anything."""
+
+from sidecar.plain_text import interval, number, one_line, printable, shortened
+
+
+def test_numbers_have_five_digits_and_texts_stay():
+    """A number that is not finite comes as a text."""
+    assert (number(0.97123456), number(1e-9), number("nan")) == ("0.97123", "1e-09", "nan")
+
+
+def test_an_interval_needs_both_bounds():
+    """A metric without an interval has an empty cell."""
+    assert (interval(0.5, 0.75), interval(None, 0.75), interval(0.5, None)) == ("0.5 to 0.75", "", "")
+
+
+def test_control_characters_are_escaped():
+    """A message keeps its lines; a name does not, and bytes that are not UTF-8 are shown."""
+    assert printable("a\n\tb\x1b[2J") == "a\n\tb\\x1b[2J"
+    assert one_line("a\nb\udcff") == "a\\nb\\udcff"
+
+
+def test_long_values_are_cut():
+    """A line of a terminal has room for the rest of the message."""
+    assert shortened("x" * 100) == "'" + "x" * 78 + "…"
+    assert shortened([1, 2]) == "[1, 2]"
