@@ -201,7 +201,7 @@ def check(flags: dict[str, Any]) -> None:
     trials = findings(
         settings,
         os.environ,
-        catalog=make_catalog(settings, once=True, looked=storage_timeout.answered),
+        catalog=make_catalog(settings, once=True, progress=storage_timeout.answered),
         storage_timeout=storage_timeout,
         make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
         search_path=str(Path.cwd()),
@@ -402,7 +402,7 @@ def _observing(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout, RunObs
     storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
     observer = RunObserver(
         ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered),
-        make_catalog(settings, once=True, looked=storage_timeout.answered),
+        make_catalog(settings, once=True, progress=storage_timeout.answered),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),

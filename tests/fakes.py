@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from catalogs import make_catalog
+
 from sidecar.artifacts.cleanup import ArtifactCleanup
 from sidecar.artifacts.retention import Retention
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
@@ -168,20 +169,24 @@ class AllAlike:
     """Every checkpoint is wanted, or none."""
 
     def __init__(self, wanted: bool) -> None:
-        self.version = self.basis = wanted
+        self.wanted = wanted
         self.before = 0
 
-    def __call__(self, found) -> PinDecision:
-        """As `Wants`."""
-        keys = frozenset(found) if self.version else frozenset()
+    def decide(self, found) -> PinDecision:
+        """As `PinPolicy`."""
+        keys = frozenset(found) if self.wanted else frozenset()
         return PinDecision(keys, keys)
 
+    def retains(self, _) -> bool:
+        """As `PinPolicy`."""
+        return self.wanted
+
     def of_the_journal(self):
-        """As `Wants`."""
+        """As `PinPolicy`."""
         return self
 
-    def known_as(self, _):
-        """As `Wants`."""
+    def settled_as(self, _):
+        """As `PinPolicy`."""
         return []
 
 
@@ -222,7 +227,7 @@ class Node:
         self.carried: list[Request] = []
         self.answers: list[Response] = []
         self.next_turn = 0.0
-        catalog = Catalog(
+        catalog = make_catalog(
             self.checkpoint_dir,
             self.run_dir / "pins",
             quiet_seconds=3.0,

@@ -1,180 +1,178 @@
-"""The checkpoints in one directory, re-read only where something changed; sub-folders are `subfolders`' matter.
+"""Know the checkpoints in one directory, and read again only what changed; sub-folders are the matter of `subfolders`.
 
 Nothing here waits or writes; it blocks for as long as the storage does, so calls that may hang are made by `calls`.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from typing import Final, TypeVar
 
 from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
-from sidecar.checkpoints.complete_marker import CompleteMarker
-from sidecar.checkpoints.completeness import CompletenessJudge, FileGroupReading, Judged
 from sidecar.checkpoints.directory_index import DirectoryIndex
-from sidecar.checkpoints.formats import family
+from sidecar.checkpoints.file_group import MarkerGroup, group_of
+from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading, KnownCandidate
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.clock import Clock
 from sidecar.errors import CheckpointError
-from sidecar.records import Key, Settlement
+from sidecar.records import Settlement
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Findings:
-    """What the directories of one catalog hold. Families are named by their path from the checkpoint directory."""
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """When time alone may change what a group is: at the latest `at`; and each sweep before `until` reads it again."""
 
-    lying: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)
-    affected: set[Key] = field(default_factory=set)  # what came, went or changed since somebody emptied this
-    untold: list[Settlement] = field(default_factory=list)  # what was given up, likewise
-    unknown: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by family: what cannot be read now, and why
-    _reasons: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # by family
-    _waiting: tuple[tuple[str, str], ...] | None = ()
+    at: float
+    until: float
 
-    @property
-    def waiting(self) -> tuple[tuple[str, str], ...]:
-        """What is not complete, or not yet, and why: the same object as long as nothing of it changes."""
-        if self._waiting is None:
-            self._waiting = tuple(chain.from_iterable(self._reasons.values()))
-        return self._waiting
 
-    def note_reasons(self, family: str, reasons: Iterable[tuple[str, str]]) -> None:
-        """Remember what is said of a family now."""
-        told = tuple(reasons)
-        if told != self._reasons.get(family, ()):
-            self._waiting = None
-            if told:
-                self._reasons[family] = told
-            else:
-                del self._reasons[family]
-
-    def put(self, key: Key, found: DiscoveredCheckpoint) -> None:
-        """Remember a checkpoint that lies there."""
-        if self.lying.get(key) is not found:
-            self.lying[key] = found
-            self.affected.add(key)
-
-    def take(self, key: Key) -> None:
-        """Forget a checkpoint that is not there any more."""
-        if self.lying.pop(key, None) is not None:
-            self.affected.add(key)
+_NEVER: Final = _Due(float("inf"), float("-inf"))
 
 
 class CheckpointDirectory:
-    """What lies in the checkpoint directory, or in one of its sub-folders, as this process has come to know it.
+    """Hold what lies in the checkpoint directory, or in one of its sub-folders, as this process has come to know it.
 
     Args:
-        judge: the rules, which directory it is, and which checkpoints and sub-folders count.
-        findings: where what is found is noted.
-        full_sweep_seconds: by then every file was looked at again, however many there are.
+        reader: reads groups of files; it knows which directory it is, and which checkpoints and sub-folders count.
+        give_up: called with each candidate that is given up as corrupt.
+        full_sweep_seconds: by then every file was compared again, however many there are.
         clock: time.
         calls: makes calls that may hang, by the name of what they read.
-        looked: called after each family that a look was about.
+        progress: called before each group of files that is read, because a scan may take long.
     """
 
     def __init__(
         self,
-        judge: CompletenessJudge,
-        findings: Findings,
+        reader: FileGroupReader,
+        give_up: Callable[[Settlement], None],
         *,
         full_sweep_seconds: float,
         clock: Clock,
         calls: Calls,
-        looked: Callable[[], None],
+        progress: Callable[[], None],
     ) -> None:
-        self._judge = judge
-        self._findings = findings
+        self._reader = reader
+        self._give_up = give_up
         self._calls = calls
-        self._looked = looked
-        self._late: set[str] = set()  # families whose reading did not come to an end in the last look
-        self._stuck: dict[str, str] = {}  # families of which comparing did not come to an end, by the call
-        self._comparisons = 0
-        self._folder = DirectoryIndex(
-            judge.top, self._family, below=judge.below, full_sweep_seconds=full_sweep_seconds, clock=clock
+        self._progress = progress
+        self._index = DirectoryIndex(
+            reader.top,
+            partial(group_of, marker=reader.marker, formats=reader.formats),
+            below=reader.below,
+            full_sweep_seconds=full_sweep_seconds,
+            clock=clock,
         )
-        self._state = StateFile(judge.root)
-        self._dirty: set[str] = set()  # families to look at: some are left if storage failed meanwhile
-        self._judged: dict[str, tuple[Judged, ...]] = {}  # by family, also if there is nothing to judge in it
-        # Families in which time alone may change something: when at the latest, and until when each sweep looks.
-        self._open: dict[str, tuple[float, float]] = {}
+        self._state_file = StateFile(reader.root)
+        self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
+        self._late: set[str] = set()  # groups whose reading did not come to an end in the last scan
+        self._stuck: dict[str, str] = {}  # groups of which comparing did not come to an end, by the call
+        self._comparisons = 0
+        self._is_gone = False
+        self._candidates: dict[str, tuple[KnownCandidate, ...]] = {}  # by group, also if it holds none
+        self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by group: what is not complete, or not yet
+        self._unknown: dict[str, Mapping[str, str]] = {}  # by group: what cannot be read now
+        self._due: dict[str, _Due] = {}
         self.folders: set[str] = set()  # sub-folders that are no checkpoint, and in which some may lie
 
-    def look(self, now: float, hints: Collection[str] | None, *, sweep: bool) -> bool:
-        """Look once; returns whether anything was read again. Raises OSError if the directory cannot be read.
+    def scan(self, now: float, hints: Collection[str] | None, *, sweep: bool) -> bool:
+        """Scan once; return whether anything was read again. Raises OSError if the directory cannot be read.
 
         `hints`: names in it that file events told of; None: there are no events, or not of all changes.
         """
         sweep = sweep or hints is None
-        dirty = self._dirty
 
         def changed() -> set[str]:
-            with self._folder.open() as directory:
-                found = self._folder.changed(directory, now, hints, sweep=sweep)
-                return found | ({f"{name}.index" for name in self._state.read(now)} & self._open.keys())
+            with self._index.open() as directory:
+                groups = self._index.changed(directory, now, hints, sweep=sweep)
+                named = {f"{name}.index" for name in self._state_file.read(now)} & self._due.keys()
+                return named.union(*map(self._concerned_by, groups))
 
         # Other files do not depend on a sub-folder, which may be a mount of its own.
-        dirty |= changed() if not self._judge.below else self._calls(f"/list {self._judge.below}", changed)
-        for each in [marked for each in dirty if (marked := CompleteMarker.marked(each)) is not None]:
-            dirty |= self._open.keys() if each == "" else {each, f"{each}.index"} & self._judged.keys()
-        for each, (due, until) in self._open.items():
-            if now >= due or (sweep and now < until):
-                dirty.add(each)
+        self._to_read |= changed() if not self._reader.below else self._calls(f"/list {self._reader.below}", changed)
+        self._is_gone = False
+        self._to_read.update(group for group, due in self._due.items() if now >= due.at or (sweep and now < due.until))
         if sweep:
-            dirty |= self._compare([each for each in self._folder.to_compare(now) if each not in dirty])
-        is_changed = bool(dirty)
-        for each in sorted(dirty):
-            self._looked()
-            self._look_at(each, now)
-            dirty.discard(each)
+            self._to_read |= self._compare(self._index.to_compare(now))
+        is_changed = bool(self._to_read)
+        for group in sorted(self._to_read):
+            self._progress()
+            self._update(group, now)
+            self._to_read.discard(group)
         return is_changed
 
     def is_due(self, now: float) -> bool:
         """Return whether time alone may have changed something."""
-        return any(now >= due for due, _ in self._open.values())
+        return any(now >= due.at for due in self._due.values())
 
     def forget(self) -> None:
         """Note that it is gone. It may come back with all that was in it: what is the same then is still complete."""
-        self._folder.forget()
-        self._state = StateFile(self._judge.root)
-        for judged in self._judged.values():
-            self._take(judged)
-        for name in self._judged:
-            self._findings.unknown.pop(self._judge.named(name), None)
-            self._findings.note_reasons(self._judge.named(name), ())
-        self._dirty |= self._judged.keys()
+        self._index.forget()
+        self._state_file = StateFile(self._reader.root)
+        self._is_gone = True
+        self._reasons.clear()
+        self._unknown.clear()
+        self._to_read |= self._candidates.keys()
         self.folders.clear()
 
-    def keep(self, error: OSError) -> None:
-        """Keep what was known of it, as it cannot be read now."""
-        for name, judged in self._judged.items():
-            if unknown := self._judge.unread(name, judged, error).unknown:
-                self._findings.unknown[self._judge.named(name)] = unknown
-        self._dirty |= self._judged.keys()
+    def retain(self, error: OSError) -> None:
+        """Retain what was known of it, because it cannot be read now."""
+        for group, candidates in self._candidates.items():
+            _note(self._unknown, group, self._reader.unread(group, candidates, error).unknown)
+        self._to_read |= self._candidates.keys()
 
-    def _family(self, name: str) -> str | None:
-        marker = self._judge.marker
-        marked = None if marker is None else marker.family(name)
-        return family(name, self._judge.formats) if marked is None else marked
+    def found(self) -> Iterator[DiscoveredCheckpoint]:
+        """Return the complete checkpoints that lie in it."""
+        if not self._is_gone:
+            for candidates in self._candidates.values():
+                for candidate in candidates:
+                    if candidate.found is not None:
+                        yield candidate.found
 
-    def _compare(self, families: Sequence[str]) -> set[str]:
-        """Return the families whose files are not those that were judged; one that hangs is left out from then on."""
-        self._stuck = {call: family for call, family in self._stuck.items() if self._hangs(call)}
-        judged = {each: self._judged.get(each) for each in families if each not in self._stuck.values()}
-        changed, at = set[str](), ""
+    def waiting(self) -> Iterator[tuple[str, str]]:
+        """Return (name, reason) of what is not complete, or not yet."""
+        return chain.from_iterable(self._reasons.values())
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """Return (folder name, reason) of checkpoints that were found before and cannot be read now."""
+        return chain.from_iterable(reasons.items() for reasons in self._unknown.values())
+
+    def _concerned_by(self, group: str | MarkerGroup) -> Collection[str]:
+        """Return the groups to read if one changed: a marker concerns what it marks."""
+        if not isinstance(group, MarkerGroup):
+            return (group,)
+        if group.checkpoint is None:
+            return self._due.keys()
+        return {group.checkpoint, f"{group.checkpoint}.index"} & self._candidates.keys()
+
+    def _compare(self, groups: Iterable[str | MarkerGroup]) -> set[str]:
+        """Return the groups whose files are not those that were read; one that hangs is left out from then on."""
+        self._stuck = {call: group for call, group in self._stuck.items() if self._hangs(call)}
+        left_out = {*self._to_read, *self._stuck.values()}
+        compared = {
+            group: self._candidates.get(group)
+            for group in groups
+            if not isinstance(group, MarkerGroup) and group not in left_out
+        }
+        changed, comparing = set[str](), ""
 
         def compare() -> None:
-            nonlocal at
-            with self._folder.open() as directory:
-                for at, before in judged.items():
-                    if not _is_as_before(directory, before, is_marked=CompleteMarker.marked(at) is not None):
-                        changed.add(at)
+            nonlocal comparing
+            with self._index.open() as directory:
+                for comparing, before in compared.items():
+                    if not _is_as_before(directory, before):
+                        changed.add(comparing)
 
-        call = f"/compare {self._judge.named(str(self._comparisons))}"
+        call = f"/compare {self._reader.named(str(self._comparisons))}"
         try:
             self._calls(call, compare)
         except HangingError:
-            self._stuck[call], self._comparisons = at, self._comparisons + 1
+            self._stuck[call], self._comparisons = comparing, self._comparisons + 1
         return set(changed)
 
     def _hangs(self, call: str) -> bool:
@@ -184,98 +182,91 @@ class CheckpointDirectory:
             return True
         return False
 
-    def _read(self, name: str, now: float) -> FileGroupReading:
-        """Read a family; if that does not come to an end, what was known of it still holds."""
-        before, names, named = self._judged.get(name, ()), self._folder.names(name), self._state.named
+    def _read(self, group: str, now: float) -> FileGroupReading:
+        """Read a group; if that does not come to an end, what was known of it still holds."""
+        before, names, named = self._candidates.get(group, ()), self._index.names(group), self._state_file.named
 
         def read() -> FileGroupReading:
-            with self._folder.open() as directory:
-                return self._judge.read(directory, name, names, named, before, now)
+            with self._index.open() as directory:
+                return self._reader.read(directory, group, names, named, before, now)
 
         try:
-            reading = self._calls(self._judge.named(name), read)
+            reading = self._calls(self._reader.named(group), read)
         except HangingError as error:
-            self._late.add(name)
-            return self._judge.unread(name, before, error)
-        if name in self._late:  # what it tells may be old
-            self._late.discard(name)
+            self._late.add(group)
+            return self._reader.unread(group, before, error)
+        if group in self._late:  # what it tells may be old
+            self._late.discard(group)
             reading.again = True
         return reading
 
-    def _look_at(self, name: str, now: float) -> None:
-        """Judge what there is of one family, and note what that changes."""
-        is_new, before = name not in self._judged, self._judged.get(name, ())
-        names = self._folder.names(name)
-        reading = self._read(name, now)
+    def _update(self, group: str, now: float) -> None:
+        """Read one group and remember what it brought."""
+        is_new, names = group not in self._candidates, self._index.names(group)
+        reading = self._read(group, now)
         if reading.listing is not None:
-            self._folder.note(names, reading.listing)
-            self._note_folder(name, reading)
-        self._findings.untold += reading.given_up
-        self._note(name, before, reading.judged)
-        place = self._judge.named(name)
-        self._findings.note_reasons(place, reading.reasons)
-        self._findings.unknown.pop(place, None)
-        if reading.unknown:
-            self._findings.unknown[place] = reading.unknown
-        if name not in self._folder.families():
-            self._judged.pop(name, None)
-            self._open.pop(name, None)
-        elif reading.again:
-            self._open[name] = now, now
+            self._index.note(names, reading.listing)
+            self._note_folder(group, reading)
+        for settlement in reading.given_up:
+            self._give_up(settlement)
+        _note(self._reasons, group, tuple(reading.reasons))
+        _note(self._unknown, group, reading.unknown)
+        self._candidates[group] = tuple(reading.candidates)
+        if group not in self._index.groups():
+            del self._candidates[group]
+            self._due.pop(group, None)
+            return
+        has_folders = reading.listing is not None and bool(reading.listing.folders)
+        is_young = is_new and has_folders
+        due = _Due(now, now) if reading.again else self._due_of(group, reading.candidates, now, is_young=is_young)
+        if due == _NEVER:
+            self._due.pop(group, None)
         else:
-            has_folders = reading.listing is not None and bool(reading.listing.folders)
-            self._note_due(name, reading.judged, now, is_young=is_new and has_folders)
+            self._due[group] = due
 
-    def _note_folder(self, name: str, reading: FileGroupReading) -> None:
-        """Remember whether a family is a folder in which checkpoints may lie; a checkpoint is not entered."""
+    def _note_folder(self, group: str, reading: FileGroupReading) -> None:
+        """Remember whether a group is a folder in which checkpoints may lie; a checkpoint is not entered."""
         assert reading.listing is not None
-        is_entered = name in reading.listing.folders and name not in NOT_ENTERED and not reading.judged
-        if is_entered and self._judge.glob.enters(self._judge.named(name)):
-            self.folders.add(name)
+        is_entered = group in reading.listing.folders and group not in NOT_ENTERED and not reading.candidates
+        if is_entered and self._reader.glob.enters(self._reader.named(group)):
+            self.folders.add(group)
         else:
-            self.folders.discard(name)
+            self.folders.discard(group)
 
-    def _note(self, name: str, before: Iterable[Judged], judged: list[Judged]) -> None:
-        """Remember what was judged, and which findings that adds or takes away."""
-        found = {each.found.checkpoint.key: each.found for each in judged if each.found is not None}
-        self._take(each for each in before if each.found is not None and each.found.checkpoint.key not in found)
-        for key, each in found.items():
-            self._findings.put(key, each)
-        self._judged[name] = tuple(judged)
-
-    def _take(self, judged: Iterable[Judged]) -> None:
-        for each in judged:
-            if each.found is not None:
-                self._findings.take(each.found.checkpoint.key)
-
-    def _note_due(self, name: str, judged: list[Judged], now: float, *, is_young: bool) -> None:
-        """When to look at a family again though nobody tells of changes in it."""
-        due, until = float("inf"), float("-inf")
-        for each in judged:
-            if not each.is_over:
-                until = max(until, each.unchanged_since + self._judge.corrupt_after_seconds)
-                if isinstance(each.verdict, CheckpointError):
-                    due = min([due, *(end for end in self._judge.ends(each) if now < end)])
-                elif not each.accepted:
-                    due = min(due, each.unchanged_since + self._judge.quiet_seconds)
+    def _due_of(self, group: str, candidates: Sequence[KnownCandidate], now: float, *, is_young: bool) -> _Due:
+        """Return when to read a group again though nothing tells of changes in it."""
+        at, until = _NEVER.at, _NEVER.until
+        for candidate in candidates:
+            if not candidate.is_over:
+                accepted_at, given_up_at = self._reader.ends(candidate)
+                until = max(until, given_up_at)
+                if isinstance(candidate.verdict, CheckpointError):
+                    at = min([at, *(end for end in (accepted_at, given_up_at) if now < end)])
+                elif not candidate.accepted:
+                    at = min(at, accepted_at)
         if is_young:
-            until = now + self._judge.corrupt_after_seconds  # the marker of a model comes last, and inside
-        elif not judged and name in self._open:
-            until = self._open[name][1]
-        if due < float("inf") or now < until:
-            self._open[name] = due, until
-        else:
-            self._open.pop(name, None)
+            until = now + self._reader.corrupt_after_seconds  # the marker of a model comes last, and inside
+        elif not candidates and group in self._due:
+            until = self._due[group].until
+        return _Due(at, until) if at < _NEVER.at or now < until else _NEVER
 
 
-def _is_as_before(directory: int, judged: Sequence[Judged] | None, *, is_marked: bool) -> bool:
-    """Whether the files of a family are those that were judged; what is not finished is looked at in any case."""
-    if not judged:
-        return judged is not None and is_marked
-    for each in judged:
-        if not each.is_over or (each.told and not each.format.endings):
+def _note(by_group: dict[str, T], group: str, value: T) -> None:
+    """Remember something about a group if there is anything to remember."""
+    if value:
+        by_group[group] = value
+    else:
+        by_group.pop(group, None)
+
+
+def _is_as_before(directory: int, candidates: Sequence[KnownCandidate] | None) -> bool:
+    """Return whether the files of a group are those that were read; what is not finished is read in any case."""
+    if not candidates:
+        return False
+    for candidate in candidates:
+        if not candidate.is_over or (candidate.given_up and not candidate.format.endings):
             return False  # in a folder there may be more by now
-        for file in each.files:
+        for file in candidate.files:
             try:
                 there = os.stat(file.name, dir_fd=directory)
             except OSError:

@@ -1,7 +1,7 @@
 """The user's own marker of complete checkpoints, such as `{name}.STABLE` or `_SUCCESS`: what the writer makes last.
 
-It is asked for on top of what the format needs: a marker that comes too early declares nothing complete. Markers are
-opened, not looked up in listings, which on NFS may be old.
+It is required in addition to what the format needs: a marker that comes too early declares nothing complete. Markers
+are opened, not looked up in listings, which on NFS may be old.
 """
 
 import re
@@ -11,8 +11,6 @@ from typing import Final
 from sidecar.checkpoints.files import is_there
 
 NAME: Final = "{name}"
-
-_FAMILY: Final = "\0marker "  # no file is named so
 
 
 class CompleteMarker:
@@ -28,23 +26,20 @@ class CompleteMarker:
         self._names = re.compile(f"{re.escape(before)}(.+){re.escape(after)}", re.DOTALL) if NAME in pattern else None
 
     def path(self, name: str, *, is_folder: bool) -> str:
-        """Where the marker of a checkpoint lies, from the checkpoint directory."""
+        """Return where the marker of a checkpoint lies, from the checkpoint directory."""
         if self._names is None and is_folder:
             return f"{name}/{self._pattern}"
         return self._pattern.replace(NAME, name)
 
     def is_there(self, root: Path, name: str, *, is_folder: bool) -> bool:
-        """Whether a checkpoint is marked; raises OSError if that cannot be found out."""
+        """Return whether a checkpoint is marked; raises OSError if that cannot be found out."""
         return is_there(root / self.path(name, is_folder=is_folder))
 
-    def family(self, file: str) -> str | None:
-        """What a marker in the checkpoint directory is called among families; None: it is none."""
-        if self._names is None:
-            return _FAMILY if file == self._pattern else None
-        found = self._names.fullmatch(file)
-        return None if found is None else f"{_FAMILY}{found[1]}"
+    def marks_all(self, file: str) -> bool:
+        """Return whether a file in the checkpoint directory is the marker of all that lies beside it."""
+        return self._names is None and file == self._pattern
 
-    @staticmethod
-    def marked(family: str) -> str | None:
-        """Which checkpoint such a family marks: its name, or "" for all of them; None: it is another family."""
-        return family.removeprefix(_FAMILY) if family.startswith(_FAMILY) else None
+    def checkpoint(self, file: str) -> str | None:
+        """Return the name of the checkpoint that a file in the checkpoint directory marks; None: it marks none."""
+        match = None if self._names is None else self._names.fullmatch(file)
+        return None if match is None else match[1]

@@ -1,66 +1,70 @@
-"""The order in which a node found checkpoints, which is the order in which it wants them evaluated.
+"""The order in which this node discovered checkpoints, which is the order in which they are evaluated.
 
-Within one look it is that of steps, if all of them are known and were found in the same way; else it is that of the
-times at which they were written, since steps of two kinds say nothing of one another. What a node meets as another's
-pin only, since training deleted it before, was there before what was written later. So was what lies there and is older
-by its step, too: it could not be read until now. After a rollback, training writes later.
+Checkpoints of one scan are ordered by step if all of their steps are known and were found in the same way. Otherwise
+they are ordered by the time at which they were written, because steps of two kinds do not compare.
+
+A checkpoint of a later scan comes last, with two exceptions that were written before what is known already: a pin that
+another node made of a checkpoint that training has deleted since, and a checkpoint in the directory of a lower step,
+which could not be read until now. After a rollback training writes lower steps later, so the time of writing decides.
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.records import Checkpoint, Key
 
 
+@dataclass(slots=True)
 class DiscoveryOrder:
-    """Never forgets: what flickers must not look new again. Sorting keys by `order` sorts them by discovery."""
+    """The checkpoints that were ever discovered: one that vanishes for a while must not look new again.
 
-    def __init__(self) -> None:
-        self.order: dict[Key, tuple[float, float]] = {}  # place and time
-        self._next = 0.0
+    `places`: for sorting, 0 is the first. `seen_at`: `Clock.now()` of the discovery.
+    """
+
+    places: dict[Key, int] = field(default_factory=dict)
+    seen_at: dict[Key, float] = field(default_factory=dict)
 
     def add(
         self,
         new: Iterable[DiscoveredCheckpoint],
-        found: Mapping[Key, DiscoveredCheckpoint],
-        lying: Container[Key],
+        known: Mapping[Key, DiscoveredCheckpoint],
+        in_directory: Container[Key],
         now: float,
-    ) -> bool:
-        """Give each of these a place; those that are known keep theirs. Returns whether all of them come last.
+    ) -> None:
+        """Give each of `new` a place; those that have one keep it.
 
-        `found`: by the looks before; `lying`: what training has not deleted.
+        `known`: found by the scan before; `in_directory`: which checkpoints training has not deleted.
         """
-        are_last, newest = True, max((each.written_at for each in found.values()), default=0.0) if new else 0.0
-        for each in _in_order(new):
-            key = each.checkpoint.key
-            if key in self.order:
-                are_last = False
-            elif each.written_at < newest and (later := _later(each, found, is_lying=key in lying)):
-                self._insert(key, min(later, key=self.order.__getitem__))
-                are_last = False
+        newest = max((item.written_at for item in known.values()), default=0.0) if new else 0.0
+        for item in _in_order(new):
+            key = item.checkpoint.key
+            if key in self.places:
+                continue
+            later = _later(item, known, in_directory=key in in_directory) if item.written_at < newest else []
+            if later:
+                self._insert(key, min(later, key=self.places.__getitem__))
             else:
-                self.order[key] = self._next, now
-                self._next += 1.0
-        return are_last
+                self.places[key], self.seen_at[key] = len(self.places), now
 
-    def _insert(self, key: Key, after_it: Key) -> None:
-        place, seen_at = self.order[after_it]
-        before = max((known for known, _ in self.order.values() if known < place), default=place - 1.0)
-        if before < (between := (before + place) / 2) < place:
-            self.order[key] = between, seen_at
-            return
-        # No number is left between them. Looks are read in another thread, so the order that they know stays as it is.
-        known = sorted(self.order, key=self.order.__getitem__)
-        self.order = {each: (float(number), self.order[each][1]) for number, each in enumerate(known)}
-        self._next = float(len(known))
-        self._insert(key, after_it)
+    def _insert(self, key: Key, successor: Key) -> None:
+        """Give a checkpoint the place and time of discovery of another one, which comes right after it."""
+        place = self.places[successor]
+        for other, after in self.places.items():
+            if after >= place:
+                self.places[other] = after + 1
+        self.places[key], self.seen_at[key] = place, self.seen_at[successor]
 
 
-def _later(this: DiscoveredCheckpoint, found: Mapping[Key, DiscoveredCheckpoint], *, is_lying: bool) -> Sequence[Key]:
-    """Those of the found that were surely there later than this one."""
-    later = {key: each for key, each in found.items() if each.written_at > this.written_at}
-    return [key for key, each in later.items() if not is_lying or _is_of_lower_step(this.checkpoint, each.checkpoint)]
+def _later(this: DiscoveredCheckpoint, known: Mapping[Key, DiscoveredCheckpoint], *, in_directory: bool) -> list[Key]:
+    """Return the known checkpoints that certainly appeared later than this one."""
+    return [
+        key
+        for key, item in known.items()
+        if item.written_at > this.written_at
+        and (not in_directory or _is_of_lower_step(this.checkpoint, item.checkpoint))
+    ]
 
 
 def _is_of_lower_step(this: Checkpoint, other: Checkpoint) -> bool:
@@ -70,15 +74,15 @@ def _is_of_lower_step(this: Checkpoint, other: Checkpoint) -> bool:
 
 
 def _in_order(new: Iterable[DiscoveredCheckpoint]) -> list[DiscoveredCheckpoint]:
-    """Of two contents under one name, as a pin may hold the former one, the newer comes last."""
-    some = list(new)
-    names = {id(each): natural(each.checkpoint.name) for each in some}
-    kinds = {None if each.checkpoint.step is None else each.checkpoint.step_source for each in some}
-    if len(kinds) > 1 or any(each.checkpoint.step is None for each in some):
-        return sorted(some, key=lambda each: (each.written_at, names[id(each)]))
-    return sorted(some, key=lambda each: (each.checkpoint.step or 0, names[id(each)], each.written_at))
+    """Return the checkpoints of one scan in order; of two contents under one name the newer comes last."""
+    items = list(new)
+    names = {id(item): natural(item.checkpoint.name) for item in items}
+    sources = {None if item.checkpoint.step is None else item.checkpoint.step_source for item in items}
+    if len(sources) > 1 or any(item.checkpoint.step is None for item in items):
+        return sorted(items, key=lambda item: (item.written_at, names[id(item)]))
+    return sorted(items, key=lambda item: (item.checkpoint.step or 0, names[id(item)], item.written_at))
 
 
 def natural(name: str) -> list[str | int]:
-    """`ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare without a type error."""
+    """Return a sort key that puts `ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare."""
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]

@@ -23,7 +23,7 @@ NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
 _NEVER: Final = re.compile("|".join(map(translate, NEVER)))
 _NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "*.orbax-checkpoint-tmp*"))))
 _SAMPLE_BYTES: Final = 64 * 1024
-_ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a look may take
+_ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a scan may take
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there
 _STRIDE_BYTES: Final = 1024 * 1024
 _PROBE_BYTES: Final = 4096
@@ -210,7 +210,7 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
     """Add a file that has no checksums of its own: its size and all of it, or if it is large a part of each MiB.
 
     Head and tail are 64 KiB, since formats keep their tables there; between them 4 KiB of each MiB, so that weights
-    that changed show, wherever they lie. Above 16 GiB the parts lie further apart: a look must end.
+    that changed show, wherever they lie. Above 16 GiB the parts lie further apart: a scan must end.
     """
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size

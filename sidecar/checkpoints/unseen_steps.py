@@ -5,13 +5,13 @@ Where the names of one series count up by a constant stride, as those of `tf.tra
 existed is not, so a gap counts only if all of this holds:
 
 - the stride was the difference of three pairs in a row before the gap, and is that of a pair behind it;
-- this node did not look for about as long as the missing ones take to be saved. While it looks, none comes and goes;
+- this node did not look for about as long as the missing ones take to be saved. While it scans, none comes and goes;
 - as many as that could be saved in the time, by the quickest pair of those three;
 - something behind the gap is settled, and by then no record of the journal, and no pin, named what is missing;
 - the checkpoint before the gap is gone, too: training that deletes nothing has not deleted these.
 
 A number that is not higher than the last one is another start of training: its stride is learned anew. What happened
-before this daemon's first look is not known here. Pure: the world tells of looks and of the journal.
+before this daemon's first scan is not known here. Pure: the world tells of scans and of the journal.
 """
 
 import re
@@ -25,7 +25,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 _PAIRS: Final = 3  # in a row, to believe in a stride
 _SUFFIXES: Final = tuple({suffix for format_ in FORMATS.values() for suffix in format_.suffixes})
 _NUMBER: Final = re.compile(r"(.*?)([0-9]{1,15})", re.DOTALL)
-_WAIT_SECONDS: Final = 10.0  # a checkpoint that has to stay unchanged for a while is found some looks after it was seen
+_WAIT_SECONDS: Final = 10.0  # a checkpoint that has to stay unchanged for a while is found some scans after it was seen
 _EVEN: Final = 0.5  # saves are not exactly evenly spaced
 _MOST_MISSING: Final = 1000  # in one gap; these three bound what names, which are anybody's, can cost
 _MOST_SUSPECTED: Final = 10  # in one series
@@ -114,11 +114,11 @@ class UnseenSteps:
     count: int = 0  # checkpoints that nobody saw, so far
     untold: list[Gap] = field(default_factory=list)  # since they were taken last
     _series: dict[str, _Series] = field(default_factory=dict)
-    _pauses: list[tuple[float, float]] = field(default_factory=list)  # between looks: when it ended, how long it was
+    _pauses: list[tuple[float, float]] = field(default_factory=list)  # between scans: when it ended, how long it was
     _looked_at: float | None = None
 
-    def look(self, new: Iterable[DiscoveredCheckpoint], now: float) -> None:
-        """Take in what a look discovered, in order of discovery."""
+    def scan(self, new: Iterable[DiscoveredCheckpoint], now: float) -> None:
+        """Take in what a scan discovered, in order of discovery."""
         if self._looked_at is not None:
             recent = [each for each in self._pauses if each[0] >= now - _WAIT_SECONDS]
             self._pauses = [*recent, (now, now - self._looked_at)]
@@ -139,7 +139,7 @@ class UnseenSteps:
             del self._series[next(iter(self._series))]
 
     def journaled(self, checkpoint: str, is_there: Callable[[str], bool], *, settled: bool) -> None:
-        """Take in that a record names a checkpoint; `is_there` says whether the last look found one of a name."""
+        """Take in that a record names a checkpoint; `is_there` says whether the last scan found one of a name."""
         parsed = _parsed(checkpoint)
         series = self._series.get(parsed[0]) if parsed is not None else None
         if parsed is None or series is None:

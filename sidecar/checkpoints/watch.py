@@ -1,4 +1,4 @@
-"""File events from the checkpoint directory and the journal: they wake the daemon, and say under which names to look.
+"""File events from the checkpoint directory and the journal: they wake the daemon, and say under which names to scan.
 
 Nothing is read here. The only importer of watchdog. Events are an accelerator: network filesystems do not deliver those
 of other machines, and the kernel's limits may forbid watching, so a sweep looks anyway and every failure here is a line
@@ -65,7 +65,7 @@ class Watch:
         self.ensure()
 
     def ensure(self) -> None:
-        """Begin again if the directory appeared, vanished or was replaced; each sweep calls this before it looks."""
+        """Begin again if the directory appeared, vanished or was replaced; each sweep calls this before it scans."""
         self._ensure()
         for each in self._beside:
             each.ensure()
@@ -195,7 +195,7 @@ class _Waker(FileSystemEventHandler):
         if self._enter is not None and event.is_directory and event.event_type in ("created", "moved"):
             folder = Path(os.fsdecode(event.dest_path or event.src_path))
             if self._is_near(folder) and not is_temporary(folder.name, folder=True):
-                self._enter(folder)  # before anybody looks: what is there by then is seen, what comes later is told of
+                self._enter(folder)  # before anybody scans: what is there by then is seen, what comes later is told of
         self._wake()
 
     def _note(self, *paths: str) -> None:

@@ -37,6 +37,7 @@ from sidecar.observability.status import Status
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
+from sidecar.pins.index import PinIndex
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import advertised_host
@@ -194,12 +195,23 @@ def make_catalog(
     *,
     once: bool = False,
     calls: Calls = call_directly,
-    looked: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Catalog:
     """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet."""
+    pins_dir = settings.run_dir / "pins"
+    pins = PinIndex(
+        pins_dir,
+        corrupt_after_seconds=settings.corrupt_after_seconds,
+        step_key=settings.step_key,
+        step_pattern=settings.step_pattern,
+        checkpoint_pattern=settings.checkpoint_pattern,
+        calls=calls,
+        progress=progress,
+    )
     return Catalog(
         settings.checkpoint_dir,
-        settings.run_dir / "pins",
+        pins_dir,
+        pins,
         quiet_seconds=0.0 if once else settings.quiet_seconds,
         corrupt_after_seconds=settings.corrupt_after_seconds,
         full_sweep_seconds=settings.full_sweep_seconds,
@@ -211,7 +223,7 @@ def make_catalog(
         glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),
         calls=calls,
-        looked=looked,
+        progress=progress,
     )
 
 

@@ -36,7 +36,7 @@ def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
     place = settings.checkpoint_dir
     if not place.is_dir():
         raise SettingsError(f"there is no directory {place}: name the one that training saves its checkpoints in")
-    look = make_catalog(settings, once=True).look()
+    look = make_catalog(settings, once=True).scan()
     there = [each for each in look.found if any(place.glob(glob.escape(each.checkpoint.name) + "*"))]
     if not there:
         waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in look.waiting[:3])

@@ -124,7 +124,7 @@ def _count(directory: Path) -> int:
     if not directory.is_dir():
         return 0
     try:
-        return len(make_catalog(Settings(checkpoint_dir=directory, run="any"), once=True).look().found)
+        return len(make_catalog(Settings(checkpoint_dir=directory, run="any"), once=True).scan().found)
     except StorageError:
         return 0
 

@@ -128,7 +128,7 @@ def requeue(
     run = read_run(storage)
     if run is None:
         raise SettingsError("there is no run here yet, so there is nothing to requeue: name another --checkpoint-dir")
-    reader, look, until = _Reader(Journal(storage, run)), catalog.look(), clock.now() + wait_seconds
+    reader, look, until = _Reader(Journal(storage, run)), catalog.scan(), clock.now() + wait_seconds
     told = set[str]()
 
     def tell_once(sentence: str) -> None:

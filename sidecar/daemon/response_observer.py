@@ -55,7 +55,7 @@ class ResponseObserver:
             self._observe_sync(response, request, now)
         if response.error is not None:
             self._observe_error(response, response.error, now)
-        elif self.storage_health.succeed(scanned=response.look is not None):
+        elif self.storage_health.succeed(scanned=response.scan is not None):
             self.log.info("storage_recovered")
 
     def _observe_run(self, response: Response, now: float) -> None:
@@ -84,13 +84,13 @@ class ResponseObserver:
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
         if response.pins_bytes is not None:
             state.statistics.pins_bytes = response.pins_bytes
-        self.schedule.note_scan(now, asked=sync.look, unfinished=response.scanning)
-        if response.look is not None:
-            self._note_missing(missing=response.look.missing)
-            new = state.record_scan(response.look, response.given_up, now, self.clock.wall())
+        self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
+        if response.scan is not None:
+            self._note_missing(missing=response.scan.missing)
+            new = state.record_scan(response.scan, response.given_up, now, self.clock.wall())
             no_room = state.tracker.note(response.no_room, done=response.done)
             self.warnings.scan(
-                response.look,
+                response.scan,
                 [discovered.checkpoint for discovered in new],
                 no_room=no_room,
                 watch_problem=response.watch_problem,

@@ -115,7 +115,7 @@ class DaemonState:
         """Note what a scan of the checkpoint directory found, and return what is new and needs an evaluation."""
         is_first, self.scanned_at = not self.looked, self.nodes.synced_at
         new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
-        self.statistics.gaps.look(new, now)
+        self.statistics.gaps.scan(new, now)
         self.training.see(new, self.found)
         if new or is_first:
             self.timers.last_activity_at = now
@@ -212,16 +212,15 @@ class DaemonState:
         names = [heartbeat.node for heartbeat in ready]
         compatible = compatible_nodes(ready, own)
         return PinPolicy(
-            self.history,
-            tracker.selection,
-            self._tasks(now) | self.nodes.unheard_tasks(now),
-            plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
-            tracker.unwanted or set(),
+            history=self.history,
+            selection=tracker.selection,
+            tasks=self._tasks(now) | self.nodes.unheard_tasks(now),
+            evaluated=plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
+            unwanted=tracker.unwanted or set(),
             nothing_yet=tracker.only_new(self.history) and not tracker.looked,
             done=tracker.done,
             releases=self.nodes.liveness.ready_to_propose(now) and may_release_pins(compatible, own),
             before=names.index(own) if own in names else len(names),
-            reopened=tracker.reopened,
         )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat | None:

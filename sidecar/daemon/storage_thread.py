@@ -56,8 +56,8 @@ class Sync:
     """Write the heartbeat, read the journal on, look at members and, if asked to, at checkpoints."""
 
     heartbeat: Heartbeat
-    look: bool
-    wants: PinPolicy  # asked from the courier's thread
+    scan: bool
+    pin_policy: PinPolicy
     tidying: CleanupRequest
     snapshot: Snapshot | None = None  # to be written
 
@@ -97,7 +97,7 @@ class Response:
     more: bool = False  # the journal goes on
     unread: bool = False  # the journal cannot be read on, as `error` says; the rest of a visit is there
     reading: HeartbeatReadings | None = None
-    look: ScanResult | None = None
+    scan: ScanResult | None = None
     given_up: tuple[Settlement, ...] = ()
     pins_bytes: int | None = None
     tidied: CleanupResult | None = None  # what came of `Sync.tidying`, once it was tried
@@ -105,7 +105,7 @@ class Response:
     watch_problem: str | None = None
     no_room: Mapping[Key, str] = field(default_factory=dict)  # what could not be pinned, and why
     done: bool = False  # the trainer's marker is there
-    scanning: bool = False  # the look that was asked for, or the one before, has not come to an end
+    scanning: bool = False  # the scan that was asked for, or the one before, has not come to an end
     error: SidecarError | None = None
 
 
@@ -234,7 +234,7 @@ class StorageThread:
         trouble += [*tidied.failed.values(), *tidied.unmeasured]
         answer = replace(answer, tidied=tidied, trouble=tuple(each for each in trouble if each is not None))
         try:
-            return self._look(visit, answer) if visit.look else answer
+            return self._scan(visit, answer) if visit.scan else answer
         except SidecarError as error:
             return replace(answer, error=unread or error)
         except OSError as error:
@@ -247,7 +247,7 @@ class StorageThread:
         """
         if self._read_on() == 0 and visit.heartbeat.role == "worker":
             with contextlib.suppress(HangingError):  # the scan that is going on comes first
-                self.scans("let go", partial(self.reconciler.let_go, visit.wants.of_the_journal()))
+                self.scans("unpin", partial(self.reconciler.unpin, visit.pin_policy.of_the_journal()))
 
     def _create(self, request: CreatePlan | CreateOutcome) -> Response:
         """Create a record and read what stands there now: it may be another's."""
@@ -329,21 +329,21 @@ class StorageThread:
         except HangingError as error:
             raise StateUnavailableError(f"the state directory cannot be looked for: {error.strerror}") from error
 
-    def _look(self, visit: Sync, answer: Response) -> Response:
+    def _scan(self, visit: Sync, answer: Response) -> Response:
         """Add what the keeper finds and what it lost on the way."""
-        leaving = visit.heartbeat.state == NodeState.LEFT  # there is no later look that could let go
+        leaving = visit.heartbeat.state == NodeState.LEFT  # there is no later scan that could let go
         try:
-            sight = self.scans(_SCAN, partial(self.reconciler.look, visit.wants, leaving=leaving))
+            found = self.scans(_SCAN, partial(self.reconciler.scan, visit.pin_policy, leaving=leaving))
         except HangingError:
             return replace(answer, scanning=True)
         return replace(
             answer,
-            look=sight.look,
-            given_up=sight.given_up,
-            pins_bytes=sight.pins_bytes,
-            watch_problem=sight.watch_problem,
-            no_room=sight.no_room,
-            done=sight.done,
+            scan=found.scan,
+            given_up=found.given_up,
+            pins_bytes=found.pins_bytes,
+            watch_problem=found.watch_problem,
+            no_room=found.no_room,
+            done=found.done,
         )
 
 

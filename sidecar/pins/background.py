@@ -65,7 +65,7 @@ class BackgroundPinner:
         self._leftovers = UnfinishedPins(self.owner)
 
     def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
-        """The pinned checkpoint, or None while it is not finished: then ask again at the next look.
+        """The pinned checkpoint, or None while it is not finished: then ask again at the next scan.
 
         `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
         `checkpoints.pin.pin` raises, and `StorageError` if as many hang already as may.

@@ -31,12 +31,12 @@ class CopyArbiter:
 
     copy_turn_seconds: float = 10.0  # for each node that comes before this one
     _copies: dict[Key, _Copy] = field(default_factory=dict)
-    _asked: set[Key] = field(default_factory=set)  # in this look
+    _asked: set[Key] = field(default_factory=set)  # in this scan
     _read: Callable[[], Mapping[str, int]] = dict
-    _bytes: Mapping[str, int] | None = None  # None: this look did not ask yet
+    _bytes: Mapping[str, int] | None = None  # None: this scan did not ask yet
 
     def begin(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """A look begins; how far copies are on any node is read once in it, if at all, as `pin.bytes_copied` does."""
+        """A scan begins; how far copies are on any node is read once in it, if at all, as `pin.bytes_copied` does."""
         self._read, self._bytes = read, None
         self._copies = {key: copy for key, copy in self._copies.items() if key in self._asked}
         self._asked = set()

@@ -1,9 +1,9 @@
-"""Holds the checkpoints that are wanted and lets go the others, each by itself: an error about one stays with it.
+"""Pin and unpin checkpoints, one after the other: an error about one checkpoint stays with that checkpoint.
 
-Called by the keeper, in the courier's thread. It lets go first, so that a full disk or quota makes room for the rest.
+Called by the reconciler, in the storage thread. It unpins first, so that a full disk or quota has room for new pins.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -33,23 +33,27 @@ _LONGEST_PAUSE_SECONDS: Final = 30.0  # until what failed is tried again; it may
 _Content = list[tuple[str, int, int]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PinChanges:
-    """What came of holding, and letting go, in one look. `unknown` and `failed` are as in `ScanResult`."""
+    """What pinning and unpinning changed in one scan. `unknown` and `failed` are as in `ScanResult`.
 
-    changes: dict[Key, DiscoveredCheckpoint | None] = field(default_factory=dict)
+    `by_key`: checkpoints that are pinned or unpinned now, or None if they are not there after all. `changing`: the
+    files of checkpoints that changed while they were pinned, and since when. `to_copy`: what cannot be linked.
+    """
+
+    by_key: dict[Key, DiscoveredCheckpoint | None] = field(default_factory=dict)
     no_room: dict[Key, str] = field(default_factory=dict)
     waiting: list[tuple[str, str]] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    lost: list[Settlement] = field(default_factory=list)
-    failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
+    given_up: list[Settlement] = field(default_factory=list)
+    changing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
     to_copy: set[Key] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Backoff:
-    """What failed, and until when it is not tried again: in the next look first, then after longer and longer."""
+    """Remember what failed, and until when it is not tried again: until the next scan, then for longer and longer."""
 
     _failed: dict[str, tuple[int, float, str]] = field(default_factory=dict)
 
@@ -59,191 +63,193 @@ class Backoff:
         return why if now < until else None
 
     def fail(self, name: str, why: str, now: float) -> None:
-        """It failed."""
+        """Note a failure."""
         tries = self._failed.get(name, (0, now, ""))[0] + 1
         pause = 0.0 if tries == 1 else min(_LONGEST_PAUSE_SECONDS, 2.0**tries)
         self._failed[name] = min(tries, 10), now + pause, why
 
-    def forget(self, but: Collection[str]) -> None:
-        """Remember these only."""
-        self._failed = {name: each for name, each in self._failed.items() if name in but}
+    def forget_others(self, names: Collection[str]) -> None:
+        """Forget the failures of all names but these."""
+        self._failed = {name: failure for name, failure in self._failed.items() if name in names}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PinExecutor:
-    """Pins and unpins; what it remembers is about what did not succeed at once."""
+    """Pin and unpin; what it remembers is about what did not succeed at once.
+
+    `ask` returns whether the files of a checkpoint are there. `damaged` holds checkpoints whose content is damaged
+    though their structure is whole, with their files as they were then; each scan reports them.
+    """
 
     pinner: BackgroundPinner
     room: DiskBudget
     turns: CopyArbiter
     clock: Clock
     corrupt_after_seconds: float
-    ask: Callable[[DiscoveredCheckpoint], Answer]  # whether the files of a checkpoint are there
-    # What is damaged though its structure is whole, as its files were then; each look tells of it.
+    ask: Callable[[DiscoveredCheckpoint], Answer]
     damaged: dict[Key, tuple[_Content, Settlement]] = field(default_factory=dict)
-    # What is not as it was found when it is pinned: its files then, and since when.
-    _failing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)
-    _to_copy: set[Key] = field(default_factory=set)  # what cannot be linked: another node copies it, or will
-    # Pins in the last look: a node that just came may want them, so they go in the next.
-    _unwanted: set[Key] = field(default_factory=set)
-    _unwanted_names: set[str] = field(default_factory=set)  # likewise, of those of which only the name is known
-    _holding: Backoff = field(default_factory=Backoff)
-    _reading: Backoff = field(default_factory=Backoff)
-    _letting_go: Backoff = field(default_factory=Backoff)
+    _changing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)  # as in `PinChanges`, by the last scan
+    _to_copy: set[Key] = field(default_factory=set)  # likewise
+    # What the last scan would have unpinned: a node that just came may need it, so it is unpinned in the next scan.
+    _unpin_next: set[Key] = field(default_factory=set)
+    _unpin_next_names: set[str] = field(default_factory=set)  # likewise, of pins of which only the name is known
+    _pin_backoff: Backoff = field(default_factory=Backoff)
+    _read_backoff: Backoff = field(default_factory=Backoff)
+    _unpin_backoff: Backoff = field(default_factory=Backoff)
 
-    # -- letting go ------------------------------------------------------------------------------------------------
+    # -- unpin -----------------------------------------------------------------------------------------------------
 
-    def let_go(self, look: ScanResult, wants: PinPolicy, wanted: PinDecision, *, leaving: bool) -> PinChanges:
-        """Let go what nobody wants now and nobody wanted in the last look; tell of pins that cannot be read any more.
+    def unpin(self, scan: ScanResult, policy: PinPolicy, decision: PinDecision, *, leaving: bool) -> PinChanges:
+        """Unpin what nobody needs now and nobody needed in the last scan; give up pins that cannot be read any more.
 
-        `leaving`: there is no later look.
+        `leaving`: there is no later scan.
         """
-        result = PinChanges()
-        go = {key: each.checkpoint for key, each in look.pinned.items() if key not in wanted.keep}
-        for broken in look.broken:
-            checkpoint = broken.found.checkpoint
-            if checkpoint.key not in wants({checkpoint.key: broken.found}).keep:
-                go[checkpoint.key] = checkpoint
+        changes, pinned = PinChanges(), scan.pinned()
+        unneeded = {key: found.checkpoint for key, found in pinned.items() if key not in decision.retain}
+        for broken in scan.broken:
+            checkpoint = broken.expected.checkpoint
+            if not policy.retains(broken.expected):
+                unneeded[checkpoint.key] = checkpoint
             elif broken.certain:
-                result.lost.append(settlement(broken.found, Verdict.CORRUPT, f"its pin cannot be read: {broken.why}"))
-        names = self._unclaimed(look, wants, wanted)
-        for key, checkpoint in go.items():
-            if (leaving or key in self._unwanted) and self._unpin(checkpoint, result) and key in look.pinned:
-                result.changes[key] = replace(look.pinned[key], checkpoint=replace(checkpoint, pin=None))
+                reason = f"its pin cannot be read: {broken.why}"
+                changes.given_up.append(settlement(broken.expected, Verdict.CORRUPT, reason))
+        names = self._unclaimed(scan, policy, decision)
+        for key, checkpoint in unneeded.items():
+            if (leaving or key in self._unpin_next) and self._unpin(checkpoint, changes) and key in pinned:
+                changes.by_key[key] = replace(pinned[key], checkpoint=replace(checkpoint, pin=None))
         for name, checkpoint in names.items():
-            if leaving or name in self._unwanted_names:
-                self._unpin(checkpoint, result)
-        self._unwanted = {key for key in go if key not in result.changes}
-        self._unwanted_names = set(names)
-        self._letting_go.forget(result.failed)
-        return result
+            if leaving or name in self._unpin_next_names:
+                self._unpin(checkpoint, changes)
+        self._unpin_next = {key for key in unneeded if key not in changes.by_key}
+        self._unpin_next_names = set(names)
+        self._unpin_backoff.forget_others(changes.failed)
+        return changes
 
-    def _unclaimed(self, look: ScanResult, wants: PinPolicy, wanted: PinDecision) -> dict[str, Checkpoint]:
-        """Pins of which only the name is known, and that are of checkpoints that are settled, by that name."""
-        if not look.unclaimed:
+    def _unclaimed(self, scan: ScanResult, policy: PinPolicy, decision: PinDecision) -> dict[str, Checkpoint]:
+        """Return pins of which only the name is known, and whose checkpoints are settled, by that name."""
+        if not scan.unclaimed:
             return {}
-        kept = {look.by_key[key].checkpoint.folder for key in wanted.keep if key in look.by_key}
+        retained = {scan.by_key[key].checkpoint.folder for key in decision.retain if key in scan.by_key}
         settled = {}
-        for name in look.unclaimed - kept:
-            meant = {
-                key: DiscoveredCheckpoint(Checkpoint(*key, None, ""), Path(), 0.0, 0.0) for key in wants.known_as(name)
-            }
-            if meant and not wants(meant).keep & meant.keys():
-                settled[name] = next(iter(meant.values())).checkpoint
+        for name in scan.unclaimed - retained:
+            keys = policy.settled_as(name)
+            meant = [DiscoveredCheckpoint(Checkpoint(*key, None, ""), Path(), 0.0, 0.0) for key in keys]
+            if meant and not any(map(policy.retains, meant)):
+                settled[name] = meant[0].checkpoint
         return settled
 
-    def _unpin(self, checkpoint: Checkpoint, result: PinChanges) -> bool:
+    def _unpin(self, checkpoint: Checkpoint, changes: PinChanges) -> bool:
         name, now = checkpoint.folder, self.clock.now()
-        if (why := self._letting_go.why_not(name, now)) is None:
+        if (why := self._unpin_backoff.why_not(name, now)) is None:
             try:
                 self.pinner.unpin(checkpoint)
             except (StorageError, OSError) as error:
                 why = str(error)
-                self._letting_go.fail(name, why, now)
+                self._unpin_backoff.fail(name, why, now)
             else:
-                self._holding = Backoff()  # there may be room now
+                self._pin_backoff = Backoff()  # there may be room now
                 return True
-        result.failed[name] = why
+        changes.failed[name] = why
         return False
 
-    # -- holding ---------------------------------------------------------------------------------------------------
+    # -- pin -------------------------------------------------------------------------------------------------------
 
-    def hold(
-        self, look: ScanResult, concerned: Iterable[Key], wanted: PinDecision, before: int, result: PinChanges
-    ) -> None:
-        """Pin those of the concerned that are wanted, and note what came of it; `before`: nodes that come first."""
-        readable = {key for key, each in look.pinned.items() if each.checkpoint.folder not in look.unknown}
-        holds = readable & (wanted.keep | wanted.hold) - result.changes.keys()
-        for key in concerned:
-            found = result.changes.get(key) or look.by_key[key]
-            if self._is_damaged(found, result):
+    def pin(self, scan: ScanResult, decision: PinDecision, before: int, changes: PinChanges) -> None:
+        """Pin what must be pinned, and note what came of it; `before`: how many nodes come first."""
+        pinned = scan.pinned()
+        readable = {key for key, found in pinned.items() if found.checkpoint.folder not in scan.unknown}
+        useful = readable & (decision.retain | decision.pin) - changes.by_key.keys()
+        concerned = {*decision.pin, *pinned, *self.damaged}
+        for key in [key for key in scan.by_key if key in concerned]:
+            found = changes.by_key.get(key) or scan.by_key[key]
+            if self._is_damaged(found, changes):
                 continue
-            if key not in wanted.hold or found.checkpoint.pin is not None:
+            if key not in decision.pin or found.checkpoint.pin is not None:
                 continue
-            if self._hold(found, before, result, is_first=not holds):
-                holds.add(key)
-        result.unknown |= self.pinner.hanging()
-        self._failing, self._to_copy = result.failing, result.to_copy
-        self._holding.forget(result.failed)
-        self._reading.forget(result.unknown)
+            if self._try_to_pin(found, before, changes, is_first=not useful):
+                useful.add(key)
+        changes.unknown |= self.pinner.hanging()
+        self._changing, self._to_copy = changes.changing, changes.to_copy
+        self._pin_backoff.forget_others(changes.failed)
+        self._read_backoff.forget_others(changes.unknown)
 
-    def _is_damaged(self, found: DiscoveredCheckpoint, result: PinChanges) -> bool:
-        """Whether reading all of it again would find what it found before."""
+    def _is_damaged(self, found: DiscoveredCheckpoint, changes: PinChanges) -> bool:
+        """Return whether its files are those that were found damaged, and report that again."""
         damaged = self.damaged.get(found.checkpoint.key)
         if damaged is None or damaged[0] != contents(found.files):
             return False
-        result.lost.append(damaged[1])
-        result.changes[found.checkpoint.key] = None
+        changes.given_up.append(damaged[1])
+        changes.by_key[found.checkpoint.key] = None
         return True
 
-    def _hold(self, found: DiscoveredCheckpoint, before: int, result: PinChanges, *, is_first: bool) -> bool:
-        """Pin it and note what came of it; returns whether it is pinned."""
+    def _try_to_pin(self, found: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool) -> bool:
+        """Pin one checkpoint and note what came of it; return whether it is pinned."""
         key, name, now = found.checkpoint.key, found.checkpoint.folder, self.clock.now()
-        for pauses, told in ((self._holding, result.failed), (self._reading, result.unknown)):
-            if (why := pauses.why_not(name, now)) is not None:
-                told[name] = why
+        for backoff, reasons in ((self._pin_backoff, changes.failed), (self._read_backoff, changes.unknown)):
+            if (why := backoff.why_not(name, now)) is not None:
+                reasons[name] = why
                 return False
         try:
-            pinned = self._pin(found, before, result, is_first=is_first)
+            pinned = self._pin(found, before, changes, is_first=is_first)
         except MustCopyError:
-            result.to_copy.add(key)
+            changes.to_copy.add(key)
         except NoRoomError as error:
-            result.no_room[key] = str(error)
+            changes.no_room[key] = str(error)
         except CheckpointError as error:
-            self._note_trouble(found, error, result)
+            self._note_trouble(found, error, changes)
         except (StorageError, OSError) as error:
-            self._holding.fail(name, str(error), now)
-            result.failed[name] = str(error)
+            self._pin_backoff.fail(name, str(error), now)
+            changes.failed[name] = str(error)
         else:
             if pinned is not None:
-                result.changes[key] = pinned
+                changes.by_key[key] = pinned
                 return True
-            if key in self._failing:
-                result.failing[key] = self._failing[key]  # it is tried again, which takes more than one look
+            if key in self._changing:
+                changes.changing[key] = self._changing[key]  # it is tried again, which takes more than one scan
         return False
 
-    def _note_trouble(self, found: DiscoveredCheckpoint, error: CheckpointError, result: PinChanges) -> None:
-        """Note what reading its files brought."""
+    def _note_trouble(self, found: DiscoveredCheckpoint, error: CheckpointError, changes: PinChanges) -> None:
+        """Note why its files could not be pinned as they were found."""
         key, name = found.checkpoint.key, found.checkpoint.folder
         if isinstance(error, VanishedError):
-            self._note_vanished(found, error, result)
+            self._note_vanished(found, error, changes)
         elif isinstance(error, UnreadableError):
-            self._reading.fail(name, str(error), self.clock.now())
-            result.unknown[name] = str(error)
-        elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next look finds what it became
-            self._note_changed(found, error, result)
+            self._read_backoff.fail(name, str(error), self.clock.now())
+            changes.unknown[name] = str(error)
+        elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next scan finds what it became
+            self._note_changed(found, error, changes)
         else:
             reason = settlement(found, Verdict.CORRUPT, error)
             self.damaged[key] = contents(found.files), reason
-            result.lost.append(reason)
-            result.changes[key] = None
+            changes.given_up.append(reason)
+            changes.by_key[key] = None
 
-    def _note_vanished(self, found: DiscoveredCheckpoint, error: VanishedError, result: PinChanges) -> None:
-        """Its files were not there. Only they themselves, asked by name, can say that it is gone."""
+    def _note_vanished(self, found: DiscoveredCheckpoint, error: VanishedError, changes: PinChanges) -> None:
+        """Note that files were not there. Only the files themselves, asked for by name, can say that it is gone."""
         presence, why = self.ask(found)
         if presence is Presence.UNKNOWN:
-            result.unknown[found.checkpoint.folder] = f"cannot be read: {why}"
+            changes.unknown[found.checkpoint.folder] = f"cannot be read: {why}"
         elif presence is Presence.THERE:
-            result.waiting.append((found.checkpoint.name, str(error)))
+            changes.waiting.append((found.checkpoint.name, str(error)))
         else:
-            result.lost.append(settlement(found, Verdict.VANISHED, error))
-            result.changes[found.checkpoint.key] = None
+            changes.given_up.append(settlement(found, Verdict.VANISHED, error))
+            changes.by_key[found.checkpoint.key] = None
 
-    def _note_changed(self, found: DiscoveredCheckpoint, error: IncompleteError, result: PinChanges) -> None:
+    def _note_changed(self, found: DiscoveredCheckpoint, error: IncompleteError, changes: PinChanges) -> None:
         key, content, now = found.checkpoint.key, contents(found.files), self.clock.now()
-        before, since = self._failing.get(key, (None, now))
+        before, since = self._changing.get(key, (None, now))
         since = since if before == content else now
-        result.waiting.append((found.checkpoint.name, str(error)))
-        result.failing[key] = content, since
+        changes.waiting.append((found.checkpoint.name, str(error)))
+        changes.changing[key] = content, since
         if now - since >= self.corrupt_after_seconds:  # its files say that nothing did
             self.damaged[key] = content, settlement(found, Verdict.CORRUPT, error)
 
     def _pin(
-        self, found: DiscoveredCheckpoint, before: int, result: PinChanges, *, is_first: bool
+        self, found: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool
     ) -> DiscoveredCheckpoint | None:
-        """The pinned checkpoint, or None while it is being copied. Raises what `BackgroundPinner.pin` raises."""
+        """Return the pinned checkpoint, or None while it is copied. Raises what `BackgroundPinner.pin` raises."""
         if not self.pinner.works_on(found.checkpoint.key):
-            self._require_room(found, result, is_first=is_first)
+            self._require_room(found, changes, is_first=is_first)
         try:
             return self._link(found)
         except MustCopyError:
@@ -251,10 +257,11 @@ class PinExecutor:
                 raise
             return self.pinner.pin(found, copies=True)
 
-    def _require_room(self, found: DiscoveredCheckpoint, result: PinChanges, *, is_first: bool) -> None:
-        """Raise `NoRoomError` if there is none. The first that is wanted is held all the same, or nothing would go on.
+    def _require_room(self, found: DiscoveredCheckpoint, changes: PinChanges, *, is_first: bool) -> None:
+        """Raise `NoRoomError` unless there is room. The first pin is made all the same, or nothing would go on.
 
-        What is in its way then is of no use to this node: it is let go soon, or cannot be read, or was left behind.
+        The pins that take the room then are of no use to this node: they are unpinned soon, or cannot be read, or their
+        makers died.
         """
         try:
             self.room.require(sum(file.size for file in found.files), self.pinner.bytes, self.pinner.bytes_alone)
@@ -262,10 +269,10 @@ class PinExecutor:
             if not is_first or self.turns.anything_goes_on(self.clock.now()):
                 raise
             why = f"pinned all the same, as no other pin is of use to this node: {error}"
-            result.waiting.append((found.checkpoint.name, why))
+            changes.waiting.append((found.checkpoint.name, why))
 
     def _link(self, found: DiscoveredCheckpoint) -> DiscoveredCheckpoint | None:
-        """Pin it, if that does not take a copy of much, as it once did; or ask how far that is."""
+        """Pin it if that takes no large copy, or ask how far a copy is that has begun."""
         key = found.checkpoint.key
         if key in self._to_copy and not self.pinner.works_on(key):
             raise MustCopyError(found.checkpoint.name)

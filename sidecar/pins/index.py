@@ -1,7 +1,7 @@
-"""The pins of a run, as one daemon knows them: which checkpoints they hold, and which of them hold nothing any more.
+"""Know the pins of a run: which checkpoints they hold, and which of them hold nothing any more.
 
-Read again only where they changed; it blocks for as long as the storage does. An error about one pin stays with it:
-what was known of the pin is still so, and the reason is told.
+A pin is read again only where it changed; that blocks for as long as the storage does. An error about one pin stays
+with it: what was known of the pin still holds, and the reason is reported.
 """
 
 import errno
@@ -11,64 +11,59 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint
+from sidecar.checkpoints.pin_scan import PinScan
+from sidecar.checkpoints.scan import BrokenPin
 from sidecar.confined import Folder, open_folder
 from sidecar.errors import StorageError
 from sidecar.pins.names import being_made, is_pin
 from sidecar.pins.reader import Known, PinReader, PinReading, PinState
-from sidecar.records import Key
 
 
 class PinIndex:
-    """What lies in the folder of pins; it may not exist yet.
+    """Hold what lies in the folder of pins, which may not exist yet.
 
     Args:
         pins: the folder.
         corrupt_after_seconds: how long a pin must be broken before that is certain.
         step_key, step_pattern, checkpoint_pattern: as the catalog's.
         calls: makes calls that may hang.
-        looked: called after each pin, since a look may take long.
+        progress: called before each pin that is read, because a scan may take long.
     """
 
     def __init__(
         self,
         pins: Path,
         *,
-        corrupt_after_seconds: float,
-        step_key: str | None,
-        step_pattern: re.Pattern[str] | None,
+        corrupt_after_seconds: float = 60.0,
+        step_key: str | None = None,
+        step_pattern: str | None = None,
         checkpoint_pattern: str | None = None,
         calls: Calls = call_directly,
-        looked: Callable[[], None],
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._pins = pins.absolute()
         self._corrupt_after_seconds = corrupt_after_seconds
-        self._reader = PinReader(step_key, step_pattern, checkpoint_pattern)
+        pattern = None if step_pattern is None else re.compile(step_pattern)
+        self._reader = PinReader(step_key, pattern, checkpoint_pattern)
         self._calls = calls
-        self._looked = looked
+        self._progress = progress
         self._known: dict[str, Known] = {}
         self._broken: dict[str, tuple[str, float]] = {}  # why, and since when
-        self.found: Mapping[Key, DiscoveredCheckpoint] = {}  # the same object as long as the same pins are there
-        self.broken: tuple[BrokenPin, ...] = ()
-        self.unknown: Mapping[str, str] = {}  # folders that this node cannot judge now, and why
-        self.unclaimed: frozenset[str] = frozenset()  # those of which only the name says what they should hold
-        self.reasons: tuple[tuple[str, str], ...] = ()  # of folders that hold nothing usable, why
-        self.making: frozenset[str] = frozenset()  # the first 12 digits of digests of which some node makes a pin
+        self._unknown: Mapping[str, str] = {}
 
-    def look(self, now: float) -> set[Key]:
-        """Look once; returns which checkpoints came, went or changed. Raises `StorageError` if nothing can be read."""
+    def scan(self, now: float) -> PinScan:
+        """Scan once; raises `StorageError` if nothing can be read."""
         with ExitStack() as stack:
             pins = self._open(stack)
             names = self._names(pins)
-            self.making = frozenset(digest for name in names if (digest := being_made(name)) is not None)
+            making = frozenset(digest for name in names if (digest := being_made(name)) is not None)
             # What was there and is not listed is asked for by name: a listing that misses it is not evidence.
-            asked = {*filter(is_pin, names), *self._known, *self._broken, *self.unknown}
-            gone = PinReading(PinState.GONE)
+            asked = {*filter(is_pin, names), *self._known, *self._broken, *self._unknown}
             readings = {}
             for name in sorted(asked):
-                self._looked()
-                readings[name] = gone if pins is None else self._read(name, now)
-        return self._take(readings, now)
+                self._progress()
+                readings[name] = PinReading(PinState.GONE) if pins is None else self._read(name, now)
+        return self._take(readings, making, now)
 
     def _read(self, name: str, now: float) -> PinReading:
         """Read one pin; one whose reading does not come to an end is unknown."""
@@ -84,8 +79,8 @@ class PinIndex:
         except HangingError as error:
             return PinReading(PinState.UNKNOWN, why=str(error.strerror))
 
-    def _take(self, readings: Mapping[str, PinReading], now: float) -> set[Key]:
-        """Remember what reading the pins brought; returns which checkpoints came, went or changed."""
+    def _take(self, readings: Mapping[str, PinReading], making: frozenset[str], now: float) -> PinScan:
+        """Remember what reading the pins brought."""
         known, was_broken = self._known, self._broken
         self._known, self._broken = {}, {}
         unknown, broken, unclaimed = {}, [], set()
@@ -105,16 +100,16 @@ class PinIndex:
                     unclaimed.add(name)
                 else:
                     broken.append(BrokenPin(found, why, now - since >= self._corrupt_after_seconds))
-        self.broken, self.unknown, self.unclaimed = tuple(broken), unknown, frozenset(unclaimed)
-        whys = {name: why for name, (why, _) in self._broken.items()} | unknown
-        self.reasons = tuple((name, f"unusable pin: {why}") for name, why in whys.items())
-        return self._note({found.checkpoint.key: found for _, found in self._known.values()})
-
-    def _note(self, found: Mapping[Key, DiscoveredCheckpoint]) -> set[Key]:
-        before = self.found
-        changed = {key for key in found.keys() | before.keys() if found.get(key) is not before.get(key)}
-        self.found = found if changed else before
-        return changed
+        self._unknown = unknown
+        reasons = {name: why for name, (why, _) in self._broken.items()} | unknown
+        return PinScan(
+            found={found.checkpoint.key: found for _, found in self._known.values()},
+            broken=tuple(broken),
+            unknown=unknown,
+            unclaimed=frozenset(unclaimed),
+            reasons=tuple((name, f"unusable pin: {why}") for name, why in reasons.items()),
+            making=making,
+        )
 
     def _open(self, stack: ExitStack) -> Folder | None:
         """Open the folder of pins, never through a link in its place; None if there is none."""
@@ -124,15 +119,15 @@ class PinIndex:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self._error(error) from error
 
     def _names(self, pins: Folder | None) -> list[str]:
         try:
             return [] if pins is None else pins.names()
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self._error(error) from error
 
-    def _unreadable(self, error: OSError) -> StorageError:
+    def _error(self, error: OSError) -> StorageError:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return StorageError(f"{self._pins} is a link or a file, where the folder of pins is expected: move it away")
         return StorageError(f"cannot read the pins in {self._pins}: {error.strerror}")

@@ -57,7 +57,7 @@ def pin(
         ChecksumError: a checksum does not match; nothing is held.
         VanishedError: one of its files is gone.
         UnreadableError: its files cannot be read now.
-        IncompleteError: they are no longer what was found: look again.
+        IncompleteError: they are no longer what was found: scan again.
         StorageError: the pin cannot be written.
     """
     checkpoint, pins_dir = found.checkpoint, pins_dir.absolute()

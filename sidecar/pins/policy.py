@@ -1,6 +1,7 @@
-"""Which checkpoints must be held against deletion, as of one moment of what a daemon knows.
+"""Decide which checkpoints must be pinned and which pins must stay, from one moment of what a daemon knows.
 
-The world makes it, the keeper asks it from the courier's thread: it only looks things up. No I/O and no clock.
+The daemon's state builds a `PinPolicy` for each request to storage. The reconciler asks it in the storage thread, where
+it only looks things up. No I/O and no clock.
 """
 
 from collections.abc import Mapping
@@ -15,69 +16,65 @@ from sidecar.records import Checkpoint, Key
 
 @dataclass(frozen=True, slots=True)
 class PinDecision:
-    """What is to be pinned of what a look found, and what of it must stay pinned: the rest is let go.
+    """Which checkpoints of a scan are to be pinned, and which pins must stay; all other pins are removed."""
 
-    `undecided` is what may be wanted later though nothing of it changes, None: all of it may.
-    """
-
-    hold: AbstractSet[Key]
-    keep: AbstractSet[Key]
-    undecided: AbstractSet[Key] | None = None
+    pin: AbstractSet[Key]
+    retain: AbstractSet[Key]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PinPolicy:
-    """Says which of the checkpoints that were found are wanted: those that some node's task still needs.
+    """Decide what to pin: the checkpoints that the task of some live node still needs.
 
-    By its own settings a node chooses what it pins, but a pin stays until a plan has settled its checkpoint for every
-    task that is there: other nodes may have other settings.
+    A node chooses what it pins by its own settings. A pin stays until the journal has settled its checkpoint for the
+    tasks of all live nodes, because other nodes may have other settings.
+
+    Args:
+        history: The state of the journal.
+        selection: This node's settings about which checkpoints are evaluated.
+        tasks: The tasks of the live nodes.
+        evaluated: The checkpoint of the open plan.
+        unwanted: Checkpoints that were there before this node's start, with `start=new`. This node does not pin them;
+            for another node they may be new, so their pins stay until the journal settles them.
+        nothing_yet: Whether it is not known yet which checkpoints were there before the start; nothing is pinned then.
+        done: Whether the trainer's marker says that it has saved its last checkpoint.
+        releases: Whether this node may unpin at all. A node that could not propose retains every pin.
+        before: How many nodes come before this one in turn.
     """
 
     history: JournalState
     selection: Selection
     tasks: frozenset[str | None]
     evaluated: Key | None
-    unwanted: set[Key]
+    unwanted: AbstractSet[Key]
     nothing_yet: bool
     done: bool
-    releases: bool  # whether this node may let go of pins at all: one that could not propose keeps what stands
-    before: int  # nodes that come first
-    reopened: int
+    releases: bool
+    before: int
 
-    @property
-    def basis(self) -> tuple[object, ...]:
-        """Equal as long as nothing becomes wanted that is settled now."""
-        return self.tasks, self.reopened, self.releases
-
-    @property
-    def version(self) -> tuple[object, ...]:
-        """Equal as long as the answers about the same checkpoints are."""
-        told = self.nothing_yet, self.done, self.releases
-        return self.history.through, self.tasks, self.evaluated, len(self.unwanted), told
-
-    def __call__(self, found: Mapping[Key, DiscoveredCheckpoint], /) -> PinDecision:
-        """What is to be held of these, and what must not be let go.
-
-        What was there before this node's start is not held by it; for another it may be new, until the journal says.
-        """
-        hold = set() if self.evaluated is None else {self.evaluated}
-        keep, undecided = set(hold), set[Key]()
+    def decide(self, found: Mapping[Key, DiscoveredCheckpoint]) -> PinDecision:
+        """Return what is to be pinned and retained of these checkpoints, which are in order of discovery."""
+        pin = set() if self.evaluated is None else {self.evaluated}
+        retain = set(pin)
         for task in self.tasks:
-            keys = self.history.unsettled(found, task)
-            undecided.update(keys)
-            keep.update(keys)
-            if self.nothing_yet:
-                continue
-            waiting = [found[key].checkpoint for key in keys if key not in self.unwanted]
-            hold |= self.selection.choose(waiting, self.history, over=self.done).hold
-        return PinDecision(hold, keep, undecided) if self.releases else PinDecision(hold, found.keys(), None)
+            unsettled = self.history.unsettled(found, task)
+            retain.update(unsettled)
+            if not self.nothing_yet:
+                waiting = [found[key].checkpoint for key in unsettled if key not in self.unwanted]
+                pin |= self.selection.choose(waiting, self.history, over=self.done).hold
+        return PinDecision(pin, retain if self.releases else found.keys())
+
+    def retains(self, checkpoint: DiscoveredCheckpoint) -> bool:
+        """Return whether the pin of one checkpoint must stay."""
+        key = checkpoint.checkpoint.key
+        return key in self.decide({key: checkpoint}).retain
 
     def of_the_journal(self) -> "PinPolicy":
-        """Return the wants of a node that others may not hear of: it lets go what is settled for all tasks, only."""
+        """Return the policy of a node that others may not hear of: it unpins only what is settled for all tasks."""
         return replace(self, releases=True, tasks=self.tasks | {None})
 
-    def known_as(self, folder: str) -> list[Key]:
-        """Return the checkpoints that the journal settled and whose pins are named so."""
+    def settled_as(self, folder: str) -> list[Key]:
+        """Return the checkpoints that the journal has settled and whose pins have this folder name."""
         digest = folder.rpartition("@")[2]
         keys = {*self.history.settled, *self.history.succeeded}
         return [key for key in keys if key[1].startswith(digest) and Checkpoint(*key, None, "").folder == folder]

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from catalogs import make_catalog
 from checkpoints.recorded import Recorded, copy_recorded
 from checkpoints.writer_process import WriterProcess, writer_process
-
-from sidecar.checkpoints.catalog import Catalog
 
 
 class Tally:
@@ -108,8 +107,8 @@ def pins(root) -> Path:
 
 @pytest.fixture
 def new_catalog(root, pins, clock):
-    def new(**settings) -> Catalog:
-        return Catalog(root, pins, **({"quiet_seconds": 3.0, "clock": clock} | settings))
+    def new(**settings):
+        return make_catalog(root, pins, **({"quiet_seconds": 3.0, "clock": clock} | settings))
 
     return new
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from catalogs import make_catalog
 
 from sidecar.checkpoints import files
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import restore_path, verify
@@ -14,8 +14,8 @@ from sidecar.errors import StorageError, VanishedError
 from sidecar.pins.pin import pin, unpin
 
 
-def names(look) -> list[str]:
-    return [found.checkpoint.name for found in look.found]
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
 
 
 @pytest.fixture
@@ -32,16 +32,16 @@ def inspections(monkeypatch) -> list[str]:
 
 
 def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):
-    """What the manager committed needs no second look, and comes in order of steps."""
+    """What the manager committed needs no second scan, and comes in order of steps."""
     root = put("keras")
-    look = new_catalog().look()
-    assert [(found.checkpoint.name, found.checkpoint.step) for found in look.found] == [
+    scan = new_catalog().scan()
+    assert [(found.checkpoint.name, found.checkpoint.step) for found in scan.found] == [
         ("ckpt-1", 2),
         ("ckpt-2", 4),
         ("ckpt-3", 7),
     ]
-    assert (look.corrupt, look.waiting, look.missing) == ((), (), False)
-    first = look.found[0]
+    assert (scan.corrupt, scan.waiting, scan.missing) == ((), (), False)
+    first = scan.found[0]
     assert first.folder == root
     assert first.seen_at == clock.now()
     assert first.written_at == (root / "ckpt-1.index").stat().st_mtime_ns / 1e9
@@ -55,54 +55,54 @@ def test_unnamed_checkpoints_have_to_settle(put, new_catalog, clock):
     """`Checkpoint.write` names nothing: found once two looks at least `quiet_seconds` apart saw the same files."""
     put("plain")
     catalog = new_catalog()
-    assert sorted(name for name, _ in catalog.look().waiting) == ["weights-10", "weights-9"]
+    assert sorted(name for name, _ in catalog.scan().waiting) == ["weights-10", "weights-9"]
     clock.seconds += 2.9
-    assert names(catalog.look()) == []
+    assert names(catalog.scan()) == []
     clock.seconds += 0.1
-    look = catalog.look()
-    assert names(look) == ["weights-9", "weights-10"]  # by the step in the name, not by its letters
-    assert look.waiting == ()
+    scan = catalog.scan()
+    assert names(scan) == ["weights-9", "weights-10"]  # by the step in the name, not by its letters
+    assert scan.waiting == ()
 
 
 def test_changing_files_do_not_settle(put, new_catalog, clock):
     """Every change starts the wait anew; a hard link to a file is no change."""
     root = put("plain", "weights-9*")
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 2
     os.utime(root / "weights-9.index", ns=(1, 1))
-    catalog.look()
+    catalog.scan()
     clock.seconds += 2
     (root / "link").hardlink_to(root / "weights-9.data-00000-of-00001")
-    assert names(catalog.look()) == []
+    assert names(catalog.scan()) == []
     clock.seconds += 1
-    assert names(catalog.look()) == ["weights-9"]
+    assert names(catalog.scan()) == ["weights-9"]
 
 
 def test_unchanged_files_are_parsed_once(put, new_catalog, inspections):
-    """The cost of a look is that of what changed: found, waiting and broken alike."""
+    """The cost of a scan is that of what changed: found, waiting and broken alike."""
     root = put("keras")
     put("plain")
     (root / "weights-9.index").write_bytes(b"broken")
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     assert len(inspections) == 5
-    catalog.look()
+    catalog.scan()
     assert len(inspections) == 5
     os.utime(root / "ckpt-2.index", ns=(1, 1))
-    catalog.look()
+    catalog.scan()
     assert inspections[5:] == ["ckpt-2"]
 
 
 @pytest.mark.parametrize("prefix", ["workertemp_1", "tmp-1", "a.tmp1", ".hidden"])
 def test_names_of_the_unfinished(put, new_catalog, prefix):
-    """Temporary names of writers are never candidates, however whole they look."""
+    """Temporary names of writers are never candidates, however whole they scan."""
     root = put("plain", "weights-9*")
     for file in list(root.iterdir()):
         file.rename(root / file.name.replace("weights-9", prefix))
     catalog = new_catalog(quiet_seconds=0)
-    look = catalog.look()
-    assert (look.found, look.waiting) == ((), ())
+    scan = catalog.scan()
+    assert (scan.found, scan.waiting) == ((), ())
 
 
 def test_folders_are_not_entered(put, new_catalog, root):
@@ -116,24 +116,24 @@ def test_folders_are_not_entered(put, new_catalog, root):
     os.mkfifo(root / "fifo.index")
     (root / "dangling.index").symlink_to("nowhere")
     (root / "loop.index").symlink_to("loop.index")
-    assert names(new_catalog(quiet_seconds=0).look()) == ["weights-9"]
+    assert names(new_catalog(quiet_seconds=0).scan()) == ["weights-9"]
 
 
 def test_steps_come_from_names_last(put, new_catalog):
     """Where the checkpoint itself holds no step; a pattern that finds none leaves it unknown."""
     put("step")
     put("keras", "ckpt-3*")
-    found = new_catalog(quiet_seconds=0, step_pattern=r"^none-(\d)$").look().found
+    found = new_catalog(quiet_seconds=0, step_pattern=r"^none-(\d)$").scan().found
     steps = {one.checkpoint.name: one.checkpoint.step for one in found}
     assert steps == {"all-1": 30, "both-1": 10, "global-1": 20, "none-1": 1, "saver-1": 77, "ckpt-3": 7}
-    unknown = new_catalog(quiet_seconds=0, step_pattern=r"none").look().found
+    unknown = new_catalog(quiet_seconds=0, step_pattern=r"none").scan().found
     assert [one.checkpoint.name for one in unknown if one.checkpoint.step is None] == ["none-1"]
 
 
 def test_step_key(put, new_catalog):
     """The user's variable, else the name, and no other variable."""
     put("step")
-    found = new_catalog(quiet_seconds=0, step_key="epoch").look().found
+    found = new_catalog(quiet_seconds=0, step_key="epoch").scan().found
     assert {one.checkpoint.name: one.checkpoint.step for one in found}["both-1"] == 5
     assert {one.checkpoint.name: one.checkpoint.step for one in found}["saver-1"] == 1
 
@@ -143,12 +143,12 @@ def test_changed_content_is_another_checkpoint(recorded, root, new_catalog, cloc
     catalog = new_catalog()
     (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
     shutil.copytree(recorded.objects / "overwritten/before", root, dirs_exist_ok=True)
-    (before,) = catalog.look().found
+    (before,) = catalog.scan().found
     clock.seconds += 1
     shutil.copy2(recorded.objects / "overwritten/after/best.data-00000-of-00001", root)
-    assert catalog.look().found == ()  # new data, old index
+    assert catalog.scan().found == ()  # new data, old index
     shutil.copy2(recorded.objects / "overwritten/after/best.index", root)
-    (after,) = catalog.look().found
+    (after,) = catalog.scan().found
     assert (before.checkpoint.name, before.checkpoint.step) == ("best", 1)
     assert (after.checkpoint.name, after.checkpoint.step) == ("best", 2)
     assert after.checkpoint.digest != before.checkpoint.digest
@@ -161,9 +161,9 @@ def test_new_data_beside_an_old_index_has_to_settle(put, new_catalog, clock):
     shard = root / "ckpt-2.data-00000-of-00001"
     os.utime(shard, ns=(shard.stat().st_atime_ns, (root / "ckpt-2.index").stat().st_mtime_ns + 1))
     catalog = new_catalog()
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-3"]
+    assert names(catalog.scan()) == ["ckpt-1", "ckpt-3"]
     clock.seconds += 3
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]  # it was written before, so it is no rollback
+    assert names(catalog.scan()) == ["ckpt-1", "ckpt-2", "ckpt-3"]  # it was written before, so it is no rollback
 
 
 def test_order_of_discovery(put, new_catalog):
@@ -171,16 +171,16 @@ def test_order_of_discovery(put, new_catalog):
     put("keras", "ckpt-3*")
     root = put("keras", "checkpoint")
     catalog = new_catalog()
-    assert names(catalog.look()) == ["ckpt-3"]
+    assert names(catalog.scan()) == ["ckpt-3"]
     put("keras", "ckpt-1*")
     for file in root.glob("ckpt-1*"):
         os.utime(file)
-    assert names(catalog.look()) == ["ckpt-3", "ckpt-1"]
+    assert names(catalog.scan()) == ["ckpt-3", "ckpt-1"]
     for file in root.glob("ckpt-3*"):
         file.unlink()
-    assert names(catalog.look()) == ["ckpt-1"]
+    assert names(catalog.scan()) == ["ckpt-1"]
     put("keras", "ckpt-3*")
-    assert names(catalog.look()) == ["ckpt-3", "ckpt-1"]  # it flickered, it is not new
+    assert names(catalog.scan()) == ["ckpt-3", "ckpt-1"]  # it flickered, it is not new
 
 
 @pytest.mark.parametrize("damage", ["index", "short", "missing"])
@@ -195,27 +195,27 @@ def test_corrupt_is_told_once(put, new_catalog, clock, damage):
     else:
         shard.unlink()
     catalog = new_catalog()
-    look = catalog.look()
-    assert (names(look), look.corrupt) == (["ckpt-1", "ckpt-3"], ())
-    ((name, reason),) = look.waiting
+    scan = catalog.scan()
+    assert (names(scan), scan.corrupt) == (["ckpt-1", "ckpt-3"], ())
+    ((name, reason),) = scan.waiting
     assert name == "ckpt-2"
     clock.seconds += 60
-    look = catalog.look()
-    (settlement,) = look.corrupt
+    scan = catalog.scan()
+    (settlement,) = scan.corrupt
     assert (settlement.name, settlement.step, settlement.verdict) == ("ckpt-2", 2, "corrupt")
     assert settlement.reason == reason
     assert len(settlement.digest) == 64
-    assert look.waiting == ()
+    assert scan.waiting == ()
     clock.seconds += 60
-    assert catalog.look().corrupt == ()
+    assert catalog.scan().corrupt == ()
     (again,) = told(new_catalog(), clock)
     assert again == settlement  # every daemon comes to the same identity
 
 
 def told(catalog, clock):
-    catalog.look()
+    catalog.scan()
     clock.seconds += 60
-    return catalog.look().corrupt
+    return catalog.scan().corrupt
 
 
 def test_corrupt_becomes_whole(put, new_catalog, clock):
@@ -226,7 +226,7 @@ def test_corrupt_becomes_whole(put, new_catalog, clock):
     catalog = new_catalog()
     assert len(told(catalog, clock)) == 1
     (root / "ckpt-2.index").write_bytes(whole)
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
+    assert names(catalog.scan()) == ["ckpt-1", "ckpt-3", "ckpt-2"]
 
 
 def test_broken_and_not_named_is_given_up_too(put, new_catalog, clock):
@@ -239,12 +239,12 @@ def test_broken_and_not_named_is_given_up_too(put, new_catalog, clock):
     (settlement,) = told(catalog, clock)
     assert (settlement.name, settlement.verdict) == ("weights-9", "corrupt")
     clock.seconds += 600
-    look = catalog.look()
-    assert (look.found, look.corrupt, look.waiting) == ((), (), ())
+    scan = catalog.scan()
+    assert (scan.found, scan.corrupt, scan.waiting) == ((), (), ())
     shard.write_bytes(whole)
-    assert [name for name, _ in catalog.look().waiting] == ["weights-9"]
+    assert [name for name, _ in catalog.scan().waiting] == ["weights-9"]
     clock.seconds += 3
-    assert names(catalog.look()) == ["weights-9"]
+    assert names(catalog.scan()) == ["weights-9"]
 
 
 @pytest.mark.parametrize("kind", ["keras", "weights", "h5"])
@@ -257,13 +257,13 @@ def test_a_torn_file_of_keras_is_given_up_and_found_once_it_is_whole(written, ro
     (settlement,) = told(catalog, clock)
     assert (settlement.name, settlement.step, settlement.verdict) == (path.name, 5, "corrupt")
     clock.seconds += 600
-    look = catalog.look()
-    assert (look.corrupt, look.waiting) == ((), ())
+    scan = catalog.scan()
+    assert (scan.corrupt, scan.waiting) == ((), ())
     with (root / path.name).open("ab") as file:
         file.write(whole[-100:])
-    assert [name for name, _ in catalog.look().waiting] == [path.name]
+    assert [name for name, _ in catalog.scan().waiting] == [path.name]
     clock.seconds += 3
-    assert names(catalog.look()) == [path.name]
+    assert names(catalog.scan()) == [path.name]
 
 
 def hdf5_file(content=b"0" * 100) -> bytes:
@@ -299,17 +299,17 @@ def coarse(monkeypatch):
 
 @pytest.mark.usefixtures("coarse")
 def test_a_last_write_within_the_tick_of_the_one_before_is_seen(root, new_catalog, clock):
-    """As h5py clears the flag that says "open for writing": the file looks the same, and is whole."""
+    """As h5py clears the flag that says "open for writing": the file scans the same, and is whole."""
     path, at = root / "m-5.h5", clock.wall()
     whole = hdf5_file()
     frozen(path, being_written(whole), at)
     catalog = new_catalog(quiet_seconds=3.0)
-    assert "open for writing" in str(catalog.look().waiting)
+    assert "open for writing" in str(catalog.scan().waiting)
     frozen(path, whole, at)
-    assert names(catalog.look()) == []
+    assert names(catalog.scan()) == []
     clock.seconds += 3
     clock.wall_seconds += 3
-    assert names(catalog.look(set(), sweep=False)) == ["m-5.h5"]
+    assert names(catalog.scan(set(), sweep=False)) == ["m-5.h5"]
 
 
 @pytest.mark.usefixtures("coarse")
@@ -318,11 +318,11 @@ def test_content_that_was_rewritten_within_a_tick_is_not_what_was_read_before(ro
     path, at = root / "m-5.h5", clock.wall()
     frozen(path, hdf5_file(b"1" * 100), at)
     catalog = new_catalog(quiet_seconds=3.0)
-    catalog.look()
+    catalog.scan()
     frozen(path, hdf5_file(b"2" * 100), at)
     clock.seconds += 3
     clock.wall_seconds += 3
-    (found,) = catalog.look().found
+    (found,) = catalog.scan().found
     assert found.checkpoint.digest == verify(root, "m-5.h5", "hdf5")
 
 
@@ -331,15 +331,15 @@ def test_what_was_given_up_is_found_when_it_was_repaired_from_a_copy(root, new_c
     path, whole = root / "m-5.h5", hdf5_file()
     frozen(path, being_written(whole), 1e9)
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 70
-    assert [each.verdict for each in catalog.look().corrupt] == ["corrupt"]
+    assert [each.verdict for each in catalog.scan().corrupt] == ["corrupt"]
     frozen(tmp_path / "copy", whole, 1e9)
     (tmp_path / "copy").replace(path)
     for _ in range(3):
         clock.seconds += 5
-        look = catalog.look()
-    assert names(look) == ["m-5.h5"]
+        scan = catalog.scan()
+    assert names(scan) == ["m-5.h5"]
 
 
 def test_whatever_a_file_makes_of_its_parser_ends_no_daemon(put, new_catalog, monkeypatch, clock):
@@ -354,11 +354,11 @@ def test_whatever_a_file_makes_of_its_parser_ends_no_daemon(put, new_catalog, mo
 
     monkeypatch.setattr(TfObject, "inspect", fails)
     catalog = new_catalog()
-    look = catalog.look()
-    assert names(look) == ["ckpt-1", "ckpt-3"]
-    assert "please report it: ZeroDivisionError" in str(look.waiting)
+    scan = catalog.scan()
+    assert names(scan) == ["ckpt-1", "ckpt-3"]
+    assert "please report it: ZeroDivisionError" in str(scan.waiting)
     clock.seconds += 70
-    assert [each.name for each in catalog.look().corrupt] == ["ckpt-2"]
+    assert [each.name for each in catalog.scan().corrupt] == ["ckpt-2"]
 
 
 def test_a_pin_that_another_node_makes_of_what_is_gone_is_waited_for(new_catalog, put, pins):
@@ -367,12 +367,12 @@ def test_a_pin_that_another_node_makes_of_what_is_gone_is_waited_for(new_catalog
     (pins / ".tmp-0123456789ab-11111111-2222222222222222").mkdir(parents=True)
     (pins / ".tmp-33333333333333ff").mkdir()
     catalog = new_catalog()
-    look = catalog.look()
-    assert look.waiting == (("@0123456789ab", "a node is making a pin of it, or left one unfinished"),)
-    assert look.making == {"0123456789ab"}
+    scan = catalog.scan()
+    assert scan.waiting == (("@0123456789ab", "a node is making a pin of it, or left one unfinished"),)
+    assert scan.making == {"0123456789ab"}
     shutil.rmtree(pins)
-    look = catalog.look()
-    assert (look.waiting, look.making) == ((), frozenset())
+    scan = catalog.scan()
+    assert (scan.waiting, scan.making) == ((), frozenset())
 
 
 def test_being_deleted_is_not_corrupt(put, new_catalog, clock):
@@ -381,12 +381,12 @@ def test_being_deleted_is_not_corrupt(put, new_catalog, clock):
     (root / "ckpt-1.index").unlink()
     catalog = new_catalog()
     assert told(catalog, clock) == ()
-    assert catalog.look().waiting == ()
-    assert names(catalog.look()) == ["ckpt-2", "ckpt-3"]
+    assert catalog.scan().waiting == ()
+    assert names(catalog.scan()) == ["ckpt-2", "ckpt-3"]
 
 
 def test_deleted_between_listing_and_reading(put, new_catalog, monkeypatch):
-    """The trainer may delete at any moment; the look goes on."""
+    """The trainer may delete at any moment; the scan goes on."""
     root = put("keras")
     inspect = TfObject.inspect
 
@@ -396,8 +396,8 @@ def test_deleted_between_listing_and_reading(put, new_catalog, monkeypatch):
         return inspect(self, folder, name, **settings)
 
     monkeypatch.setattr(TfObject, "inspect", late)
-    look = new_catalog().look()
-    assert (names(look), look.waiting) == (["ckpt-1", "ckpt-3"], ())
+    scan = new_catalog().scan()
+    assert (names(scan), scan.waiting) == (["ckpt-1", "ckpt-3"], ())
 
 
 def test_links_out_of_the_directory(put, new_catalog, clock, tmp_path):
@@ -410,9 +410,9 @@ def test_links_out_of_the_directory(put, new_catalog, clock, tmp_path):
     (root / "inner.data-00000-of-00001").symlink_to("ckpt-3.data-00000-of-00001")
     catalog = new_catalog()
     assert told(catalog, clock) == ()
-    look = catalog.look()
-    assert names(look) == ["ckpt-3", "inner"]
-    assert look.waiting == (
+    scan = catalog.scan()
+    assert names(scan) == ["ckpt-3", "inner"]
+    assert scan.waiting == (
         ("ckpt-1", "ckpt-1.index is a link out of the directory"),
         ("ckpt-2", "ckpt-2.data-00000-of-00001 is a link out of the directory"),
     )
@@ -429,21 +429,21 @@ def test_a_file_that_cannot_be_read(put, new_catalog, monkeypatch):
         return inspect(self, folder, name, **settings)
 
     monkeypatch.setattr(TfObject, "inspect", refused)
-    look = new_catalog().look()
-    assert names(look) == ["ckpt-1", "ckpt-3"]
-    assert look.waiting == (("ckpt-2", "cannot be read: Permission denied"),)
+    scan = new_catalog().scan()
+    assert names(scan) == ["ckpt-1", "ckpt-3"]
+    assert scan.waiting == (("ckpt-2", "cannot be read: Permission denied"),)
 
 
 def test_the_directory_is_missing(root, new_catalog, put):
     """No directory is a state, not an error; it may come, go and come again."""
     root.rmdir()
     catalog = new_catalog()
-    assert catalog.look().missing
+    assert catalog.scan().missing
     root.mkdir()
     put("keras")
-    assert len(catalog.look().found) == 3
+    assert len(catalog.scan().found) == 3
     shutil.rmtree(root)
-    assert (catalog.look().missing, catalog.look().found) == (True, ())
+    assert (catalog.scan().missing, catalog.scan().found) == (True, ())
 
 
 def test_the_directory_is_a_file(root, new_catalog):
@@ -451,43 +451,43 @@ def test_the_directory_is_a_file(root, new_catalog):
     root.rmdir()
     root.write_text("")
     with pytest.raises(StorageError, match="checkpoints"):
-        new_catalog().look()
+        new_catalog().scan()
 
 
 def test_pins_outlive_the_directory(put, new_catalog, pins):
     """A pinned checkpoint that the trainer deleted is found again by a daemon that starts now."""
     root = put("keras")
     catalog = new_catalog()
-    before = catalog.look().found[0]
+    before = catalog.scan().found[0]
     pinned = pin(before, pins)
     for file in root.glob("ckpt-1*"):
         file.unlink()
-    again = new_catalog().look().found[0]
+    again = new_catalog().scan().found[0]
     assert again.checkpoint == pinned.checkpoint == replace(before.checkpoint, pin=f"pins/{before.checkpoint.folder}")
     assert again.folder == pinned.folder == pins / before.checkpoint.folder
     assert again.written_at == before.written_at
-    assert catalog.look().found[0].seen_at == before.seen_at
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert catalog.scan().found[0].seen_at == before.seen_at
+    assert names(catalog.scan()) == ["ckpt-1", "ckpt-2", "ckpt-3"]
 
 
 def test_what_was_met_as_a_pin_only_comes_before_what_was_written_later(put, new_catalog, pins):
     """Another node held it, which took time, and training deleted it: by then this node had found newer ones."""
     root = put("keras")
-    first, second, third = new_catalog().look().found
+    first, second, third = new_catalog().scan().found
     for file in (*root.glob("ckpt-1*"), *root.glob("ckpt-2*")):
         file.rename(root.parent / file.name)
     catalog = new_catalog()
-    assert names(catalog.look()) == ["ckpt-3"]
+    assert names(catalog.scan()) == ["ckpt-3"]
     for file in (*root.parent.glob("ckpt-1*"), *root.parent.glob("ckpt-2*")):
         file.rename(root / file.name)
     for each in (second, first):
         pin(each, pins)
         for file in root.glob(f"{each.checkpoint.name}.*"):
             file.unlink()
-    look = catalog.look()
-    assert names(look) == ["ckpt-1", "ckpt-2", "ckpt-3"]
-    assert look.in_order(look.by_key) == [each.checkpoint.key for each in (first, second, third)]
-    assert [each.checkpoint.pin is None for each in look.found] == [False, False, True]
+    scan = catalog.scan()
+    assert names(scan) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert [*scan.by_key] == [each.checkpoint.key for each in (first, second, third)]
+    assert [each.checkpoint.pin is None for each in scan.found] == [False, False, True]
 
 
 @pytest.mark.parametrize("age_seconds", [-100, 100])
@@ -495,13 +495,13 @@ def test_of_two_contents_under_one_name_the_newer_comes_last(recorded, root, new
     """Whoever starts now sees them all at once, and what is the last of a run must be the same for all."""
     (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
     shutil.copytree(recorded.objects / "overwritten/before", root, dirs_exist_ok=True)
-    (pinned,) = new_catalog(step_key="none").look().found
+    (pinned,) = new_catalog(step_key="none").scan().found
     pin(pinned, pins)
     for path in (recorded.objects / "overwritten/after").glob("best.*"):
         (root / path.name).unlink()
         shutil.copy2(path, root)
         os.utime(root / path.name, (pinned.written_at, pinned.written_at + age_seconds))
-    found = new_catalog(step_key="none").look().found
+    found = new_catalog(step_key="none").scan().found
     assert [each.checkpoint.step for each in found] == [None, None]
     assert [each.checkpoint.pin is not None for each in found] == ([True, False] if age_seconds > 0 else [False, True])
 
@@ -510,35 +510,35 @@ def test_pinned_and_there_is_one(put, new_catalog, pins, inspections):
     """In the directory and in a pin: one find, the pin, parsed once."""
     put("keras")
     catalog = new_catalog()
-    pin(catalog.look().found[1], pins)
-    assert [bool(one.checkpoint.pin) for one in catalog.look().found] == [False, True, False]
+    pin(catalog.scan().found[1], pins)
+    assert [bool(one.checkpoint.pin) for one in catalog.scan().found] == [False, True, False]
     inspections.clear()
-    look = catalog.look()
+    scan = catalog.scan()
     assert inspections == []
-    unpin(look.found[1].checkpoint, pins)
-    assert [one.checkpoint.pin for one in catalog.look().found] == [None] * 3
+    unpin(scan.found[1].checkpoint, pins)
+    assert [one.checkpoint.pin for one in catalog.scan().found] == [None] * 3
 
 
 def test_a_pin_is_what_it_holds(put, new_catalog, pins):
     """A folder whose content is not what its name says is no pin, and is reported."""
     put("keras", "ckpt-1*")
-    found = new_catalog(quiet_seconds=0).look().found[0]
+    found = new_catalog(quiet_seconds=0).scan().found[0]
     pinned = pin(found, pins)
     wrong = pinned.folder.rename(pins / f"ckpt-1@{'0' * 12}")
     (pins / "empty").mkdir()
     (pins / ".tmp-1").mkdir()
-    look = new_catalog(quiet_seconds=0).look()
-    assert [one.checkpoint.pin for one in look.found] == [None]
-    assert sorted(name for name, _ in look.waiting) == sorted([wrong.name, "empty"])
+    scan = new_catalog(quiet_seconds=0).scan()
+    assert [one.checkpoint.pin for one in scan.found] == [None]
+    assert sorted(name for name, _ in scan.waiting) == sorted([wrong.name, "empty"])
 
 
 def test_odd_names(put, new_catalog, pins):
     """Quotes, spaces, per cent and letters beyond ASCII survive the state file and the pin's folder name."""
     put("odd_name")
-    (found,) = new_catalog().look().found
+    (found,) = new_catalog().scan().found
     assert found.checkpoint.step == 6
     pin(found, pins)
-    (again,) = new_catalog().look().found
+    (again,) = new_catalog().scan().found
     assert again.checkpoint.name == found.checkpoint.name
     assert again.checkpoint.pin == f"pins/{found.checkpoint.folder}"
 
@@ -550,9 +550,9 @@ def test_names_that_are_no_text(put, new_catalog, clock, root, pins):
     for file in list(root.iterdir()):
         file.rename(root / file.name.replace("ckpt-1", name))
     (root / "checkpoint").write_bytes(b'model_checkpoint_path: "ck\xffpt-1"\n')
-    (found,) = new_catalog().look().found
+    (found,) = new_catalog().scan().found
     assert found.checkpoint.name == name
-    assert pin(found, pins).checkpoint == new_catalog().look().found[0].checkpoint
+    assert pin(found, pins).checkpoint == new_catalog().scan().found[0].checkpoint
     (root / f"{name}.index").write_bytes(b"")
     (settlement,) = told(new_catalog(), clock)
     assert settlement.name == name
@@ -572,5 +572,5 @@ def test_relative_paths_are_made_absolute(put, root, pins, clock, monkeypatch):
     """A daemon may be started with a relative directory; what it hands to workers is absolute."""
     put("keras")
     monkeypatch.chdir(root.parent)
-    found = Catalog(Path(root.name), pins, quiet_seconds=3, clock=clock).look().found
+    found = make_catalog(Path(root.name), pins, quiet_seconds=3, clock=clock).scan().found
     assert found[0].folder == root

@@ -15,8 +15,8 @@ SAVED_MODELS = ("saved_model", "saved_model_by_tf_keras", "export")
 KINDS = ("keras", "weights", "h5", "shards", "tf_object", *SAVED_MODELS)
 
 
-def names(look) -> list[str]:
-    return [found.checkpoint.name for found in look.found]
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -25,19 +25,19 @@ def test_a_marker_beside_each_checkpoint(written, root, new_catalog, clock, kind
     assert kind not in NEVER_WHOLE
     shutil.copytree(written / kind, root, dirs_exist_ok=True)
     catalog = new_catalog(complete_marker="{name}.STABLE")
-    catalog.look()
+    catalog.scan()
     clock.seconds += 300
-    look = catalog.look()
-    ((name, reason),) = look.waiting
-    assert (look.found, look.corrupt) == ((), ())
+    scan = catalog.scan()
+    ((name, reason),) = scan.waiting
+    assert (scan.found, scan.corrupt) == ((), ())
     assert f"{name}.STABLE is not there" in reason
     (root / f"{name}.STABLE").touch()
-    (found,) = catalog.look({f"{name}.STABLE"}, sweep=False).found
+    (found,) = catalog.scan({f"{name}.STABLE"}, sweep=False).found
     pinned = pin(found, root / ".sidecar/run/pins")
     shutil.rmtree(root / name, ignore_errors=True)
     for path in root.glob(f"{name}*"):
         path.unlink()
-    (again,) = new_catalog(complete_marker="{name}.STABLE").look().found
+    (again,) = new_catalog(complete_marker="{name}.STABLE").scan().found
     assert again.checkpoint == pinned.checkpoint
 
 
@@ -48,12 +48,12 @@ def test_a_marker_inside_a_saved_model(written, root, new_catalog, clock, kind, 
     shutil.copytree(written / kind, root, dirs_exist_ok=True)
     catalog = new_catalog(complete_marker=pattern)
     (root / "_SUCCESS").touch()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 300
-    ((name, reason),) = catalog.look().waiting
+    ((name, reason),) = catalog.scan().waiting
     assert f"{name}/_SUCCESS" in reason
     (root / name / "_SUCCESS").touch()
-    assert names(catalog.look()) == [name]
+    assert names(catalog.scan()) == [name]
 
 
 def test_one_marker_for_all_files(written, root, new_catalog, clock):
@@ -61,11 +61,11 @@ def test_one_marker_for_all_files(written, root, new_catalog, clock):
     for kind in ("keras", "tf_object"):
         shutil.copytree(written / kind, root, dirs_exist_ok=True)
     catalog = new_catalog(complete_marker="STABLE")
-    catalog.look()
+    catalog.scan()
     clock.seconds += 10
-    assert catalog.look().found == ()
+    assert catalog.scan().found == ()
     (root / "STABLE").touch()
-    assert sorted(names(catalog.look({"STABLE"}, sweep=False))) == ["m-5", "m-5.keras"]
+    assert sorted(names(catalog.scan({"STABLE"}, sweep=False))) == ["m-5", "m-5.keras"]
 
 
 def test_a_marker_that_comes_too_early_declares_nothing(root, new_catalog, clock):
@@ -75,24 +75,24 @@ def test_a_marker_that_comes_too_early_declares_nothing(root, new_catalog, clock
     (root / "ckpt-5.index").write_bytes(whole[:40])
     (root / "ckpt-5.done").touch()
     catalog = new_catalog(complete_marker="{name}.done")
-    ((_, reason),) = catalog.look().waiting
+    ((_, reason),) = catalog.scan().waiting
     assert "done" not in reason
     (root / "ckpt-5.index").write_bytes(whole)
-    assert names(catalog.look()) == ["ckpt-5"]
+    assert names(catalog.scan()) == ["ckpt-5"]
     (root / "ckpt-5.index").write_bytes(whole[:40])
-    catalog.look()
+    catalog.scan()
     clock.seconds += 60
-    assert [each.verdict for each in catalog.look().corrupt] == ["corrupt"]
+    assert [each.verdict for each in catalog.scan().corrupt] == ["corrupt"]
 
 
 def test_a_marker_that_listings_do_not_show_yet(root, new_catalog, monkeypatch):
     """It is opened: on NFS a listing may be half a minute old."""
     save(root, 5)
     catalog = new_catalog(complete_marker="{name}.done")
-    catalog.look()
+    catalog.scan()
     (root / "ckpt-5.done").touch()
-    monkeypatch.setattr(type(catalog._directory._folder), "changed", lambda *_, **__: set())
-    assert names(catalog.look()) == ["ckpt-5"]
+    monkeypatch.setattr(type(catalog._directory._index), "changed", lambda *_, **__: set())
+    assert names(catalog.scan()) == ["ckpt-5"]
 
 
 def test_hidden_markers_and_odd_names(root, new_catalog):
@@ -102,9 +102,9 @@ def test_hidden_markers_and_odd_names(root, new_catalog):
         path.rename(root / path.name.replace("ckpt-5", "a (1)+[x]"))
     (root / "checkpoint").write_text('model_checkpoint_path: "a (1)+[x]"')
     catalog = new_catalog(complete_marker=".{name}.ok")
-    assert catalog.look().found == ()
+    assert catalog.scan().found == ()
     (root / ".a (1)+[x].ok").touch()
-    assert names(catalog.look()) == ["a (1)+[x]"]
+    assert names(catalog.scan()) == ["a (1)+[x]"]
 
 
 def test_a_marker_is_a_file(root):
@@ -125,11 +125,11 @@ def test_formats_that_are_not_looked_for(written, root, new_catalog, clock):
     for kind in ("keras", "h5", "tf_object"):
         shutil.copytree(written / kind, root, dirs_exist_ok=True)
     catalog = new_catalog(formats=("tf_object", "keras"))
-    catalog.look()
+    catalog.scan()
     clock.seconds += 3
-    look = catalog.look()
-    assert sorted(names(look)) == ["m-5", "m-5.keras"]
-    assert look.waiting == ()
+    scan = catalog.scan()
+    assert sorted(names(scan)) == ["m-5", "m-5.keras"]
+    assert scan.waiting == ()
 
 
 def test_settings_know_every_format():

@@ -157,12 +157,12 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
             entry.rename(root / entry.name.replace("m-5", odd))
     (root / "checkpoint").unlink(missing_ok=True)
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 3
-    found = {each.checkpoint.name.startswith(odd): each for each in catalog.look().found}[True]
+    found = {each.checkpoint.name.startswith(odd): each for each in catalog.scan().found}[True]
     assert found.checkpoint.step_source == "optimizer" or found.checkpoint.step == (5 if odd != "%2e-5" else None)
     pinned = pin(found, pins)
-    assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(quiet_seconds=0).look().found}
+    assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(quiet_seconds=0).scan().found}
     assert (pins / pinned.checkpoint.folder).is_dir()
 
 
@@ -174,7 +174,7 @@ def test_pins(checkpoint, root, new_catalog, pins, kind):
     from sidecar.pins.usage import pins_bytes
 
     format_, name, files = checkpoint(kind)
-    (found,) = new_catalog(quiet_seconds=0).look().found
+    (found,) = new_catalog(quiet_seconds=0).scan().found
     assert {file.name for file in found.files} == set(files)
     pinned = pin(found, pins)
     for file in files:
@@ -185,7 +185,7 @@ def test_pins(checkpoint, root, new_catalog, pins, kind):
             (root / file).write_bytes(b"written again")
         (root / file).unlink()
     assert verify(pinned.folder, name, format_.name) == found.checkpoint.digest
-    (again,) = new_catalog().look().found
+    (again,) = new_catalog().scan().found
     assert again.checkpoint == pinned.checkpoint
     path = Path(restore_path(again, again.folder))
     assert path.exists() or Path(f"{path}.index").exists()
@@ -203,11 +203,11 @@ def test_links_out_of_the_directory(checkpoint, root, tmp_path, new_catalog, clo
         with pytest.raises(CorruptError, match="leads out of"):
             format_.inspect(root, name)
         catalog = new_catalog()
-        catalog.look()
+        catalog.scan()
         clock.seconds += 100
-        look = catalog.look()
-        assert (look.found, look.corrupt) == ((), ())
-        assert (name, f"{file} is a link out of the directory") in look.waiting
+        scan = catalog.scan()
+        assert (scan.found, scan.corrupt) == ((), ())
+        assert (name, f"{file} is a link out of the directory") in scan.waiting
         (root / file).unlink()
         (tmp_path / "outside").rename(root / file)
 
@@ -224,7 +224,7 @@ def test_what_is_no_file(root, new_catalog, name):
     ):
         path = root / name
         make(path)
-        assert new_catalog(quiet_seconds=0).look().found == ()
+        assert new_catalog(quiet_seconds=0).scan().found == ()
         for format_ in FORMATS.values():
             with pytest.raises((CheckpointError, OSError)):
                 format_.inspect(root, name)
@@ -250,9 +250,9 @@ def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
     (root / "whole_link").symlink_to("good")
     for name in ("x_temp", "tmp-1", "a.tmp1", "workertemp_1", ".hidden"):
         shutil.copytree(root / "good", root / name)
-    look = new_catalog(quiet_seconds=0).look()
-    assert [found.checkpoint.name for found in look.found] == ["good"]
-    assert sorted(name for name, _ in look.waiting) == ["file", "link"]
+    scan = new_catalog(quiet_seconds=0).scan()
+    assert [found.checkpoint.name for found in scan.found] == ["good"]
+    assert sorted(name for name, _ in scan.waiting) == ["file", "link"]
 
 
 @pytest.mark.parametrize("asset", [b"../../other.x", b"/etc/hostname", b"assets/words", b"words.tmp.tx\0"])
@@ -270,17 +270,17 @@ def test_assets_lie_in_their_folder(checkpoint, root, asset):
 def test_assets_that_change(checkpoint, root, new_catalog):
     """Other words under the same marker are another checkpoint, which waits; a folder of them elsewhere is none."""
     format_, name, files = checkpoint("saved_model_with_assets")
-    (found,) = new_catalog().look().found
+    (found,) = new_catalog().scan().found
     (asset,) = [root / file for file in files if "/assets/" in file]
     asset.write_text(asset.read_text()[::-1])
     assert format_.inspect(root, name).digest != found.checkpoint.digest
-    look = new_catalog().look()
-    assert (look.found, len(look.waiting)) == ((), 1)
+    scan = new_catalog().scan()
+    assert (scan.found, len(scan.waiting)) == ((), 1)
     asset.parent.rename(root / "elsewhere")
     asset.parent.symlink_to(root / "elsewhere")
     with pytest.raises(CorruptError, match="is a link"):
         format_.inspect(root, name)
-    assert new_catalog(quiet_seconds=0).look().found == ()
+    assert new_catalog(quiet_seconds=0).scan().found == ()
 
 
 def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert "m-5" in [found.checkpoint.name for found in new_catalog(quiet_seconds=0).look().found]
+    assert "m-5" in [found.checkpoint.name for found in new_catalog(quiet_seconds=0).scan().found]
 
 
 STATE_WORDS = (
@@ -326,9 +326,9 @@ def put(root: Path, name: str, content: bytes) -> None:
 def answers(root: Path, format_name: str, name: str) -> None:
     """Inspecting and checking end soon, with an answer or a CheckpointError."""
     started = time.monotonic()
-    for look in (FORMATS[format_name].inspect, FORMATS[format_name].check):
+    for scan in (FORMATS[format_name].inspect, FORMATS[format_name].check):
         with contextlib.suppress(CheckpointError):
-            look(root, name)
+            scan(root, name)
     assert time.monotonic() - started < 3
 
 

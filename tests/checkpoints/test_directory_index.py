@@ -1,4 +1,4 @@
-"""What looks cost, counted in requests to storage, and what they notice although they ask for so little."""
+"""What scans cost, counted in requests to storage, and what they notice although they ask for so little."""
 
 import collections
 import os
@@ -12,8 +12,8 @@ from sidecar.checkpoints import directory_index as folder_module
 MANY = 600  # more files than a sweep compares at once
 
 
-def names(look) -> list[str]:
-    return [found.checkpoint.name for found in look.found]
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
 
 
 def put_many(root, count) -> None:
@@ -54,9 +54,9 @@ def settled(root, pins, new_catalog, clock):
         pins.mkdir(parents=True)
         catalog = new_catalog(**settings)
         for _ in range(5):
-            look = catalog.look()
+            scan = catalog.scan()
             clock.seconds += 2
-        assert len(look.found) == count // 2 + 1
+        assert len(scan.found) == count // 2 + 1
         return catalog
 
     return settle
@@ -70,7 +70,7 @@ def test_an_idle_look_asks_the_same_beside_many_files_as_beside_more(settled, ro
         root.mkdir()
         catalog = settled(count)
         asked.clear()
-        catalog.look()
+        catalog.scan()
         costs.append(dict(asked))
         clock.seconds += 2
     assert costs[0] == costs[1]
@@ -86,36 +86,35 @@ def test_a_look_that_events_wake_asks_for_what_they_told_of(settled, root, asked
     catalog = settled(MANY)
     save(root, 7, keep=[0])
     asked.clear()
-    look = catalog.look({"ckpt-7.index", "ckpt-7.data-00000-of-00001", "checkpoint", "gone", ""}, sweep=False)
-    assert names(look)[-1] == "ckpt-7"
+    scan = catalog.scan({"ckpt-7.index", "ckpt-7.data-00000-of-00001", "checkpoint", "gone", ""}, sweep=False)
+    assert names(scan)[-1] == "ckpt-7"
     assert asked["scandir"] == 1, "of the pins"
     assert asked["stat"] < 20
     assert asked["open"] < 10
 
 
 def test_nothing_new_is_the_same_look(settled, clock):
-    """So whoever keeps what was found need not compare it."""
+    """What was parsed once is not parsed again."""
     catalog = settled(MANY)
-    before = catalog.look()
+    before = catalog.scan()
     clock.seconds += 2
-    after = catalog.look()
+    after = catalog.scan()
     assert after.by_key is before.by_key
-    assert after.found is before.found
-    assert after.waiting is before.waiting
+    assert after == before
 
 
 def test_a_new_checkpoint_is_seen_by_the_next_sweep(settled, root):
     """Without events: the directory's times changed."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
-    assert names(catalog.look())[-1] == "ckpt-7"
+    assert names(catalog.scan())[-1] == "ckpt-7"
 
 
 def test_what_changes_within_the_coarseness_of_times_is_seen(settled, root, clock, monkeypatch):
     """A second change may leave the same times, so a directory that just changed is listed again."""
     catalog = settled(MANY)
     (root / "one").touch()
-    catalog.look()
+    catalog.scan()
     times = root.stat()
     save(root, 7, keep=[0])
     real = os.fstat
@@ -128,7 +127,7 @@ def test_what_changes_within_the_coarseness_of_times_is_seen(settled, root, cloc
 
     monkeypatch.setattr(folder_module.os, "fstat", coarse)
     clock.seconds += 2
-    assert names(catalog.look())[-1] == "ckpt-7"
+    assert names(catalog.scan())[-1] == "ckpt-7"
 
 
 def test_one_replaced_by_a_rename_is_seen_at_once(settled, root):
@@ -137,8 +136,8 @@ def test_one_replaced_by_a_rename_is_seen_at_once(settled, root):
     for ending in ("index", "data-00000-of-00001"):
         (root / "new").write_bytes((root / f"old-7.{ending}").read_bytes())
         (root / "new").rename(root / f"old-7.{ending}")
-    assert "old-7" not in names(catalog.look()), "it settles anew"
-    assert [name for name, _ in catalog.look().waiting] == ["old-7"]
+    assert "old-7" not in names(catalog.scan()), "it settles anew"
+    assert [name for name, _ in catalog.scan().waiting] == ["old-7"]
 
 
 def test_one_rewritten_in_place_is_seen_within_a_full_sweep(settled, root, clock):
@@ -147,7 +146,7 @@ def test_one_rewritten_in_place_is_seen_within_a_full_sweep(settled, root, clock
     index = root / "old-7.index"
     index.write_bytes(index.read_bytes()[:-1])
     waited = 0
-    while "old-7" in names(catalog.look()):
+    while "old-7" in names(catalog.scan()):
         clock.seconds += 2
         waited += 2
         assert waited <= 60
@@ -159,7 +158,7 @@ def test_one_rewritten_in_place_is_seen_at_once_by_its_event(settled, root):
     catalog = settled(MANY)
     index = root / "old-7.index"
     index.write_bytes(index.read_bytes()[:-1])
-    assert "old-7" not in names(catalog.look({"old-7.index"}, sweep=False))
+    assert "old-7" not in names(catalog.scan({"old-7.index"}, sweep=False))
 
 
 @pytest.mark.parametrize("hints", [None, frozenset({"old-7.index", "old-7.data-00000-of-00001"})])
@@ -169,23 +168,23 @@ def test_one_deleted_is_gone(settled, root, hints):
     files = {path.name: path.read_bytes() for path in root.glob("old-7.*")}
     for name in files:
         (root / name).unlink()
-    assert "old-7" not in names(catalog.look(hints))
+    assert "old-7" not in names(catalog.scan(hints))
     for name, content in files.items():
         (root / name).write_bytes(content)
-    assert [name for name, _ in catalog.look(hints).waiting] == ["old-7"]
+    assert [name for name, _ in catalog.scan(hints).waiting] == ["old-7"]
 
 
 def test_events_that_were_lost_lose_nothing(settled, root, clock):
     """The kernel drops them when there are too many: a sweep finds out."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
-    assert "ckpt-7" not in names(catalog.look(frozenset(), sweep=False))
+    assert "ckpt-7" not in names(catalog.scan(frozenset(), sweep=False))
     clock.seconds += 2
-    assert "ckpt-7" in names(catalog.look(frozenset(), sweep=True))
+    assert "ckpt-7" in names(catalog.scan(frozenset(), sweep=True))
 
 
 def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, asked, clock, monkeypatch):
-    """Where listing takes long it is left to a look that nothing woke, but not for ever."""
+    """Where listing takes long it is left to a scan that nothing woke, but not for ever."""
     catalog, scandir = settled(MANY), os.scandir
 
     def slow(path):
@@ -198,7 +197,7 @@ def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, a
         save(root, step, keep=range(step))
         clock.seconds += after
         asked.clear()
-        catalog.look({f"ckpt-{step}.index"} if hints else set())
+        catalog.scan({f"ckpt-{step}.index"} if hints else set())
         return asked["scandir"] - 1  # of the pins
 
     assert listings(1, hints=False, after=0) == 1
@@ -215,33 +214,33 @@ def test_another_directory_under_the_same_name(settled, root, tmp_path):
     save(tmp_path / "other", 0)
     root.rename(tmp_path / "away")
     (tmp_path / "other").rename(root)
-    assert names(catalog.look(frozenset(), sweep=False)) == ["ckpt-0"]
+    assert names(catalog.scan(frozenset(), sweep=False)) == ["ckpt-0"]
 
 
 def test_a_file_where_a_folder_was(root, new_catalog):
     """And the other way round: the same name is looked at as what it is."""
     catalog = new_catalog()
     (root / "x.keras").mkdir()
-    assert catalog.look().waiting == ()
+    assert catalog.scan().waiting == ()
     (root / "x.keras").rmdir()
     (root / "x.keras").write_bytes(b"torn")
-    assert [name for name, _ in catalog.look().waiting] == ["x.keras"]
+    assert [name for name, _ in catalog.scan().waiting] == ["x.keras"]
     (root / "x.keras").unlink()
     (root / "x.keras").mkdir()
-    assert catalog.look().waiting == ()
+    assert catalog.scan().waiting == ()
 
 
 def test_storage_that_fails_in_between_loses_nothing(settled, root, monkeypatch):
     """What was about to be looked at is looked at when storage is back."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
-    look_at = type(catalog._directory)._look_at
+    update = type(catalog._directory)._update
 
     def fail(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(type(catalog._directory), "_look_at", fail)
+    monkeypatch.setattr(type(catalog._directory), "_update", fail)
     with pytest.raises(Exception, match="Input/output error"):
-        catalog.look({"ckpt-7.index", "ckpt-7.data-00000-of-00001"}, sweep=False)
-    monkeypatch.setattr(type(catalog._directory), "_look_at", look_at)
-    assert "ckpt-7" in names(catalog.look(frozenset(), sweep=False))
+        catalog.scan({"ckpt-7.index", "ckpt-7.data-00000-of-00001"}, sweep=False)
+    monkeypatch.setattr(type(catalog._directory), "_update", update)
+    assert "ckpt-7" in names(catalog.scan(frozenset(), sweep=False))

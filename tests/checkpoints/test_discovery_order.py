@@ -29,7 +29,7 @@ def test_what_was_met_as_a_pin_only_finds_its_place():
         each = found(step, written_at)
         here.add([each], known, set(), 9.0)
         known[each.checkpoint.key] = each
-    assert steps(here.order) == [100, 150, 200, 250, 400, 500, 300]
+    assert steps(here.places) == [100, 150, 200, 250, 400, 500, 300]
 
 
 def test_what_could_not_be_read_at_first_is_no_rollback():
@@ -40,7 +40,7 @@ def test_what_could_not_be_read_at_first_is_no_rollback():
     for each in (found(100, 10.0), found(250, 40.0), found(400, 5.0)):
         here.add([each], known, {each.checkpoint.key}, 9.0)
         known[each.checkpoint.key] = each
-    assert steps(here.order) == [100, 200, 300, 250, 400]
+    assert steps(here.places) == [100, 200, 300, 250, 400]
 
 
 def test_there_is_room_for_any_number_before_one():
@@ -49,8 +49,8 @@ def test_there_is_room_for_any_number_before_one():
     known = {each.checkpoint.key: each for each in lying}
     here.add(lying, {}, known, 0.0)
     here.add([found(step, float(step)) for step in range(5, 200)], known, set(), 9.0)
-    assert steps(here.order) == [*range(1, 200), 1000]
-    assert len({place for place, _ in here.order.values()}) == 200
+    assert steps(here.places) == [*range(1, 200), 1000]
+    assert sorted(here.places.values()) == [*range(200)]
 
 
 def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
@@ -58,8 +58,8 @@ def test_what_is_newer_than_all_comes_last_though_it_is_pinned_already():
     here, first, second = DiscoveryOrder(), found(1, 10.0), found(2, 20.0)
     here.add([first], {}, {first.checkpoint.key}, 0.0)
     here.add([second], {first.checkpoint.key: first}, set(), 5.0)
-    assert steps(here.order) == [1, 2]
-    assert here.order[second.checkpoint.key][1] == 5.0
+    assert steps(here.places) == [1, 2]
+    assert here.seen_at[second.checkpoint.key] == 5.0
 
 
 def test_natural_order():

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from catalogs import make_catalog
 from fakes import FakeClock, save
 from faults import failing, hidden, path_of
 
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.presence import Presence
 from sidecar.errors import StorageError
 from sidecar.pins.names import PIN_RECORD
@@ -31,14 +31,14 @@ class Place:
         for step in (1, 2):
             save(self.root, step, keep=range(1, step))
         if pinned:
-            for found in self.catalog().look().found:
+            for found in self.catalog().scan().found:
                 pin(found, self.pins)
             for path in self.root.glob("ckpt-*"):
                 path.unlink()
 
     def catalog(self):
         """A new one of the place."""
-        return Catalog(self.root, self.pins, quiet_seconds=0.0, corrupt_after_seconds=60.0, clock=self.clock)
+        return make_catalog(self.root, self.pins, quiet_seconds=0.0, corrupt_after_seconds=60.0, clock=self.clock)
 
     def pin(self, step):
         """The folder of a pin."""
@@ -56,8 +56,8 @@ def lying(tmp_path):
     return Place(tmp_path, pinned=False)
 
 
-def names(look):
-    return sorted(found.checkpoint.name for found in look.found)
+def names(scan):
+    return sorted(found.checkpoint.name for found in scan.found)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -65,17 +65,17 @@ def names(look):
 def test_a_pin_that_was_read_stays_known_while_it_cannot_be(pinned, call, code):
     """It is neither gone nor broken, however long that lasts, and it is named with the reason."""
     catalog, folder = pinned.catalog(), pinned.pin(1)
-    before = catalog.look()
+    before = catalog.scan()
     os.utime(folder)  # as by a hand that restored it: it is to be read anew
     with failing(call, folder, code):
         for _ in range(3):
-            look = catalog.look()
-            assert look.by_key.keys() == before.by_key.keys()
-            assert (look.broken, look.corrupt) == ((), ())
-            assert list(look.unknown) == [folder.name]
-            assert os.strerror(code) in look.unknown[folder.name]
+            scan = catalog.scan()
+            assert scan.by_key.keys() == before.by_key.keys()
+            assert (scan.broken, scan.corrupt) == ((), ())
+            assert list(scan.unknown) == [folder.name]
+            assert os.strerror(code) in scan.unknown[folder.name]
             pinned.clock.seconds += 100
-    healed = catalog.look()
+    healed = catalog.scan()
     assert (names(healed), healed.unknown) == (["ckpt-1", "ckpt-2"], {})
 
 
@@ -86,10 +86,10 @@ def test_a_pin_that_was_never_read_is_unknown_only(pinned, call, code):
     catalog, folder = pinned.catalog(), pinned.pin(1)
     with failing(call, folder, code):
         for _ in range(2):
-            look = catalog.look()
-            assert (names(look), look.broken, list(look.unknown)) == (["ckpt-2"], (), [folder.name])
+            scan = catalog.scan()
+            assert (names(scan), scan.broken, list(scan.unknown)) == (["ckpt-2"], (), [folder.name])
             pinned.clock.seconds += 100
-    assert names(catalog.look()) == ["ckpt-1", "ckpt-2"]
+    assert names(catalog.scan()) == ["ckpt-1", "ckpt-2"]
 
 
 def test_a_stale_pin_is_asked_for_once_more(pinned, monkeypatch):
@@ -103,18 +103,18 @@ def test_a_stale_pin_is_asked_for_once_more(pinned, monkeypatch):
         return original(path, *arguments, **settings)
 
     monkeypatch.setattr(os, "stat", stat)
-    assert (catalog.look().unknown, left) == ({}, [])
+    assert (catalog.scan().unknown, left) == ({}, [])
 
 
 def test_a_pin_that_a_listing_misses_stands(pinned):
     """It is asked for by its name."""
     catalog = pinned.catalog()
-    catalog.look()
+    catalog.scan()
     with hidden(pinned.pin(1).name):
-        look = catalog.look()
-    assert (names(look), look.unknown) == (["ckpt-1", "ckpt-2"], {})
+        scan = catalog.scan()
+    assert (names(scan), scan.unknown) == (["ckpt-1", "ckpt-2"], {})
     shutil.rmtree(pinned.pin(1))
-    assert names(catalog.look()) == ["ckpt-2"]
+    assert names(catalog.scan()) == ["ckpt-2"]
 
 
 def in_a_child_as_nobody(function):
@@ -145,17 +145,17 @@ def test_a_pin_without_permissions_stays_known():
         for path in (place.root, *place.root.rglob("*"), *place.root.rglob(".*")):
             os.chown(path, 65534, 65534)
 
-        def looks():
+        def scans():
             catalog, told = place.catalog(), []
             for mode in (0o755, 0, 0, 0o755):
                 place.pin(1).chmod(mode)
-                look = catalog.look()
-                told.append((names(look), [name.split("@")[0] for name in look.unknown], len(look.broken)))
+                scan = catalog.scan()
+                told.append((names(scan), [name.split("@")[0] for name in scan.unknown], len(scan.broken)))
                 place.clock.seconds += 60
             return told
 
         both = ["ckpt-1", "ckpt-2"]
-        assert in_a_child_as_nobody(looks) == [
+        assert in_a_child_as_nobody(scans) == [
             (both, [], 0),
             (both, ["ckpt-1"], 0),
             (both, ["ckpt-1"], 0),
@@ -173,9 +173,9 @@ def test_what_a_newer_release_pinned_is_not_judged(pinned, field):
     (folder / PIN_RECORD).write_text(json.dumps(record))
     catalog = pinned.catalog()
     for _ in range(3):
-        look = catalog.look()
-        assert (look.broken, look.unclaimed) == ((), frozenset())
-        assert "needs a newer release of this daemon" in look.unknown[folder.name]
+        scan = catalog.scan()
+        assert (scan.broken, scan.unclaimed) == ((), frozenset())
+        assert "needs a newer release of this daemon" in scan.unknown[folder.name]
         pinned.clock.seconds += 100
 
 
@@ -184,7 +184,7 @@ def test_the_pins_may_be_no_link(pinned, tmp_path):
     pinned.pins.rename(tmp_path / "elsewhere")
     pinned.pins.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match=rf"{pinned.pins} is a link"):
-        pinned.catalog().look()
+        pinned.catalog().scan()
 
 
 def test_a_pin_may_be_no_link(pinned, tmp_path):
@@ -192,9 +192,9 @@ def test_a_pin_may_be_no_link(pinned, tmp_path):
     folder = pinned.pin(1)
     folder.rename(tmp_path / folder.name)
     folder.symlink_to(tmp_path / folder.name)
-    look = pinned.catalog().look()
-    assert (names(look), list(look.unknown)) == (["ckpt-2"], [folder.name])
-    assert "remove the link" in look.unknown[folder.name]
+    scan = pinned.catalog().scan()
+    assert (names(scan), list(scan.unknown)) == (["ckpt-2"], [folder.name])
+    assert "remove the link" in scan.unknown[folder.name]
 
 
 # -- the checkpoint directory ------------------------------------------------------------------------------------------
@@ -205,48 +205,48 @@ def test_a_pin_may_be_no_link(pinned, tmp_path):
 def test_a_checkpoint_that_was_found_stays_so_while_it_cannot_be_read(lying, call, code):
     """The others are found meanwhile, and new ones too."""
     catalog = lying.catalog()
-    before = {found.checkpoint.name: key for key, found in catalog.look().by_key.items()}
+    before = {found.checkpoint.name: key for key, found in catalog.scan().by_key.items()}
     os.link(lying.root / "ckpt-1.index", lying.root / "link")  # it is to be looked at anew
     with failing(call, lying.root / "ckpt-1.index", code):
         lying.clock.seconds += 10
         save(lying.root, 3, keep=[1, 2])
         for _ in range(3):
-            look = catalog.look()
-            assert names(look) == ["ckpt-1", "ckpt-2", "ckpt-3"]
-            assert before["ckpt-1"] in look.by_key
-            assert [name.split("@")[0] for name in look.unknown] == ["ckpt-1"]
-            assert look.corrupt == ()
+            scan = catalog.scan()
+            assert names(scan) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+            assert before["ckpt-1"] in scan.by_key
+            assert [name.split("@")[0] for name in scan.unknown] == ["ckpt-1"]
+            assert scan.corrupt == ()
             lying.clock.seconds += 100
-    healed = catalog.look()
+    healed = catalog.scan()
     assert (names(healed), healed.unknown) == (["ckpt-1", "ckpt-2", "ckpt-3"], {})
 
 
 def test_what_was_replaced_and_cannot_be_read_is_another(lying):
     """The content that was found is not there any more."""
     catalog = lying.catalog()
-    catalog.look()
+    catalog.scan()
     (lying.root / "ckpt-1.index").write_bytes(b"another content")
     with failing("open", lying.root / "ckpt-1.index", errno.EIO):
-        look = catalog.look()
-        assert (names(look), look.unknown) == (["ckpt-2"], {})
+        scan = catalog.scan()
+        assert (names(scan), scan.unknown) == (["ckpt-2"], {})
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_file_that_events_tell_of_is_not_gone_if_it_cannot_be_asked_for(lying, code):
     """Only ENOENT says that."""
     catalog = lying.catalog()
-    catalog.look()
+    catalog.scan()
     with failing("stat", lying.root / "ckpt-1.index", code):
-        look = catalog.look({"ckpt-1.index"}, sweep=False)
-    assert names(look) == ["ckpt-1", "ckpt-2"]
-    assert [name.split("@")[0] for name in look.unknown] == ["ckpt-1"]
+        scan = catalog.scan({"ckpt-1.index"}, sweep=False)
+    assert names(scan) == ["ckpt-1", "ckpt-2"]
+    assert [name.split("@")[0] for name in scan.unknown] == ["ckpt-1"]
 
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
-    """What it brought before is found by the next look, though nothing changes any more."""
+    """What it brought before is found by the next scan, though nothing changes any more."""
     catalog, original = lying.catalog(), os.scandir
-    catalog.look()
+    catalog.scan()
     lying.clock.seconds += 10
     save(lying.root, 3, keep=[1, 2])
 
@@ -270,9 +270,9 @@ def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(StorageError):
-        catalog.look()
+        catalog.scan()
     monkeypatch.undo()
-    assert names(catalog.look(frozenset())) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert names(catalog.scan(frozenset())) == ["ckpt-1", "ckpt-2", "ckpt-3"]
 
 
 # -- asked by name -----------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
 def test_who_is_asked_by_name_says_what_is_there(lying):
     """All files as they were, or a pin; one that is gone or replaced is enough."""
     catalog = lying.catalog()
-    found = catalog.look().found[0]
+    found = catalog.scan().found[0]
     index = lying.root / "ckpt-1.index"
     assert catalog.ask(found).presence is Presence.THERE
     content = index.read_bytes()
@@ -298,7 +298,7 @@ def test_who_is_asked_by_name_says_what_is_there(lying):
 def test_who_cannot_be_asked_is_not_gone(lying, place, code):
     """Nothing is concluded from an error."""
     catalog = lying.catalog()
-    found = catalog.look().found[0]
+    found = catalog.scan().found[0]
     (lying.root / "ckpt-1.index").unlink()
     call = "stat" if place == "ckpt-1.index" else "open"
     with failing(call, lying.root / place if place else lying.root, code):

@@ -216,17 +216,17 @@ def test_damaged_checkpoints_end_as_corrupt(written, root, pins, keeper, kind, f
     flip(root / file)
     full = keeper("full")
     for _ in range(2):
-        sight = full.look(AllAlike(wanted=True), leaving=False)
+        sight = full.scan(AllAlike(wanted=True), leaving=False)
         ((name, verdict, reason),) = [(each.name, each.verdict, each.reason) for each in sight.given_up]
         assert name.startswith("m-5")
         assert verdict == "corrupt"
         assert "has the checksum" in reason
-        assert sight.look.found == ()
+        assert sight.scan.found == ()
         assert list(pins.iterdir()) == []
     flip(root / file)  # it was copied again, and is whole now
     os.utime(root / file)
-    sight = full.look(AllAlike(wanted=True), leaving=False)
-    assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
+    sight = full.scan(AllAlike(wanted=True), leaving=False)
+    assert [found.checkpoint.pin is not None for found in sight.scan.found] == [True]
     assert sight.given_up == ()
 
 
@@ -234,8 +234,8 @@ def test_structure_alone_does_not_read_tensors(written, root, keeper):
     """The default: such damage is found when TensorFlow restores."""
     shutil.copytree(written / "tf_object", root, dirs_exist_ok=True)
     flip(root / "m-5.data-00000-of-00001")
-    sight = keeper("structure").look(AllAlike(wanted=True), leaving=False)
-    assert [found.checkpoint.pin is not None for found in sight.look.found] == [True]
+    sight = keeper("structure").scan(AllAlike(wanted=True), leaving=False)
+    assert [found.checkpoint.pin is not None for found in sight.scan.found] == [True]
 
 
 def test_the_setting(tmp_path):

@@ -37,33 +37,33 @@ def saved(trained, root):
     return copy
 
 
-def names(look) -> list[str]:
-    return [found.checkpoint.name for found in look.found]
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
 
 
 def test_found_at_once(saved, new_catalog):
     """The rename is the commit: nothing has to settle; the folder's name is the step."""
     for name in ("0", "1", "2"):
         saved(name)
-    look = new_catalog().look()
-    assert [(each.checkpoint.name, each.checkpoint.step, each.checkpoint.format) for each in look.found] == [
+    scan = new_catalog().scan()
+    assert [(each.checkpoint.name, each.checkpoint.step, each.checkpoint.format) for each in scan.found] == [
         ("0", 0, "orbax"),
         ("1", 1, "orbax"),
         ("2", 2, "orbax"),
     ]
-    assert len({each.checkpoint.digest for each in look.found}) == 3
-    assert look.waiting == ()
+    assert len({each.checkpoint.digest for each in scan.found}) == 3
+    assert scan.waiting == ()
 
 
 def test_pinned_whole(saved, new_catalog, pins, trained):
     """Every file, by links; the pin outlives the original, and is read back as the same checkpoint."""
     there = saved("2")
-    (found,) = new_catalog().look().found
+    (found,) = new_catalog().scan().found
     pinned = pin(found, pins, check=True)
     shutil.rmtree(there)
     original = {path.relative_to(trained) for path in (trained / "2").rglob("*") if path.is_file()}
     assert {path.relative_to(pinned.folder) for path in (pinned.folder / "2").rglob("*") if path.is_file()} == original
-    (again,) = new_catalog().look().found
+    (again,) = new_catalog().scan().found
     assert again.checkpoint == pinned.checkpoint
 
 
@@ -71,24 +71,24 @@ def test_in_a_sub_folder(saved, new_catalog, pins, root):
     """With the folder's name in the checkpoint's, and the step from its own."""
     (root / "run-7").mkdir()
     saved("2", "run-7/12")
-    look = new_catalog().look()
-    assert look.below.endswith('checkpoint_glob = "run-*/*"')
+    scan = new_catalog().scan()
+    assert scan.below.endswith('checkpoint_glob = "run-*/*"')
     catalog = new_catalog(glob=CheckpointGlob.of(["run-*/*"]))
-    (found,) = catalog.look().found
+    (found,) = catalog.scan().found
     assert (found.checkpoint.name, found.checkpoint.step) == ("run-7/12", 12)
     pin(found, pins)
     shutil.rmtree(root / "run-7")
-    assert names(new_catalog().look()) == ["run-7/12"]
+    assert names(new_catalog().scan()) == ["run-7/12"]
 
 
 def test_one_that_is_being_written_is_nothing(trained, root, new_catalog):
     """Under its temporary name it is neither found nor told of."""
     shutil.copytree(trained / "2", root / "2.orbax-checkpoint-tmp")
     catalog = new_catalog()
-    look = catalog.look()
-    assert (look.found, look.waiting, look.below) == ((), (), None)
+    scan = catalog.scan()
+    assert (scan.found, scan.waiting, scan.below) == ((), (), None)
     (root / "2.orbax-checkpoint-tmp").rename(root / "2")
-    assert [name for name, _ in catalog.look({"2"}, sweep=False).waiting] in ([], ["2"])  # a copy has to settle
+    assert [name for name, _ in catalog.scan({"2"}, sweep=False).waiting] in ([], ["2"])  # a copy has to settle
 
 
 def test_no_state_of_deletion_is_found(saved, new_catalog, clock):
@@ -102,7 +102,7 @@ def test_no_state_of_deletion_is_found(saved, new_catalog, clock):
         for file in [first, *files[number + 1 :], *files[:number]]:
             file.unlink()
             catalog = new_catalog()
-            assert names(catalog.look()) == []
+            assert names(catalog.scan()) == []
             clock.seconds += 1
 
 
@@ -116,7 +116,7 @@ def test_one_that_is_deleted_while_it_is_looked_at(saved, new_catalog, monkeypat
         return inspect(self, folder, name, **settings)
 
     monkeypatch.setattr(Orbax, "inspect", delete_first)
-    assert names(new_catalog().look()) == []
+    assert names(new_catalog().scan()) == []
 
 
 def test_copies_have_to_settle(trained, root, new_catalog, clock):
@@ -126,12 +126,12 @@ def test_copies_have_to_settle(trained, root, new_catalog, clock):
     content = last.read_bytes()
     last.unlink()
     catalog = new_catalog()
-    assert [name for name, _ in catalog.look().waiting] == ["2"]
+    assert [name for name, _ in catalog.scan().waiting] == ["2"]
     clock.seconds += 2
     last.write_bytes(content)
-    assert names(catalog.look()) == []
+    assert names(catalog.scan()) == []
     clock.seconds += 3
-    assert names(catalog.look()) == ["2"]
+    assert names(catalog.scan()) == ["2"]
 
 
 def test_not_committed_yet(saved, root):
@@ -182,9 +182,9 @@ def test_links_out_of_it(saved, new_catalog, root, tmp_path):
     (data,) = (there / "pytree" / "d").iterdir()
     shutil.move(data, tmp_path / "elsewhere")
     data.symlink_to(tmp_path / "elsewhere")
-    look = new_catalog().look()
-    assert look.found == ()
-    ((name, why),) = look.waiting
+    scan = new_catalog().scan()
+    assert scan.found == ()
+    ((name, why),) = scan.waiting
     assert name == "2"
     assert data.name in why
     with pytest.raises(CorruptError, match=data.name):

@@ -192,9 +192,9 @@ def test_the_name_where_the_file_holds_no_count(optimizers, root, new_catalog, c
             file.seek(-1 - place, os.SEEK_END)
             file.write(b"\x01")
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 3
-    found = {each.checkpoint.name: each.checkpoint for each in catalog.look().found}
+    found = {each.checkpoint.name: each.checkpoint for each in catalog.scan().found}
     assert {name: (each.step, each.step_source) for name, each in found.items()} == {
         "m-12-75.weights.h5": (12, "name"),
         "m-13-71.weights.h5": (13, "name"),
@@ -210,13 +210,13 @@ def test_nodes_that_saw_other_names_agree_about_a_pin(put, root, pins, new_catal
             shutil.copy(entry, root / entry.name.replace("none-1", name))
         entry.unlink()
     first = new_catalog(quiet_seconds=0)
-    by_name = {each.checkpoint.name: each for each in first.look().found}
+    by_name = {each.checkpoint.name: each for each in first.scan().found}
     assert by_name["m-13-71"].checkpoint.step == 13
     pin(by_name["m-13-71"], pins)
     for entry in root.glob("m-*"):
         entry.unlink()
     for catalog in (first, new_catalog(quiet_seconds=0)):
-        (found,) = catalog.look().found
+        (found,) = catalog.scan().found
         assert (found.checkpoint.step, found.checkpoint.step_source) == (13, "name")
         assert found.checkpoint.pin
 
@@ -227,11 +227,11 @@ def test_a_step_stays_what_it_was(put, root, new_catalog):
     for entry in list(root.glob("none-1*")):
         entry.rename(root / entry.name.replace("none-1", "m-12-75"))
     catalog = new_catalog(quiet_seconds=0)
-    assert [each.checkpoint.step for each in catalog.look().found] == [None]
+    assert [each.checkpoint.step for each in catalog.scan().found] == [None]
     for entry in list(root.glob("m-12*")):
         shutil.copy(entry, root / entry.name.replace("12-75", "13-71"))
     os.utime(root / "m-12-75.index")
-    assert {each.checkpoint.name: each.checkpoint.step for each in catalog.look().found} == {
+    assert {each.checkpoint.name: each.checkpoint.step for each in catalog.scan().found} == {
         "m-12-75": None,
         "m-13-71": 13,
     }
@@ -247,7 +247,7 @@ def test_without_steps_the_order_is_that_of_writing(put, root, new_catalog):
             os.utime(copy, (1_700_000_000 + seconds, 1_700_000_000 + seconds))
     for entry in list(root.glob("none-1*")):
         entry.unlink()
-    names = [each.checkpoint.name for each in new_catalog(quiet_seconds=0).look().found]
+    names = [each.checkpoint.name for each in new_catalog(quiet_seconds=0).scan().found]
     assert names == ["zebra", "best", "ckpt-7"]
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from catalogs import make_catalog
 from fakes import save
 
 from sidecar.checkpoints import subfolders
@@ -21,8 +22,8 @@ from sidecar.pins.pin import pin
 BOUND_SECONDS = 20
 
 
-def names(look) -> list[str]:
-    return [found.checkpoint.name for found in look.found]
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
 
 
 def put(folder, step: int):
@@ -57,10 +58,10 @@ def test_what_a_glob_finds(root, catalog, patterns, found):
     """Each name of a path is compared on its own; steps and files are found as anywhere."""
     for folder, step in (("", 0), ("epoch_1", 1), ("epoch_2", 2), ("run-7", 7), ("checkpoints/epoch_03", 3)):
         put(root / folder, step)
-    look = catalog(*patterns).look()
-    assert names(look) == found
-    assert [each.checkpoint.step for each in look.found] == [int(name[-1]) for name in found]
-    for each in look.found:
+    scan = catalog(*patterns).scan()
+    assert names(scan) == found
+    assert [each.checkpoint.step for each in scan.found] == [int(name[-1]) for name in found]
+    for each in scan.found:
         assert restore_path(each, each.folder) == str(root / each.checkpoint.name)
         assert verify(each.folder, each.checkpoint.name) == each.checkpoint.digest
 
@@ -71,7 +72,7 @@ def test_a_pin_has_no_folders_in_its_name(root, pins, catalog):
     put(root / "epoch_2", 5)  # the same content
     put(root, 5)
     shutil.copytree(root / "epoch_1", root / "epoch_1%2Fckpt-5")
-    found = catalog("*", "*/*").look().found
+    found = catalog("*", "*/*").scan().found
     assert sorted(each.checkpoint.name for each in found) == [
         "ckpt-5",
         "epoch_1%2Fckpt-5/ckpt-5",
@@ -83,7 +84,7 @@ def test_a_pin_has_no_folders_in_its_name(root, pins, catalog):
     assert not any("/" in each.folder.name for each in pinned)
     shutil.rmtree(root / "epoch_1")
     shutil.rmtree(root / "epoch_1%2Fckpt-5")
-    again = catalog("*", "*/*").look().pinned
+    again = catalog("*", "*/*").scan().pinned()
     assert {each.checkpoint.key for each in pinned} == again.keys()
     for each in again.values():
         assert verify(each.folder, each.checkpoint.name) == each.checkpoint.digest
@@ -93,10 +94,10 @@ def test_a_pin_has_no_folders_in_its_name(root, pins, catalog):
 def test_a_long_path_is_read_back_from_its_pin(root, pins, catalog):
     """The pin's name is cut, so the pin's record says in which folder the checkpoint lay."""
     folder = put(root / ("e" * 120) / ("f" * 120), 5)
-    (found,) = catalog("*/*/*").look().found
+    (found,) = catalog("*/*/*").scan().found
     pin(found, pins)
     shutil.rmtree(folder.parent)
-    (again,) = catalog("*/*/*").look().found
+    (again,) = catalog("*/*/*").scan().found
     assert again.checkpoint.key == found.checkpoint.key
     assert again.checkpoint.pin is not None
 
@@ -105,46 +106,46 @@ def test_a_long_path_is_read_back_from_its_pin(root, pins, catalog):
 def test_a_pin_that_lies_about_its_folder(root, pins, catalog, name):
     """Whoever may write there names pins as they like: no name leads out of the checkpoint directory."""
     put(root, 5)
-    (found,) = catalog("*").look().found
+    (found,) = catalog("*").scan().found
     pinned = pin(found, pins)
     pinned.folder.rename(pinned.folder.with_name(f"{name}@{found.checkpoint.digest[:12]}"))
-    look = catalog("*", "*/*").look()
-    assert names(look) == ["ckpt-5"]
-    assert look.pinned == {}
+    scan = catalog("*", "*/*").scan()
+    assert names(scan) == ["ckpt-5"]
+    assert scan.pinned() == {}
 
 
 def test_folders_come_and_go(root, catalog, clock):
     """New ones are seen by the sweep, without events; what was in one that is gone is gone, by its own files."""
     seen = catalog("epoch_*/*")
-    assert names(seen.look()) == []
+    assert names(seen.scan()) == []
     put(root / "epoch_1", 1)
     clock.seconds += 2
-    (found,) = seen.look(set(), sweep=True).found
+    (found,) = seen.scan(set(), sweep=True).found
     (root / "epoch_2").mkdir()
     clock.seconds += 2
-    seen.look(set(), sweep=True)
+    seen.scan(set(), sweep=True)
     put(root / "epoch_2", 2)
     clock.seconds += 2
-    assert names(seen.look(set(), sweep=True)) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    assert names(seen.scan(set(), sweep=True)) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
     assert seen.ask(found).presence is Presence.THERE
     shutil.rmtree(root / "epoch_1")
-    assert names(seen.look()) == ["epoch_2/ckpt-2"]
+    assert names(seen.scan()) == ["epoch_2/ckpt-2"]
     assert seen.ask(found).presence is Presence.GONE
     put(root / "epoch_1", 1)
-    assert names(seen.look()) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    assert names(seen.scan()) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
     shutil.rmtree(root)
-    assert seen.look().missing
+    assert seen.scan().missing
 
 
 def test_a_hint_leads_into_a_folder(root, catalog):
     """What an event told of is looked at without a sweep."""
     put(root / "epoch_1", 1)
     seen = catalog("epoch_*/*")
-    seen.look()
+    seen.scan()
     put(root / "epoch_1", 3)
-    assert names(seen.look(set(), sweep=False)) == ["epoch_1/ckpt-1"]
+    assert names(seen.scan(set(), sweep=False)) == ["epoch_1/ckpt-1"]
     hints = {f"epoch_1/{each.name}" for each in (root / "epoch_1").iterdir()}
-    assert names(seen.look(hints, sweep=False)) == ["epoch_1/ckpt-1", "epoch_1/ckpt-3"]
+    assert names(seen.scan(hints, sweep=False)) == ["epoch_1/ckpt-1", "epoch_1/ckpt-3"]
 
 
 def test_links_are_not_entered(root, catalog, tmp_path, pins):
@@ -154,14 +155,14 @@ def test_links_are_not_entered(root, catalog, tmp_path, pins):
     (root / "latest").symlink_to("epoch_1")
     (root / "epoch_2").symlink_to(outside)
     seen = catalog("*/*")
-    (found,) = seen.look().found
+    (found,) = seen.scan().found
     assert found.checkpoint.name == "epoch_1/ckpt-1"
     shutil.rmtree(root / "epoch_1")
     shutil.copytree(outside, tmp_path / "theirs")
     for each in (tmp_path / "theirs").iterdir():
         each.rename(each.with_name(each.name.replace("ckpt-9", "ckpt-1")))
     (root / "epoch_1").symlink_to(tmp_path / "theirs")
-    assert names(seen.look()) == []
+    assert names(seen.scan()) == []
     assert seen.ask(found).presence is Presence.GONE
     with pytest.raises((VanishedError, IncompleteError)):
         pin(found, pins)
@@ -173,13 +174,11 @@ def test_the_state_is_no_checkpoint(root, new_catalog):
     put(root / "epoch_1", 1)
     state = root / "state"
     patterns = CheckpointGlob.of(["*/*", "*/*/*/*"])
-    (found,) = new_catalog(glob=patterns).look().found
+    (found,) = new_catalog(glob=patterns).scan().found
     pin(found, state / "run" / "pins")
     pin(found, state / "other" / "pins")
-    catalog = type(new_catalog())(
-        root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, glob=patterns
-    )
-    assert names(catalog.look()) == ["epoch_1/ckpt-1"]
+    catalog = make_catalog(root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, glob=patterns)
+    assert names(catalog.scan()) == ["epoch_1/ckpt-1"]
 
 
 def test_what_is_broken_says_where(root, catalog, clock):
@@ -188,9 +187,9 @@ def test_what_is_broken_says_where(root, catalog, clock):
     index = root / "epoch_1/ckpt-1.index"
     index.write_bytes(index.read_bytes()[:-10])
     seen = catalog("*/*")
-    assert [name for name, _ in seen.look().waiting] == ["epoch_1/ckpt-1"]
+    assert [name for name, _ in seen.scan().waiting] == ["epoch_1/ckpt-1"]
     clock.seconds += 60
-    (given_up,) = seen.look().corrupt
+    (given_up,) = seen.scan().corrupt
     assert (given_up.name, given_up.verdict, given_up.step) == ("epoch_1/ckpt-1", "corrupt", 1)
 
 
@@ -199,7 +198,7 @@ def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
     for number in (1, 2):
         put(root / f"epoch_{number}", number)
     seen = catalog("*/*")
-    seen.look()
+    seen.scan()
     open_, denied = os.open, (root / "epoch_1").stat().st_ino
 
     def refuse(path, flags, *arguments, dir_fd=None, **settings):
@@ -212,12 +211,12 @@ def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", refuse)
         put(root / "epoch_2", 3)
-        look = seen.look()
-    assert names(look) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "epoch_2/ckpt-3"]
-    assert list(look.unknown) == [each.checkpoint.folder for each in look.found[:1]]
-    assert ("epoch_1", "cannot be read: Permission denied") in look.waiting
-    look = seen.look()
-    assert (look.unknown, look.waiting) == ({}, ())
+        scan = seen.scan()
+    assert names(scan) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "epoch_2/ckpt-3"]
+    assert list(scan.unknown) == [each.checkpoint.folder for each in scan.found[:1]]
+    assert ("epoch_1", "cannot be read: Permission denied") in scan.waiting
+    scan = seen.scan()
+    assert (scan.unknown, scan.waiting) == ({}, ())
 
 
 def test_as_many_as_are_looked_at(root, catalog, clock, monkeypatch):
@@ -227,17 +226,17 @@ def test_as_many_as_are_looked_at(root, catalog, clock, monkeypatch):
     for number in range(31):
         (root / f"epoch_{number}").mkdir()
     seen = catalog("epoch_*/*")
-    assert [name for name, why in seen.look(set()).waiting if "30" in why] == ["."]
+    assert [name for name, why in seen.scan(set()).waiting if "30" in why] == ["."]
     clock.seconds += 300
-    seen.look(set())
+    seen.scan(set())
     put(root / "epoch_0", 1)
     for _ in range(9):
         clock.seconds += 2
-        look = seen.look(set())
-    assert names(look) == ["epoch_0/ckpt-1"]
+        scan = seen.scan(set())
+    assert names(scan) == ["epoch_0/ckpt-1"]
     put(root / "epoch_0", 2)  # it changed last
     clock.seconds += 2
-    assert names(seen.look(set())) == ["epoch_0/ckpt-1", "epoch_0/ckpt-2"]
+    assert names(seen.scan(set())) == ["epoch_0/ckpt-1", "epoch_0/ckpt-2"]
 
 
 @pytest.mark.parametrize(
@@ -253,31 +252,31 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
     """Where nothing is found, one sentence says what to set; and that setting finds them."""
     for folder in folders:
         put(root / folder, 1)
-    remedy = new_catalog().look().below
+    remedy = new_catalog().scan().below
     assert remedy.endswith(f"set checkpoint_glob = {setting}")
     glob = CheckpointGlob.of(setting.strip('"').split(","))
-    look = new_catalog(glob=glob).look()
-    assert sorted(names(look)) == sorted(f"{folder}/ckpt-1" for folder in folders)
-    assert look.below is None
+    scan = new_catalog(glob=glob).scan()
+    assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
+    assert scan.below is None
 
 
 def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
     """Something is found, or there is nothing; a model that is being written is no folder of checkpoints."""
-    assert new_catalog().look().below is None
+    assert new_catalog().scan().below is None
     put(root / "model" / "variables", 1)
     put(root / "state", 1)
     assert remedy_below(root, "state") is None
     put(root / "epoch_1", 1)
     put(root, 1)
-    assert new_catalog().look().below is None
+    assert new_catalog().scan().below is None
     (root / "ckpt-1.index").unlink()
     seen = new_catalog()
     shutil.move(root / "epoch_1", root.parent / "epoch_1")
     shutil.rmtree(root / "state")
-    assert seen.look().below is None
+    assert seen.scan().below is None
     shutil.move(root.parent / "epoch_1", root / "epoch_1")
     clock.seconds += 30
-    assert "epoch_*/*" in seen.look(set()).below
+    assert "epoch_*/*" in seen.scan(set()).below
 
 
 def test_a_path_that_somebody_names(root):
@@ -298,13 +297,13 @@ def test_events_of_sub_folders(root, catalog):
 
     def until(name):
         deadline = time.monotonic() + BOUND_SECONDS
-        while name not in (found := names(seen.look(watch.changed(), sweep=False))):
+        while name not in (found := names(seen.scan(watch.changed(), sweep=False))):
             assert changed.wait(deadline - time.monotonic()), f"{name} was not told of, only {found}"
             changed.clear()
 
     watch.start()
     try:
-        watch.follow(seen.look().folders)
+        watch.follow(seen.scan().folders)
         watch.changed()
         put(root / "run" / "epoch_1", 2)
         until("run/epoch_1/ckpt-2")
@@ -320,7 +319,7 @@ def test_events_of_sub_folders(root, catalog):
 def test_a_pinned_one_is_known_by_its_whole_name(root, pins, catalog):
     """A folder's name decides: the record in the pin is only what it is cut for."""
     put(root / "epoch_1", 1)
-    (found,) = catalog("*/*").look().found
+    (found,) = catalog("*/*").scan().found
     pinned = pin(found, pins)
     (pinned.folder / ".checkpoint.json").unlink()
-    assert catalog("*/*").look().pinned.keys() == {found.checkpoint.key}
+    assert catalog("*/*").scan().pinned().keys() == {found.checkpoint.key}

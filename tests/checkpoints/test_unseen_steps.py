@@ -1,4 +1,4 @@
-"""Histories of looks and of the journal, and what they say about checkpoints that nobody saw."""
+"""Histories of scans and of the journal, and what they say about checkpoints that nobody saw."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ LOOK_SECONDS = 2.0
 
 
 class History:
-    """A node that looks every 2 s, beside training that saves every 5 s, unless told otherwise."""
+    """A node that scans every 2 s, beside training that saves every 5 s, unless told otherwise."""
 
     def __init__(self, name="ckpt-{}"):
         self.name, self.gaps, self.now, self.written_at, self.there = name, UnseenSteps(), 0.0, 0.0, set()
 
-    def look(self, *numbers, after=LOOK_SECONDS, keep=2, apart=SAVE_SECONDS):
+    def scan(self, *numbers, after=LOOK_SECONDS, keep=2, apart=SAVE_SECONDS):
         """Look `after` seconds, and discover what was written last; training keeps so many."""
         self.now += after
         names = [self.name.format(number) for number in numbers]
@@ -30,14 +30,14 @@ class History:
                     Checkpoint(name, f"{name}{self.now}", None, "tf_object"), Path("/"), written_at, self.now
                 )
             )
-        self.gaps.look(new, self.now)
+        self.gaps.scan(new, self.now)
         self.there = {*names} | ({*sorted(self.there)[-keep:]} if not names else set())
 
     def each(self, *numbers):
         """Find one after the other, and evaluate it."""
         for number in numbers:
-            self.look(number)
-            self.look()
+            self.scan(number)
+            self.scan()
             self.settle(number)
 
     def settle(self, *numbers, settled=True):
@@ -60,8 +60,8 @@ def stopped(history, *, first=1, last=24, stride=1):
     """A node that saw everything up to a number, was stopped for as long as nine saves take, and goes on."""
     history.each(*range(first, last + 1, stride))
     after = last + 10 * stride
-    history.look(after - stride, after, after=9 * SAVE_SECONDS)
-    history.look()
+    history.scan(after - stride, after, after=9 * SAVE_SECONDS)
+    history.scan()
     return after
 
 
@@ -95,7 +95,7 @@ def test_a_slow_node_counts_every_gap(history):
     """Storage that takes longer than training keeps two."""
     history.each(1, 2, 3, 4)
     for number in range(10, 60, 10):
-        history.look(number, number + 1, after=10 * SAVE_SECONDS)
+        history.scan(number, number + 1, after=10 * SAVE_SECONDS)
         history.settle(number, number + 1)
     assert history.gaps.count == 5 + 4 * 8
 
@@ -103,29 +103,29 @@ def test_a_slow_node_counts_every_gap(history):
 def test_in_a_healthy_run_nothing_is_missing(history):
     """Also where training is slow, saves twice at once, or pauses."""
     history.each(*range(1, 20))
-    history.look(20, 21)
-    history.look(after=3600.0)
+    history.scan(20, 21)
+    history.scan(after=3600.0)
     history.each(*range(22, 30))
     assert history.gaps.count == 0
 
 
 def test_what_another_node_saw_is_not_missing(history):
-    """It stands in the journal, whether read before the look or after it, evaluated, skipped or only tried."""
+    """It stands in the journal, whether read before the scan or after it, evaluated, skipped or only tried."""
     history.each(*range(1, 25))
     history.settle(25, 26, 27)
     history.settle(28, settled=False)
-    history.look(33, 34, after=9 * SAVE_SECONDS)
+    history.scan(33, 34, after=9 * SAVE_SECONDS)
     history.settle(29, 30)
-    history.look(31)  # its pin
+    history.scan(31)  # its pin
     history.settle(33)
     assert history.missing == [32]
 
 
 def test_numbers_that_were_passed_over_while_the_node_looked_never_existed(history):
-    """The best by epoch: 5 and 6 were not better. Had they been saved, a look would have seen them."""
+    """The best by epoch: 5 and 6 were not better. Had they been saved, a scan would have seen them."""
     history.each(1, 2, 3, 4)
     for _ in range(8):
-        history.look()
+        history.scan()
     history.each(7, 8, 9)
     assert history.gaps.count == 0
 
@@ -133,14 +133,14 @@ def test_numbers_that_were_passed_over_while_the_node_looked_never_existed(histo
 def test_training_that_deletes_nothing_has_deleted_nothing(history):
     """The checkpoint before the gap is there, however long the node stood still."""
     history.each(1, 2, 3, 4)
-    history.look(9, 10, after=30.0)
+    history.scan(9, 10, after=30.0)
     history.there.add("ckpt-4")
     history.settle(9, 10)
     assert history.gaps.count == 0
 
 
 def test_one_that_is_held_a_little_longer_is_judged_again(history):
-    """The pin of what came before the gap may outlast its evaluation by a look."""
+    """The pin of what came before the gap may outlast its evaluation by a scan."""
     after = stopped(history)
     history.there.add("ckpt-24")
     history.settle(after - 1)
@@ -165,7 +165,7 @@ def test_numbers_without_a_constant_stride_say_nothing(history, numbers):
     """Even though the node stood still before each of them."""
     history.there.clear()
     for number in numbers:
-        history.look(number, after=600.0)
+        history.scan(number, after=600.0)
         history.there.clear()
         history.settle(number)
     assert history.gaps.count == 0
@@ -174,21 +174,21 @@ def test_numbers_without_a_constant_stride_say_nothing(history, numbers):
 def test_training_that_starts_again_counts_anew(history):
     """From an older checkpoint, from nothing, or from one that jumps ahead: nothing between is missing."""
     history.each(1, 2, 3, 4, 5, 6)
-    history.look(4, after=600.0)
+    history.scan(4, after=600.0)
     history.each(5, 6, 7, 8)
-    history.look(1, after=600.0)
-    history.look(2)
+    history.scan(1, after=600.0)
+    history.scan(2)
     history.settle(1, 2)
     assert history.gaps.count == 0
     history.each(3, 4)
-    history.look(400, 401, after=30.0)  # half an hour of saves does not fit into this pause
+    history.scan(400, 401, after=30.0)  # half an hour of saves does not fit into this pause
     history.settle(400, 401)
     assert history.gaps.count == 0
 
 
 def test_what_lay_there_at_the_first_look_is_no_news(history):
     """Nobody knows what happened before, and start=new does not want it."""
-    history.look(1, 2, 3, 4, 10, 20, 21)
+    history.scan(1, 2, 3, 4, 10, 20, 21)
     history.each(22, 23)
     assert history.gaps.count == 0
 
@@ -198,7 +198,7 @@ def test_names_are_bounded():
     gaps = UnseenSteps()
     for number in range(2000):
         for name in (f"run{number}x-1", f"ckpt-{10**14 * number}", "-", "", "7", "٣", f"ckpt-{number % 7}"):
-            gaps.look(
+            gaps.scan(
                 [DiscoveredCheckpoint(Checkpoint(name, "d", None, "tf_object"), Path("/"), 0.0, 0.0)], 100.0 * number
             )
             gaps.journaled(name, lambda _: False, settled=True)

@@ -248,12 +248,12 @@ def test_a_directory_whose_events_do_not_tell_all_is_not_watched(root, woken):
 
     def why_not(path):
         asked.append(path)
-        return "on nfs4: a sweep looks"
+        return "on nfs4: a sweep scans"
 
     watch = Watch(root, woken.set, why_not=why_not)
     watch.start()
     watch.ensure()
-    assert watch.problem == "on nfs4: a sweep looks"
+    assert watch.problem == "on nfs4: a sweep scans"
     assert watch.changed() is None
     assert asked == [root]
     (root / "a").touch()

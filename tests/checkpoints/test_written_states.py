@@ -71,18 +71,18 @@ def test_nothing_on_the_way_is_complete(traced, root, new_catalog, clock, kind, 
     assert len(right) == (kind not in NEVER_WHOLE)
     allowed = right | set(whole(root))
     catalog = new_catalog()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 60
-    catalog.look()
+    catalog.scan()
     states = early = 0
     for _, do in operations(saves[number - 1], folder / "live" / kind):
         do(root)
         states += 1
         clock.seconds += BETWEEN_CALLS
         early += not set(whole(root)) <= allowed
-        assert {found.checkpoint.key for found in catalog.look().found} <= allowed
+        assert {found.checkpoint.key for found in catalog.scan().found} <= allowed
     clock.seconds += 60
-    assert {found.checkpoint.key for found in catalog.look().found} == right
+    assert {found.checkpoint.key for found in catalog.scan().found} == right
     assert states > 5
     assert early <= EARLY.get((kind, number), 0)
     tally.add("states that writers pass through", states, states)

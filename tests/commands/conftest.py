@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from catalogs import make_catalog
 from fakes import FakeClock
 
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
@@ -35,7 +35,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def catalog(tmp_path, clock, place):
-    return Catalog(place, tmp_path / "state" / "pins", quiet_seconds=3, clock=clock)
+    return make_catalog(place, tmp_path / "state" / "pins", quiet_seconds=3, clock=clock)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 from fakes import save
 
-from sidecar.checkpoints import completeness
+from sidecar.checkpoints import file_group_reader
 from sidecar.commands.check.command import _checkpoints
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.records import Checkpoint
@@ -55,7 +55,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     def nameless(_format, name, inspection, _pattern):
         return Checkpoint(name, inspection.digest, None, "tf_object")
 
-    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
+    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     save(place, 3, keep=[1, 2])
     (text,) = told()
     assert "a number in order of writing for 1 (ckpt-3), of 3: set step_pattern" in text

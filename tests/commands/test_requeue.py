@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 import pytest
+from catalogs import make_catalog
 from fakes import Node, outcomes, pass_time, restarted, save
 
 from sidecar import cli
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.commands.requeue import Wanted, folder_and_names, requeue, what_next
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal, read_history
@@ -52,7 +52,7 @@ def saved(place, catalog):
     def save_all(*steps):
         for step in steps:
             save(place, step, keep=steps)
-        return {found.checkpoint.name: found.checkpoint for found in catalog.look().found}
+        return {found.checkpoint.name: found.checkpoint for found in catalog.scan().found}
 
     return save_all
 
@@ -385,7 +385,7 @@ def ask_again(node, *names, **wanted):
     """A person types `sidecar requeue --again`."""
     return requeue(
         node.storage.storage,
-        Catalog(node.checkpoint_dir, node.run_dir / "pins", quiet_seconds=3.0, clock=node.clock),
+        make_catalog(node.checkpoint_dir, node.run_dir / "pins", quiet_seconds=3.0, clock=node.clock),
         Wanted(names, again=True, **wanted),
         by="node-9",
         clock=node.clock,

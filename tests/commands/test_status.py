@@ -209,7 +209,7 @@ def test_ends_queue_and_past_are_told(observer, writers, place):
     """Verdicts count checkpoints as they stand; the message of a failure is one line."""
     for step in (100, 700, 800):
         save(place, step, keep=(100, 700))
-    waiting = {each.checkpoint.name: each.checkpoint for each in observer.catalog.look().found}
+    waiting = {each.checkpoint.name: each.checkpoint for each in observer.catalog.scan().found}
     writers.propose(checkpoint=waiting["ckpt-700"])
     writers.close("task_error", "Traceback (most recent call last):\n  File x\nKeyError: 'heavy'\n")
     writers.propose(checkpoint=waiting["ckpt-100"])
@@ -294,7 +294,7 @@ def test_nodes_that_are_left_out_are_told_with_the_reason(observer, writers, clo
 def test_what_cannot_be_read_is_told(observer, writers, monkeypatch):
     """On this node; others may read it."""
     writers.beat("node-0", 1)
-    look = observer.catalog.look
+    look = observer.catalog.scan
     unknown = {f"ckpt-{number}@e": "Input/output error" for number in range(7)}
     monkeypatch.setattr(observer.catalog, "look", lambda: replace(look(), unknown=unknown))
     found = observer.collect()
@@ -378,6 +378,6 @@ def test_who_looks_once_calls_nothing_unfinished_that_is_whole(place):
     save(place, 7)
     (place / "checkpoint").unlink()
     settings = Settings(checkpoint_dir=place)
-    look = make_catalog(settings, once=True).look()
+    look = make_catalog(settings, once=True).scan()
     assert ([each.checkpoint.name for each in look.found], look.waiting) == (["ckpt-7"], ())
-    assert make_catalog(settings).look().found == ()
+    assert make_catalog(settings).scan().found == ()

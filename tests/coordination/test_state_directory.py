@@ -5,9 +5,9 @@ import os
 import shutil
 
 import pytest
+from catalogs import make_catalog
 from fakes import FakeClock
 
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.formats import family
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import StateDirectory
@@ -136,7 +136,7 @@ def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
     place.run_dir.mkdir(exist_ok=True)
     place.join(RUN)
     assert family(place.marker.name) is None
-    catalog = Catalog(place.checkpoint_dir, place.run_dir / "pins", quiet_seconds=0.0, clock=clock)
+    catalog = make_catalog(place.checkpoint_dir, place.run_dir / "pins", quiet_seconds=0.0, clock=clock)
     clock.seconds += 1000
-    look = catalog.look()
+    look = catalog.scan()
     assert (look.found, look.waiting, look.corrupt) == ((), (), ())

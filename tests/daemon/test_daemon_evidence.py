@@ -28,16 +28,16 @@ def told(node):
 def blind(node, *names, known=True):
     """From now on the node cannot read pins of these names; without `known` it does not see them either."""
     catalog = node.storage_thread.reconciler.catalog
-    look = type(catalog).look
+    look = type(catalog).scan
 
     def look_without(*arguments, **more):
         seen = look(catalog, *arguments, **more)
-        at = {key: each for key, each in seen.pinned.items() if each.checkpoint.name in names}
+        at = {key: each for key, each in seen.pinned().items() if each.checkpoint.name in names}
         if not known:
-            return seen.changed(dict.fromkeys(at))
+            return seen.with_changes(dict.fromkeys(at))
         return replace(seen, unknown={each.checkpoint.folder: "Input/output error" for each in at.values()})
 
-    catalog.look = look_without
+    catalog.scan = look_without
     if not known:
         catalog.ask = lambda _: Answer(Presence.GONE)
 
@@ -45,22 +45,23 @@ def blind(node, *names, known=True):
 def damage(node, name):
     """From now on the node finds the pin of that name too short."""
     catalog = node.storage_thread.reconciler.catalog
-    look = type(catalog).look
+    look = type(catalog).scan
 
     def look_with_damage(*arguments, **more):
         seen = look(catalog, *arguments, **more)
-        at = {key: each for key, each in seen.pinned.items() if each.checkpoint.name == name}
+        at = {key: each for key, each in seen.pinned().items() if each.checkpoint.name == name}
         return replace(
-            seen.changed(dict.fromkeys(at)), broken=tuple(BrokenPin(each, "too short", True) for each in at.values())
+            seen.with_changes(dict.fromkeys(at)),
+            broken=tuple(BrokenPin(each, "too short", True) for each in at.values()),
         )
 
-    catalog.look = look_with_damage
+    catalog.scan = look_with_damage
 
 
 def heal(node):
     """It reads as the others do."""
     catalog = node.storage_thread.reconciler.catalog
-    del catalog.look
+    del catalog.scan
     catalog.__dict__.pop("ask", None)
 
 

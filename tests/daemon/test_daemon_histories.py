@@ -11,8 +11,8 @@ from sidecar.coordination.journal import outcome_path
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
 from sidecar.errors import StorageError, TaskError
+from sidecar.pins.executor import PinExecutor
 from sidecar.pins.pin import pin
-from sidecar.pins.reconciler import PinReconciler
 from sidecar.records import Outcome, Plan
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
@@ -267,7 +267,7 @@ def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatc
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(70, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-    assert ["No space" in why for why in node.state.tracker._look.failed.values()] == [True]
+    assert ["No space" in why for why in node.state.tracker._scan.failed.values()] == [True]
     monkeypatch.undo()
     pass_time(40, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
@@ -279,10 +279,10 @@ def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(58, node)
 
-    def fail(*_):
+    def fail(*_, **__):
         raise StorageError("cannot list: Input/output error")
 
-    monkeypatch.setattr(PinReconciler, "_measure_pins", fail)
+    monkeypatch.setattr(PinExecutor, "pin", fail)
     pass_time(70, node)
     assert outcomes(node.history) == []
     monkeypatch.undo()
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
     """It was complete and is gone: the journal says vanished, and it is not asked for again."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    look = node.storage_thread.reconciler.catalog.look
+    look = node.storage_thread.reconciler.catalog.scan
 
     def look_and_delete():
         seen = look()
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
             path.unlink()
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", look_and_delete)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", look_and_delete)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(58, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
@@ -316,12 +316,12 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
     other = restarted(node, "i2")
-    look = node.storage_thread.reconciler.catalog.look
+    look = node.storage_thread.reconciler.catalog.scan
 
     def look_too_late():
         seen = look()
         monkeypatch.undo()
-        other.storage_thread.reconciler.catalog.look()
+        other.storage_thread.reconciler.catalog.scan()
         other_pin(other)
         for path in node.checkpoint_dir.glob("ckpt-6.*"):
             path.unlink()
@@ -329,7 +329,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
         pins.rename(pins.with_name(".tmp-away"))
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", look_too_late)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", look_too_late)
     save(node.checkpoint_dir, 6, keep=[5])
     for _ in range(20):
         pass_time(1, node)
@@ -342,7 +342,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
 
 def other_pin(other):
     """The other node pins all that it finds."""
-    other.found = [pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.catalog.look().found]
+    other.found = [pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.catalog.scan().found]
 
 
 def test_a_corrupt_checkpoint_is_told_once_and_settled(node):

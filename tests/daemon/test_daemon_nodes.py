@@ -101,8 +101,8 @@ def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoin
     """Its first look may be told what a client of NFS has cached, and no other is due for long."""
     first, second = two_that_look_rarely(new_node)
     catalog = second.storage_thread.reconciler.catalog
-    before = catalog.look()
-    monkeypatch.setattr(catalog, "look", lambda: before)
+    before = catalog.scan()
+    monkeypatch.setattr(catalog, "scan", lambda: before)
     save(first.checkpoint_dir, 5)
     pass_time(TIMING.pin_wait_seconds / 2, first, second)
     assert second.state.history.open is not None
@@ -400,7 +400,7 @@ def test_the_chief_only_says_that_it_is_there(new_node):
     pass_time(30, chief, worker)
     assert chief.processes == {}
     assert {type(request).__name__ for request in chief.carried} == {"JoinRun", "Sync"}
-    assert not any(request.look for request in chief.of(Sync))
+    assert not any(request.scan for request in chief.of(Sync))
     assert (heartbeat(chief).role, heartbeat(chief).state, heartbeat(chief).slots) == ("chief", "ready", ())
     assert chief.status.unready is None
     assert not chief.status.publisher

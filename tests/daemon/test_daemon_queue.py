@@ -8,7 +8,7 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import completeness
+from sidecar.checkpoints import file_group_reader
 from sidecar.errors import IncompleteError
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.report import rows
@@ -104,7 +104,7 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
+    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
@@ -177,7 +177,7 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     assert ends(node) == {"succeeded": [6]}
     pass_time(100, node)
     assert ends(node) == {"succeeded": [6]}
-    ((name, why),) = node.state.tracker._look.unknown.items()
+    ((name, why),) = node.state.tracker._scan.unknown.items()
     assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
     monkeypatch.setattr(link_or_copy, "open_file", open_file)
     pass_time(40, node)

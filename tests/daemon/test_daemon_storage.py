@@ -118,7 +118,7 @@ def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node,
     answer = node.storage_thread.answer
 
     def slowly(request):
-        node.clock.seconds += 12.0 if isinstance(request, Sync) and (request.look or all_visits) else 0.0
+        node.clock.seconds += 12.0 if isinstance(request, Sync) and (request.scan or all_visits) else 0.0
         return answer(request)
 
     node.storage_thread = SimpleNamespace(answer=slowly)
@@ -199,7 +199,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
     def fail():
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", fail)
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
@@ -220,7 +220,7 @@ def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "look", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", fail)
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -386,14 +386,14 @@ def test_file_events_cause_one_look_for_a_burst(node):
     """A save makes dozens: they are worth one look, soon, and not one each."""
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
-    looks = len([request for request in node.of(Sync) if request.look])
+    looks = len([request for request in node.of(Sync) if request.scan])
     for _ in range(40):
         node.clock.seconds += 0.001
         node.wake()
         node.settle()
     node.clock.seconds = node.next_turn
     node.settle()
-    assert len([request for request in node.of(Sync) if request.look]) - looks <= 2
+    assert len([request for request in node.of(Sync) if request.scan]) - looks <= 2
 
 
 def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records_from_being_written(node):

@@ -4,7 +4,7 @@ import pytest
 from fakes import Node, failed, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import completeness
+from sidecar.checkpoints import file_group_reader
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.report import rows
 from sidecar.pins import reader
@@ -19,7 +19,7 @@ def _nameless(monkeypatch):
     def nameless(format_, name, inspection, _):
         return Checkpoint(name, inspection.digest, None, format_.name)
 
-    monkeypatch.setattr(completeness, "as_checkpoint", nameless)
+    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)
 
 

@@ -23,21 +23,25 @@ class Names:
     """These checkpoints are wanted; `settled` are those that the journal knows."""
 
     def __init__(self, *wanted, settled=()) -> None:
-        self.version = self.basis = wanted
+        self.wanted = wanted
         self.before = 0
         self._settled = settled
 
-    def __call__(self, found) -> PinDecision:
-        """As `Wants`."""
-        keys = frozenset(key for key in found if key[0] in self.version)
+    def decide(self, found) -> PinDecision:
+        """As `PinPolicy`."""
+        keys = frozenset(key for key in found if key[0] in self.wanted)
         return PinDecision(keys, keys)
 
+    def retains(self, checkpoint) -> bool:
+        """As `PinPolicy`."""
+        return checkpoint.checkpoint.name in self.wanted
+
     def of_the_journal(self):
-        """As `Wants`."""
+        """As `PinPolicy`."""
         return self
 
-    def known_as(self, folder):
-        """As `Wants`."""
+    def settled_as(self, folder):
+        """As `PinPolicy`."""
         return [key for key in self._settled if Checkpoint(*key, None, "").folder == folder]
 
 
@@ -90,35 +94,35 @@ def test_what_a_listing_misses_is_still_found(looks):
     """Its files stand where they stood; once they do not, it is gone."""
     for step in (5, 6):
         save(looks.root, step, keep=[5])
-    before = looks().look
+    before = looks().scan
     files = [path.name for path in looks.root.glob("ckpt-5.*")]
     with hidden(*files):
         for _ in range(3):
             answer = looks(seconds=400)
-            assert answer.look.by_key.keys() == before.by_key.keys()
-            assert (answer.given_up, answer.look.unknown) == ((), {})
-            assert [found.checkpoint.name for found in answer.look.found] == ["ckpt-5", "ckpt-6"]
+            assert answer.scan.by_key.keys() == before.by_key.keys()
+            assert (answer.given_up, answer.scan.unknown) == ((), {})
+            assert [found.checkpoint.name for found in answer.scan.found] == ["ckpt-5", "ckpt-6"]
     for name in files:
         (looks.root / name).unlink()
-    assert named(key[0] for key in looks(seconds=400).look.by_key) == ["ckpt-6"]
+    assert named(key[0] for key in looks(seconds=400).scan.by_key) == ["ckpt-6"]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
 def test_what_cannot_be_asked_for_is_not_gone(looks, code):
     """A listing misses it, and its files do not answer: it is still known, and the reason is told."""
     save(looks.root, 5)
-    before = looks().look
+    before = looks().scan
     with (
         hidden(*(path.name for path in looks.root.glob("ckpt-5.*"))),
         failing("stat", looks.root / "ckpt-5.index", code),
     ):
         for _ in range(3):
             answer = looks(seconds=400)
-            assert answer.look.by_key.keys() == before.by_key.keys()
-            assert named(answer.look.unknown) == ["ckpt-5"]
+            assert answer.scan.by_key.keys() == before.by_key.keys()
+            assert named(answer.scan.unknown) == ["ckpt-5"]
     for path in looks.root.glob("ckpt-5.*"):
         path.unlink()
-    gone = looks(seconds=400).look
+    gone = looks(seconds=400).scan
     assert (gone.by_key, gone.unknown) == ({}, {})
 
 
@@ -128,11 +132,10 @@ def test_news_tell_of_what_was_absent_for_a_while_and_then_is_gone(looks):
     looks()
     files = [path.name for path in looks.root.glob("ckpt-5.*")]
     with hidden(*files):
-        shown = [looks(seconds=400).look for _ in range(2)]
+        shown = [looks(seconds=400).scan for _ in range(2)]
         for name in files:
             (looks.root / name).unlink()
-        shown.append(looks(seconds=400).look)
-    assert shown[2].news_since(shown[1].by_key) == shown[1].by_key.keys()
+        shown.append(looks(seconds=400).scan)
 
 
 def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, monkeypatch):
@@ -180,14 +183,14 @@ def test_one_that_cannot_be_pinned_holds_up_no_other(looks, code):
     assert looks.pinned() == ["ckpt-7"]
     for answer in answers:
         assert (answer.error, answer.given_up) == (None, ())
-        assert named(answer.look.failed) == ["ckpt-6"]
-        assert named(key[0] for key in answer.look.by_key) == ["ckpt-5", "ckpt-6", "ckpt-7"]
+        assert named(answer.scan.failed) == ["ckpt-6"]
+        assert named(key[0] for key in answer.scan.by_key) == ["ckpt-5", "ckpt-6", "ckpt-7"]
     assert 400 / 40 < made.count("ckpt-6") < 30
     looks.pinner.make = make
     for _ in range(20):
         answer = looks(*wanted)
     assert looks.pinned() == ["ckpt-6", "ckpt-7"]
-    assert answer.look.failed == {}
+    assert answer.scan.failed == {}
 
 
 def test_a_quota_empties_itself(looks):
@@ -226,7 +229,7 @@ def test_one_that_cannot_be_let_go_holds_up_no_other(looks, monkeypatch):
     answers = [looks() for _ in range(4)]
     assert looks.pinned() == ["ckpt-5"]
     assert answers[-1].error is None
-    assert named(answers[-1].look.failed) == ["ckpt-5"]
+    assert named(answers[-1].scan.failed) == ["ckpt-5"]
     monkeypatch.setattr(os, "rename", rename)
     for _ in range(20):
         looks()
@@ -246,7 +249,7 @@ def test_a_name_that_the_filesystem_does_not_allow_is_explained(looks, monkeypat
     looks()
     monkeypatch.setattr(os, "stat", short)
     answer = looks("ckpt-5")
-    (why,) = answer.look.failed.values()
+    (why,) = answer.scan.failed.values()
     assert "longer than the filesystem allows" in why
     assert looks.pinned() == []
 
@@ -338,8 +341,8 @@ def test_a_pin_that_cannot_be_read_does_not_block_all_others(tmp_path, monkeypat
     answer = looks("ckpt-5", "ckpt-6")
     assert looks.pinned() == ["ckpt-1", "ckpt-5"]
     assert named(name for name, _ in answer.no_room) == ["ckpt-6"]
-    assert [name for name, why in answer.look.waiting if "pinned all the same" in why] == ["ckpt-5"]
-    assert not [name for name, why in looks("ckpt-5", "ckpt-6").look.waiting if "pinned all the same" in why]
+    assert [name for name, why in answer.scan.waiting if "pinned all the same" in why] == ["ckpt-5"]
+    assert not [name for name, why in looks("ckpt-5", "ckpt-6").scan.waiting if "pinned all the same" in why]
 
 
 # -- a disk without room -----------------------------------------------------------------------------------------------
@@ -364,7 +367,7 @@ def test_a_full_disk_empties_itself(tmp_path):
                 assert isinstance(looks().error, StorageError)
             assert looks.pinned() == []
             answer = looks()
-            assert (answer.error, named(key[0] for key in answer.look.by_key)) == (None, [])
+            assert (answer.error, named(key[0] for key in answer.scan.by_key)) == (None, [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
@@ -480,7 +483,7 @@ def test_where_the_pins_are_a_link_nothing_is_written_or_removed(looks, victim):
         assert "is a link or a file" in str(answer.error)
     found = Node(
         looks.root.parent, FakeClock(), state_dir=looks.root.parent / "other"
-    ).storage_thread.reconciler.catalog.look()
+    ).storage_thread.reconciler.catalog.scan()
     for each in found.found:
         with pytest.raises(StorageError, match="link"):
             pin(each, looks.pins)

@@ -30,7 +30,11 @@ def found(step, *, pinned=True):
 
 
 def look(*steps, waiting=(), missing=False):
-    return ScanResult(tuple(found(step) for step in steps), (), tuple((name, "not yet") for name in waiting), missing)
+    return scan_of(*map(found, steps), waiting=tuple((name, "not yet") for name in waiting), missing=missing)
+
+
+def scan_of(*checkpoints, **rest):
+    return ScanResult(by_key={each.checkpoint.key: each for each in checkpoints}, **rest)
 
 
 def given_up(step, verdict):
@@ -61,8 +65,8 @@ def failure(number):
 
 def holds(state, now, *steps):
     """The steps of those that are to be pinned, of these that a look found."""
-    wanted = state.pin_policy(now)({each.checkpoint.key: each for each in map(found, steps)})
-    return [step for step in steps if found(step).checkpoint.key in wanted.hold]
+    decision = state.pin_policy(now).decide({each.checkpoint.key: each for each in map(found, steps)})
+    return [step for step in steps if found(step).checkpoint.key in decision.pin]
 
 
 def success(number):
@@ -297,12 +301,10 @@ def test_the_newest_checkpoint_is_the_one_discovered_last():
 def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
     """Another node held it, which took time; training deleted it before this node looked."""
     state = new_world()
-    state.record_scan(
-        ScanResult((replace(found(300, pinned=False), written_at=300.0),), (), (), missing=False), (), 0.0, 1.0
-    )
-    state.record_scan(ScanResult((replace(found(200), written_at=200.0),), (), (), missing=False), (), 1.0, 2.0)
+    state.record_scan(scan_of(replace(found(300, pinned=False), written_at=300.0)), (), 0.0, 1.0)
+    state.record_scan(scan_of(replace(found(200), written_at=200.0)), (), 1.0, 2.0)
     assert report_status(state, 1.0, None, ()).newest.step == 300
-    state.record_scan(ScanResult((replace(found(250), written_at=400.0),), (), (), missing=False), (), 2.0, 3.0)
+    state.record_scan(scan_of(replace(found(250), written_at=400.0)), (), 2.0, 3.0)
     assert report_status(state, 2.0, None, ()).newest.step == 250
 
 
@@ -344,10 +346,8 @@ def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older
     state.tracker.selection = Selection(queue="latest")
     older, newer = found(5), found(5, pinned=False)
     newer = replace(newer, checkpoint=replace(newer.checkpoint, digest="9" * 64), written_at=200.0)
-    order = {each.checkpoint.key: (place, 0.0) for place, each in enumerate((older, newer))}
     for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + state.tracker.vanished_after_seconds, [older])):
-        by_key = {each.checkpoint.key: each for each in seen}
-        state.record_scan(ScanResult(tuple(seen), (), (), missing=False, by_key=by_key, order=order), (), now, now)
+        state.record_scan(scan_of(*seen), (), now, now)
     (lost,) = state.tracker.given_up.values()
     assert (lost.digest[0], lost.verdict) == ("9", "vanished")
 

@@ -67,11 +67,12 @@ def manage(folder, **parts):
 
 def steps(folder):
     """Name and step of each checkpoint that the daemon would find."""
-    from sidecar.checkpoints.catalog import Catalog
+    from catalogs import make_catalog
+
     from sidecar.clock import SystemClock
 
-    catalog = Catalog(folder, folder / "pins", quiet_seconds=0.0, clock=SystemClock())
-    return {each.checkpoint.name: each.checkpoint.step for each in catalog.look().found}
+    catalog = make_catalog(folder, folder / "pins", quiet_seconds=0.0, clock=SystemClock())
+    return {each.checkpoint.name: each.checkpoint.step for each in catalog.scan().found}
 
 
 @pytest.mark.parametrize("kind", KINDS)

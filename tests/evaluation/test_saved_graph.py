@@ -379,7 +379,8 @@ def vocabulary(folder, words):
 
 def test_what_a_pin_holds_can_be_loaded(digits, evaluate, tmp_path):
     """With its vocabulary, after the trainer deleted it; other words are another checkpoint."""
-    from sidecar.checkpoints.catalog import Catalog
+    from catalogs import make_catalog
+
     from sidecar.checkpoints.inspect import restore_path
     from sidecar.clock import SystemClock
     from sidecar.pins.pin import pin
@@ -389,7 +390,7 @@ def test_what_a_pin_holds_can_be_loaded(digits, evaluate, tmp_path):
     root.mkdir()
     for order in (words, words[::-1]):
         vocabulary(root, order)
-        (found,) = Catalog(root, pins, quiet_seconds=0, clock=SystemClock()).look().found
+        (found,) = make_catalog(root, pins, quiet_seconds=0, clock=SystemClock()).scan().found
         digests.add(found.checkpoint.digest)
         pinned = pin(found, pins)
         shutil.rmtree(root / "m-5")

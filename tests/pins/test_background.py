@@ -32,7 +32,7 @@ class Copying:
 
 
 def finished(pinner, each):
-    """What it answers once the thread has ended, as the looks that follow would find it."""
+    """What it answers once the thread has ended, as the scans that follow would find it."""
     for _ in range(1000):
         if (pinned := pinner.pin(each, copies=True)) is not None:
             return pinned
@@ -41,13 +41,13 @@ def finished(pinner, each):
 
 
 def test_what_is_quick_is_done_at_once():
-    """A link is made while the look waits for it."""
+    """A link is made while the scan waits for it."""
     pinner = BackgroundPinner(Path("/pins"), make=lambda each, pins, **_: replace(each, folder=pins / "a"))
     assert pinner.pin(found("a"), copies=True).folder == Path("/pins/a")
 
 
 def test_what_takes_long_goes_on_beside_the_looks():
-    """Each look is answered at once, the copy begins once, and the look after its end has it."""
+    """Each scan is answered at once, the copy begins once, and the scan after its end has it."""
     copying = Copying()
     pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=copying)
     assert [pinner.pin(found("a"), copies=True) for _ in range(3)] == [None, None, None]
@@ -59,7 +59,7 @@ def test_what_takes_long_goes_on_beside_the_looks():
 
 
 def test_what_fails_beside_the_looks_is_told_in_one():
-    """The look that asks after its end hears of it, once; then it is tried anew."""
+    """The scan that asks after its end hears of it, once; then it is tried anew."""
     copying = Copying(VanishedError("a was deleted"))
     pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=copying)
     assert pinner.pin(found("a"), copies=True) is None

@@ -5,10 +5,10 @@ import os
 from functools import partial
 
 import pytest
+from catalogs import make_catalog
 from disk import Disk
 from fakes import FakeClock, save
 
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.errors import NoRoomError
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
 from sidecar.pins.pin import pin, unpin
@@ -91,7 +91,7 @@ def place(tmp_path):
 
 
 def found(folder, pins):
-    return list(Catalog(folder, pins, quiet_seconds=0.0, clock=FakeClock()).look().found)
+    return list(make_catalog(folder, pins, quiet_seconds=0.0, clock=FakeClock()).scan().found)
 
 
 def test_what_pins_alone_hold(place):

@@ -25,7 +25,7 @@ INDEX, DATA = "ckpt-3.index", "ckpt-3.data-00000-of-00001"
 def found(put, new_catalog):
     """The newest of three checkpoints."""
     put("keras")
-    return new_catalog().look().found[-1]
+    return new_catalog().scan().found[-1]
 
 
 def listed(folder) -> list[str]:
@@ -230,7 +230,7 @@ def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatc
     pinned = pin(found, pins)
     monkeypatch.setattr(Folder, "remove", lambda *_: None)
     unpin(pinned.checkpoint, pins)
-    assert all(one.checkpoint.pin is None for one in new_catalog().look().found)
+    assert all(one.checkpoint.pin is None for one in new_catalog().scan().found)
     (left,) = listed(pins)
     assert left.startswith(".tmp-")
 

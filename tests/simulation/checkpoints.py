@@ -1,7 +1,7 @@
 """What one daemon sees and holds of checkpoints, pins and saves: stands for the catalog, the pinner and the saves.
 
-Modelled, not real: reading real files in each look would take a hundred times as long. So what the product concludes
-from an error about one entry is repeated here, in `NodeCatalog._look`, as `checkpoints.scan.ScanResult` states it:
+Modelled, not real: reading real files in each scan would take a hundred times as long. So what the product concludes
+from an error about one entry is repeated here, in `NodeCatalog._scan`, as `checkpoints.scan.ScanResult` states it:
 what was known stays known, and is in `unknown`. That the product's own folders do so is shown by their tests.
 """
 
@@ -24,7 +24,7 @@ _BYTES = 1
 
 @dataclass(slots=True)
 class _Seen:
-    """What one look has seen so far."""
+    """What one scan has seen so far."""
 
     found: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)
     corrupt: list[Settlement] = field(default_factory=list)
@@ -44,17 +44,17 @@ class NodeCatalog:
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
         self._accepted: set = set()  # files that do not change are not read again
-        self.seen_at: dict[Key, float] = {}  # when it was there last, as a look found or an answer said
+        self.seen_at: dict[Key, float] = {}  # when it was there last, as a scan found or an answer said
 
-    def look(self) -> ScanResult:
-        """As `Catalog.look`."""
-        return self._life.storage.call(self._look)
+    def scan(self) -> ScanResult:
+        """As `Catalog.scan`."""
+        return self._life.storage.call(self._scan)
 
-    def _look(self) -> ScanResult:
+    def _scan(self) -> ScanResult:
         if self._life.host.is_wrong("reads_fail"):
             raise refused("read", "the checkpoint directory", errno.EIO)
         if not self._disk.exists:
-            return ScanResult((), (), (), missing=True)
+            return ScanResult(missing=True)
         now, away, seen = self._simulation.scheduler.now, self._is_away(), _Seen()
         self._look_at_directory(seen, now)
         lying = set(seen.found)
@@ -63,21 +63,17 @@ class NodeCatalog:
         found, waiting = seen.found, seen.waiting
         self._discovery.add(found.values(), self._before, lying, now)
         self._before = found
-        ordered = sorted(found.values(), key=lambda each: self._discovery.order[each.checkpoint.key])
+        ordered = sorted(found.values(), key=lambda each: self._discovery.places[each.checkpoint.key])
         copies = () if away else self._disk.copies
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
         known = {each.checkpoint.folder for each in found.values()}
-        by_key = {each.checkpoint.key: each for each in ordered}
         return ScanResult(
-            tuple(ordered),
-            tuple(seen.corrupt),
-            tuple(waiting),
-            missing=False,
-            by_key=by_key,
-            pinned={key: each for key, each in by_key.items() if each.checkpoint.pin is not None},
+            by_key={each.checkpoint.key: each for each in ordered},
+            corrupt=tuple(seen.corrupt),
+            waiting=tuple(waiting),
+            places=self._discovery.places,
             broken=tuple(seen.broken),
-            order=self._discovery.order,
             making=making,
             unknown=seen.unknown,
             unclaimed=frozenset(seen.unknown.keys() & self._disk.pins) - known,
@@ -86,7 +82,7 @@ class NodeCatalog:
     def _look_at_directory(self, seen: "_Seen", now: float) -> None:
         host = self._life.host
         for content in self._disk.checkpoints.values():
-            if now - content.written_at < host.stale_for and content.key not in self._discovery.order:
+            if now - content.written_at < host.stale_for and content.key not in self._discovery.places:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
             if content.schema > host.spec.schema or self._is_missed(content):
                 continue  # its name says nothing to this release, or the listing leaves it out
@@ -137,7 +133,7 @@ class NodeCatalog:
         seen.unknown[self._found(content, None).checkpoint.folder] = why
 
     def pin_bad_since(self, folder: str) -> float:
-        """Return since when looks find that pin bad; infinity if they do not."""
+        """Return since when scans find that pin bad; infinity if they do not."""
         return self._bad_since.get((folder, ""), float("inf"))
 
     def ask(self, found: DiscoveredCheckpoint) -> Answer:
@@ -162,12 +158,12 @@ class NodeCatalog:
 
     def _is_missed(self, content: Content) -> bool:
         """Return whether a listing leaves out what an earlier one had."""
-        missing = content.key in self._discovery.order and self._life.host.is_wrong("listing_misses")
+        missing = content.key in self._discovery.places and self._life.host.is_wrong("listing_misses")
         return missing and self._simulation.random.random() < 0.3
 
     def ordered(self, content: Content, other: Content) -> bool:
-        """Whether one look found both and put the other behind it, as its step is higher."""
-        (_, first), (_, second) = (self._discovery.order.get(each.key, (0.0, -1.0)) for each in (content, other))
+        """Whether one scan found both and put the other behind it, as its step is higher."""
+        first, second = (self._discovery.seen_at.get(each.key, -1.0) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
     def _found(self, content: Content, folder: str | None) -> DiscoveredCheckpoint:
@@ -185,7 +181,7 @@ class NodeCatalog:
 
 
 class NodePins:
-    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some looks."""
+    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some scans."""
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
@@ -225,7 +221,7 @@ class NodePins:
         return self._life.catalog._found(content, folder)
 
     def _goes_on(self) -> float:
-        """Return how probable it is that a pin in the making is not finished in a look."""
+        """Return how probable it is that a pin in the making is not finished in a scan."""
         scenario = self._simulation.scenario
         return 0.1 if scenario.links else 0.95 if scenario.copies_slowly else 0.5
 
@@ -280,7 +276,7 @@ class NodePins:
         return copied
 
     def _copy_on(self) -> None:
-        """What this life copies though it was deleted meanwhile: no look asks for it."""
+        """What this life copies though it was deleted meanwhile: no scan asks for it."""
         for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
             if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
                 continue

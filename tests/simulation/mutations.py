@@ -50,11 +50,14 @@ def _trust_the_call(self, request):
 class _UnlessFailed:
     def __init__(self, choose, failed):
         self._choose, self._failed = choose, failed
-        self.version, self.basis, self.before = (choose.version, failed), choose.basis, choose.before
+        self.before = choose.before
 
-    def __call__(self, found):
-        wanted = self._choose(found)
-        return PinDecision(wanted.hold - self._failed, wanted.keep - self._failed)
+    def decide(self, found):
+        decision = self._choose.decide(found)
+        return PinDecision(decision.pin - self._failed, decision.retain - self._failed)
+
+    def retains(self, checkpoint):
+        return self._choose.retains(checkpoint) and checkpoint.checkpoint.key not in self._failed
 
 
 def _pins_of_plans(self, now):

@@ -6,6 +6,7 @@ from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.coordination import heartbeats, journal, run
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import checkpoint_tracker, state
+from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
@@ -16,11 +17,11 @@ from sidecar.states import FAILURE_CLASSES
 from simulation import by_hand, checkpoints
 from simulation.mutation import Mutation, with_fault, with_setting
 
-_choose, _see, _miss, _wants = (
+_choose, _see, _update, _decide = (
     Selection.choose,
     checkpoint_tracker.CheckpointTracker.see,
-    checkpoint_tracker.CheckpointTracker._miss,
-    PinPolicy.__call__,
+    LostCheckpoints.update,
+    PinPolicy.decide,
 )
 _settle, _evaluate, _judge = JournalState._settle, decide._evaluate, decide.judge_open_plan
 _may_write = PlanRunner.may_write
@@ -38,22 +39,22 @@ def _skip_every_second(self, waiting, history, *, over=False):
     return replace(choice, evaluate=left, passed=passed, settled=(*choice.settled, *second))
 
 
-def _skip_what_comes_later(self, look, *arguments):
-    new = _see(self, look, *arguments)
+def _skip_what_comes_later(self, scan, *arguments):
+    new = _see(self, scan, *arguments)
     if self.start_new and self.unwanted is not None:
         self.unwanted |= {found.checkpoint.key for found in new}
     return new
 
 
-def _forget_that_nothing_was_there(self, look, *arguments):
+def _forget_that_nothing_was_there(self, scan, *arguments):
     self.began_first = False
-    return _see(self, look, *arguments)
+    return _see(self, scan, *arguments)
 
 
 def _give_up_at_once(self, *arguments):
-    _miss(self, *arguments)
-    for key, missed in self._missed.items():
-        self.given_up[key] = missed[0] if isinstance(missed, tuple) else missed.settlement
+    _update(self, *arguments)
+    for key, lost in self._lost.items():
+        self.given_up[key] = lost.settlement
 
 
 def _newest_first(view, rules, now, queue):
@@ -107,8 +108,8 @@ def _only_rank_0(self, ending, now):
 
 
 def _by_own_settings(self, found):
-    wanted = _wants(self, found)
-    return PinDecision(wanted.hold, wanted.hold, wanted.undecided)
+    pin = _decide(self, found).pin
+    return PinDecision(pin, pin)
 
 
 def _any_change(self, node, found, now):
@@ -145,8 +146,8 @@ def _one_is_enough(failures, *arguments):
 
 
 def _without_visibility(self, *arguments):
-    self.visibility = 0.0
-    _miss(self, *arguments)
+    self.vanished_after_seconds = 0.0
+    _update(self, *arguments)
 
 
 def _kind_without_profile(each, kind):
@@ -219,8 +220,8 @@ MUTATIONS = (
         tuple(by_hand.varied(by_hand.pin_is_unreadable(), 20)),
     ),
     Mutation(
-        "gone from one look has vanished",
-        ((checkpoint_tracker.CheckpointTracker, "_miss", _give_up_at_once),),
+        "gone from one scan has vanished",
+        ((LostCheckpoints, "update", _give_up_at_once),),
         ("vanished is gone",),
     ),
     Mutation(
@@ -268,7 +269,7 @@ MUTATIONS = (
     ),
     Mutation(
         "pins go by the settings of who lets them go",
-        ((PinPolicy, "__call__", _by_own_settings),),
+        ((PinPolicy, "decide", _by_own_settings),),
         ("pins stay",),
         lambda scenario: any(
             node.settings.queue == "latest" or node.settings.every_steps is not None for node in scenario.nodes
@@ -338,13 +339,7 @@ MUTATIONS = (
 AFTER = (
     Mutation(
         "vanished without visibility",
-        (
-            (
-                checkpoint_tracker.CheckpointTracker,
-                "_miss",
-                _without_visibility,
-            ),
-        ),
+        ((LostCheckpoints, "update", _without_visibility),),
         ("vanished is gone",),
     ),
     Mutation(
@@ -401,8 +396,8 @@ HARMLESS = {
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",
     "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",
-    "run.json is not read before a create": "the courier has read it in the same request; the second look only makes "
+    "run.json is not read before a create": "the courier has read it in the same request; the second scan only makes "
     "the moment shorter in which a person may delete everything",
-    "pins go in the look that finds them unwanted": "a grace for nodes that just came: the plan that settled it stands",
+    "pins go in the scan that finds them unwanted": "a grace for nodes that just came: the plan that settled it stands",
 }
 """Rules whose breach nothing shows, and why no promise is broken by it."""

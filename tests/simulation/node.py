@@ -313,7 +313,7 @@ class Life:
             self.simulation.proposes(self, request.plan)
         elif isinstance(request, Sync):
             self.simulation.counts["visits"] += 1
-            self.looked_at = self.simulation.scheduler.now if request.look else self.looked_at
+            self.looked_at = self.simulation.scheduler.now if request.scan else self.looked_at
 
         self.asked_at = self.simulation.scheduler.now
 
@@ -321,8 +321,8 @@ class Life:
             answer: Response = self.storage_thread.answer(request)
             self.began_first |= isinstance(request, JoinRun) and answer.error is None and answer.run is None
             if not self.over:
-                found = set(answer.look.by_key) if answer.look is not None else self._found
-                if answer.look is not None:
+                found = set(answer.scan.by_key) if answer.scan is not None else self._found
+                if answer.scan is not None:
                     self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
                 if (answer.entries or found - self._found) and self.ended_after is None:
                     self.moved_at = self.simulation.scheduler.now

@@ -58,11 +58,11 @@ def _fill(self, number: int) -> None:
     """An outcome is created wherever none stands."""
 
 
-def _see_no_growth(self, look: ScanResult, *arguments):
+def _see_no_growth(self, scan: ScanResult, *arguments):
     """That a copy grows says nothing: it is waited for no longer than what is broken."""
     known = self._incomplete_since
-    new = _see(self, look, *arguments)
-    if look.copied and self._incomplete and known:
+    new = _see(self, scan, *arguments)
+    if scan.copied and self._incomplete and known:
         self._incomplete_since = known
     return new
 
@@ -89,9 +89,9 @@ def _once_lost_is_lost(alike, history, min_workers, checkpoint, task):
 def _take_part_without_what_was_found(self, now: float, *, answered: bool) -> None:
     """A member that gave up a checkpoint says only that it does not see it."""
     seen = self.state.tracker
-    given_up, seen.given_up = seen.given_up, {}
+    given_up, seen.lost.given_up = seen.given_up, {}
     _advance(self, now, answered=answered)
-    seen.given_up = given_up
+    seen.lost.given_up = given_up
 
 
 _ENDS_TOO_SOON = ("daemons end for a reason", "all is settled", "all end", "whole checkpoints succeed")
@@ -117,8 +117,8 @@ _ALL_OR_NONE = Mutation(
 _later = discovery_order._later
 
 
-def _later_than_a_pin(this, found, *, is_lying: bool):
-    return () if is_lying else _later(this, found, is_lying=False)
+def _later_than_a_pin(this, known, *, in_directory: bool):
+    return () if in_directory else _later(this, known, in_directory=False)
 
 
 _ROLLBACK = Mutation(
@@ -200,7 +200,7 @@ REGRESSIONS = (
     ),
     Regression(
         11954,
-        "no bug: it was back for a moment that no look met, and the referee counted from then since when it was gone",
+        "no bug: it was back for a moment that no scan met, and the referee counted from then since when it was gone",
         generation=2,
     ),
     Regression(
@@ -225,7 +225,7 @@ REGRESSIONS = (
     ),
     Regression(
         15686,
-        "no bug: it was back for a moment that no look of that daemon met, though one of another did",
+        "no bug: it was back for a moment that no scan of that daemon met, though one of another did",
         generation=2,
     ),
     Regression(
@@ -255,7 +255,7 @@ REGRESSIONS = (
     ),
     Regression(
         51339,
-        "no bug: an outcome was purged while a daemon was stopped between its last look and its writing of that name",
+        "no bug: an outcome was purged while a daemon was stopped between its last scan and its writing of that name",
         generation=2,
     ),
     Regression(
@@ -286,7 +286,7 @@ REGRESSIONS = (
     ),
     Regression(
         25143,
-        "a node that read other bits was taken back in each time, as it had made another one look odd before",
+        "a node that read other bits was taken back in each time, as it had made another one scan odd before",
         _ALL_OR_NONE,
         generation=2,
     ),
@@ -312,7 +312,7 @@ REGRESSIONS = (
     ),
     Regression(
         30032,
-        "no bug: a pin appeared after the look by which the first plan was made, and before that plan stood",
+        "no bug: a pin appeared after the scan by which the first plan was made, and before that plan stood",
         generation=2,
     ),
     Regression(

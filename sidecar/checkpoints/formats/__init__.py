@@ -14,7 +14,7 @@ from sidecar.checkpoints.formats.orbax import Orbax
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 
-__all__ = ["FORMATS", "Candidate", "Format", "Inspection", "family", "looked_for"]
+__all__ = ["FORMATS", "Candidate", "Format", "Inspection", "file_group", "looked_for"]
 
 FORMATS: Final[dict[str, Format]] = {
     format_.name: format_
@@ -33,25 +33,26 @@ FORMATS: Final[dict[str, Format]] = {
 
 
 _BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
-_ENDINGS: Final = re.compile(f"(?:{'|'.join(each.endings for each in FORMATS.values() if each.endings)})\\Z")
+_ENDINGS: Final = re.compile(f"(?:{'|'.join(format_.endings for format_ in FORMATS.values() if format_.endings)})\\Z")
 
 
 def looked_for(names: Collection[str] = (), pattern: str | None = None) -> list[Format]:
     """Return the formats to look for: what matches the user's pattern, else those of these names, else all known."""
     if pattern is not None:
         return [MatchingFiles(pattern), MatchingFolders(pattern)]
-    return [each for name, each in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
+    return [format_ for name, format_ in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
 
 
-def family(name: str, formats: Sequence[Format] = ()) -> str | None:
-    """Return the family of a file that any format knows, or None: formats that share files agree about it.
+def file_group(name: str, formats: Sequence[Format] = ()) -> str | None:
+    """Return the name of the group of files that a file belongs to, or None if no format knows such files.
 
-    `formats`: those that are looked for; with the user's own among them no other counts.
+    Formats that share files agree about their groups. `formats`: those that are looked for; with the user's own among
+    them no other counts.
     """
-    own = [each for each in formats if each.name in _BY_PATTERN]
+    own = [format_ for format_ in formats if format_.name in _BY_PATTERN]
     if is_temporary(name) or (not own and _ENDINGS.search(name) is None):  # most names in a large folder are nobody's
         return None
     for format_ in own or FORMATS.values():
-        if (found := format_.family(name)) is not None:
-            return found
+        if (group := format_.file_group(name)) is not None:
+            return group
     return None

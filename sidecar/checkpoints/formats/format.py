@@ -76,15 +76,15 @@ class Format(Protocol):
         """How names of its files in the folder itself end, as a regular expression; empty: there are none."""
         ...
 
-    def family(self, name: str) -> str | None:
-        """The name of the file that stands for all files of the checkpoint that a file named so belongs to.
+    def file_group(self, name: str) -> str | None:
+        """Return the name of the group of files that a file belongs to: the name of the group's main file.
 
-        None: to no checkpoint of this format. Sub-folders are families of their own, whatever they are named.
+        None: it belongs to no checkpoint of this format. Each sub-folder is a group of its own.
         """
         ...
 
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
-        """What in a folder may be a checkpoint of this format, by a listing of all or of whole families."""
+        """What in a folder may be a checkpoint of this format, by a listing of all or of whole groups of files."""
         ...
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:

@@ -42,7 +42,7 @@ class Hdf5:
     suffixes: Final = (".weights.h5", ".h5", ".hdf5")
     endings: Final = r"\.(?:h5|hdf5)"
 
-    def family(self, name: str) -> str | None:
+    def file_group(self, name: str) -> str | None:
         """The file alone, unless it is named like a shard: then that of the map, should there be one."""
         if found := _SHARD.fullmatch(name):
             return f"{found['base']}{MAP_SUFFIX}"

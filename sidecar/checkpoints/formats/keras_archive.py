@@ -69,7 +69,7 @@ class KerasArchive:
     suffixes: Final = (".keras",)
     endings: Final = r"\.keras"
 
-    def family(self, name: str) -> str | None:
+    def file_group(self, name: str) -> str | None:
         """The file alone."""
         return name if name.endswith(self.suffixes) else None
 

@@ -37,7 +37,7 @@ class KerasShards:
     suffixes: Final = (MAP_SUFFIX,)
     endings: Final = r"\.weights\.json"
 
-    def family(self, name: str) -> str | None:
+    def file_group(self, name: str) -> str | None:
         """Map and shards; the format of single files says so of the shards."""
         return name if name.endswith(MAP_SUFFIX) else None
 

@@ -35,7 +35,7 @@ class MatchingFiles:
         """Any: the glob decides."""
         return "" if self._pattern is None else ".*"
 
-    def family(self, name: str) -> str | None:
+    def file_group(self, name: str) -> str | None:
         """Return the name itself if it matches."""
         return name if self._pattern is not None and fnmatchcase(name, self._pattern) else None
 
@@ -43,10 +43,10 @@ class MatchingFiles:
         """Yield every file that matches; a link that leads out of the folder is not used."""
         del folder
         for name, file in listing.files.items():
-            if self.family(name) is not None:
+            if self.file_group(name) is not None:
                 yield Candidate(name, (file,))
         for name in sorted(listing.escaping):
-            if self.family(name) is not None:
+            if self.file_group(name) is not None:
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
@@ -79,7 +79,7 @@ class MatchingFolders:
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern
 
-    def family(self, name: str) -> None:
+    def file_group(self, name: str) -> None:
         """Return None: it consists of folders only."""
         del name
 

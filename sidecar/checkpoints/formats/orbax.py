@@ -45,7 +45,7 @@ class Orbax:
     suffixes: Final = ()
     endings: Final = ""
 
-    def family(self, name: str) -> None:
+    def file_group(self, name: str) -> None:
         """It consists of folders only."""
         del name
 

@@ -40,7 +40,7 @@ class SavedModel:
     suffixes: Final = ()
     endings: Final = ""
 
-    def family(self, name: str) -> None:
+    def file_group(self, name: str) -> None:
         """It consists of folders only."""
         del name
 

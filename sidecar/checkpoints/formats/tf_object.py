@@ -72,7 +72,7 @@ class TfObject:
     suffixes: Final = ()
     endings: Final = _ENDINGS
 
-    def family(self, name: str) -> str | None:
+    def file_group(self, name: str) -> str | None:
         """Index and shards under one prefix."""
         found = _FILE.fullmatch(name)
         return None if found is None else f"{found['prefix']}.index"

@@ -117,7 +117,7 @@ def _network(host: str) -> Iterator[Finding]:
 
 def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     try:
-        look = storage_timeout.call(catalog.look)
+        look = storage_timeout.call(catalog.scan)
         how = storage_timeout.call(lambda: _how_seen(settings))
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))

@@ -153,7 +153,7 @@ class RunObserver:
 
     def collect(self) -> RunStatus:
         """Read everything that is new; raises `StorageError` if storage does not answer."""
-        look = self.catalog.look()
+        look = self.catalog.scan()
         if not self.observe_members():
             return RunStatus(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
         assert self._journal is not None

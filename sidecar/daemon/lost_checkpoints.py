@@ -1,0 +1,159 @@
+"""Decide how checkpoints end that are gone or damaged: after how long, and with which verdict.
+
+What vanished is given up for ever, so a checkpoint must be gone from all scans for a while. One that would not have
+been evaluated anyway is skipped instead: it may have been unpinned on purpose. No I/O and no clock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
+from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.states import Verdict
+
+_DELETED: Final = "it was deleted before it was evaluated"
+
+
+@dataclass(frozen=True, slots=True)
+class LostCheckpoint:
+    """A checkpoint that is gone, how it ends if it stays so, and when it was discovered, written and lost.
+
+    If it was lost on the way to its pin, and not discovered before, it counts as written last.
+    """
+
+    settlement: Settlement
+    seen_at: float
+    written_at: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanChange:
+    """What a scan changed, and what the journal says of it.
+
+    Args:
+        scan: The scan.
+        before: The checkpoints that the scan before found.
+        new: Those that it did not find.
+        given_up: How checkpoints end that were lost or found damaged during the scan.
+        is_settled: Returns whether the journal has settled a checkpoint for this node's task.
+        passed_over: Returns which of some checkpoints, in order of discovery, are not to be evaluated, and why.
+    """
+
+    scan: ScanResult
+    before: Mapping[Key, DiscoveredCheckpoint]
+    new: Sequence[DiscoveredCheckpoint]
+    given_up: Sequence[Settlement]
+    is_settled: Callable[[Key], bool]
+    passed_over: Callable[[Sequence[Checkpoint]], Mapping[Key, str]]
+
+    def is_unreadable(self, settlement: Settlement) -> bool:
+        """Return whether a pin stands that cannot be read now."""
+        return _checkpoint(settlement).folder in self.scan.unknown
+
+
+@dataclass(slots=True)
+class LostCheckpoints:
+    """Remember what is gone. Times are seconds of this node's clock.
+
+    Args:
+        vanished_after_seconds: Seconds for which a checkpoint is gone from every scan before it has vanished.
+        given_up: How checkpoints end that this node gave up and the journal has not settled yet.
+    """
+
+    vanished_after_seconds: float
+    given_up: dict[Key, Settlement] = field(default_factory=dict)
+    _lost: dict[Key, LostCheckpoint] = field(default_factory=dict)  # and not given up yet
+    _corrupt: dict[Key, Settlement] = field(default_factory=dict)  # whether settled or not
+
+    def keys(self) -> frozenset[Key]:
+        """Return what is gone or given up and not settled."""
+        return frozenset((*self._lost, *self.given_up))
+
+    def settle(self, settlement: Settlement) -> None:
+        """Take in that the journal settles a checkpoint, or reopens one."""
+        self.given_up.pop(settlement.key, None)
+        if settlement.verdict == Verdict.REQUEUED and (corrupt := self._corrupt.get(settlement.key)) is not None:
+            self.given_up[settlement.key] = corrupt  # requeueing voids what was known, except for what still holds
+
+    def postpone(self, now: float) -> None:
+        """Count again from now, because the directory is gone: it may come back with all that was in it."""
+        self._lost = {key: replace(lost, since=now) for key, lost in self._lost.items()}
+
+    def update(self, change: ScanChange, now: float) -> None:
+        """Take in what a scan lost, and give up what has been gone for long enough.
+
+        What would not have been evaluated anyway is given up in the next scan.
+        """
+        here, lost_before = change.scan.by_key, self._lost
+        lost = self._still_lost(self._add_lost(change, now), change, now)
+        over = {key for key, item in lost.items() if now >= item.since + self.vanished_after_seconds}
+        over |= {key for key in lost.keys() & lost_before.keys() if lost[key].settlement.verdict == Verdict.SKIPPED}
+        certain = {
+            settlement.key: settlement for settlement in change.given_up if settlement.verdict != Verdict.VANISHED
+        }
+        certain |= {key: lost[key].settlement for key in over}
+        self._lost = {key: item for key, item in lost.items() if key not in certain}
+        self._corrupt |= {
+            settlement.key: settlement for settlement in change.given_up if settlement.verdict == Verdict.CORRUPT
+        }
+        self._corrupt = {key: settlement for key, settlement in self._corrupt.items() if key not in here}
+        self.given_up = {
+            key: settlement
+            for key, settlement in (self.given_up | certain).items()
+            if key not in here and not change.is_settled(key) and not change.is_unreadable(settlement)
+        }
+
+    def _add_lost(self, change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:
+        """Return what is lost, with what this scan lost."""
+        lost = dict(self._lost)
+        for key, item in change.before.items():
+            if key not in change.scan.by_key and not change.is_settled(key):
+                checkpoint = item.checkpoint
+                deleted = Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.VANISHED, _DELETED)
+                lost[key] = LostCheckpoint(deleted, item.seen_at, item.written_at, now)
+        # What was lost on the way to its pin was discovered together with what is new here, if not before.
+        discovered_at = min((item.seen_at for item in change.new), default=now)
+        for settlement in change.given_up:
+            if settlement.verdict == Verdict.VANISHED:
+                known = change.before.get(settlement.key)
+                times = (known.seen_at, known.written_at) if known else (discovered_at, float("inf"))
+                before = lost.get(settlement.key) or LostCheckpoint(settlement, *times, now)
+                lost[settlement.key] = replace(before, settlement=settlement)
+        return lost
+
+    def _still_lost(self, lost: dict[Key, LostCheckpoint], change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:
+        """Return what neither came back nor was settled; a copy or a broken pin puts off when it has vanished."""
+        scan = change.scan
+        may_return = scan.copied.union(pin.expected.checkpoint.key for pin in scan.broken)
+        lost = {
+            key: replace(item, since=now) if key in may_return else item
+            for key, item in lost.items()
+            if key not in scan.by_key and not change.is_unreadable(item.settlement) and not change.is_settled(key)
+        }
+        if not lost:
+            return lost
+        gone = [(item.seen_at, item.written_at, _checkpoint(item.settlement)) for item in lost.values()]
+        there = [
+            (item.seen_at, item.written_at, item.checkpoint)
+            for key, item in scan.by_key.items()
+            if not change.is_settled(key)
+        ]
+        reasons = change.passed_over([checkpoint for *_, checkpoint in sorted([*gone, *there], key=_by_discovery)])
+        return {
+            key: replace(item, settlement=replace(item.settlement, verdict=Verdict.SKIPPED, reason=reasons[key]))
+            if key in reasons
+            else item
+            for key, item in lost.items()
+        }
+
+
+def _checkpoint(settlement: Settlement) -> Checkpoint:
+    return Checkpoint(settlement.name, settlement.digest, settlement.step, "")
+
+
+def _by_discovery(item: tuple[float, float, Checkpoint]) -> tuple[float, bool, int, float]:
+    """Return a sort key as in the catalog: within one scan by step, and then by the time of writing."""
+    seen_at, written_at, checkpoint = item
+    return seen_at, checkpoint.step is None, checkpoint.step or 0, written_at
