@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from sidecar.coordination.heartbeats import HeartbeatReadings, natural_order
+from sidecar.coordination.heartbeats import HeartbeatReadings, is_alive, natural_order
 from sidecar.records import Heartbeat
 from sidecar.states import NodeState
 
@@ -40,11 +40,8 @@ class ObservedNode:
 
     def fresh(self, lease_seconds: float) -> bool | None:
         """Return whether the node is alive; None if it was not observed for long enough."""
-        if self.left:
-            return False
-        if self.silent_seconds >= lease_seconds:
-            return False
-        return True if self.changed else None
+        silent = self.silent_seconds
+        return is_alive(self.heartbeat, changed=self.changed, silent_seconds=silent, lease_seconds=lease_seconds)
 
     def late_seconds(self, beat_seconds: float) -> float | None:
         """Return how late its beats are seen, at most, as the gaps between them show; None before there are two gaps.

@@ -316,6 +316,17 @@ class _NodeLiveness:
         return max(self.gaps.largest, self.gaps.before)
 
 
+def is_alive(heartbeat: Heartbeat, *, changed: bool, silent_seconds: float, lease_seconds: float) -> bool | None:
+    """Return whether a node is alive; None if it was not watched for long enough to know.
+
+    `changed`: its heartbeat has changed while it was watched. `silent_seconds`: since the last change, or since it is
+    watched. That a heartbeat is there says nothing: the change of it is the sign of life.
+    """
+    if heartbeat.state == NodeState.LEFT or silent_seconds >= lease_seconds:
+        return False
+    return True if changed else None
+
+
 class Liveness:
     """Who is alive, as this node sees it. Pure: no I/O, and time is an argument, in seconds of `Clock.now`.
 
@@ -361,11 +372,12 @@ class Liveness:
         return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round))
 
     def fresh(self, node: str, now: float) -> bool:
-        """Whether the node is there: it has changed within its lease and did not say that it left."""
+        """Return whether a node is alive: it has changed within its lease and did not say that it left."""
         watch = self._watches.get(node)
-        if watch is None or watch.heartbeat is None or watch.heartbeat.state == NodeState.LEFT:
+        if watch is None or watch.heartbeat is None:
             return False
-        return watch.changed and now - watch.silent_since < self.lease_of(node)
+        silent, lease = now - watch.silent_since, self.lease_of(node)
+        return bool(is_alive(watch.heartbeat, changed=watch.changed, silent_seconds=silent, lease_seconds=lease))
 
     def fresh_heartbeats(self, now: float) -> list[Heartbeat]:
         """What the nodes that are there said last, in natural order of their names; this node is among them."""

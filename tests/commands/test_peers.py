@@ -3,7 +3,7 @@ import pytest
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.records import Slot
 
-HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1)
+HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1, lease_seconds=10.0)
 BEAT = 2.0
 TWO_SLOTS = (Slot("a", "g", "h:1", None, None), Slot("b", "g", "h:1", None, None))
 
@@ -101,7 +101,7 @@ def test_the_group_that_would_form(watched):
 
 def test_alone_with_too_few(storage, clock):
     """What min_workers means is told before somebody waits for it."""
-    here = Here(node="node-9", version="1.0", task="t1", replicas=2, min_workers=3)
+    here = Here(node="node-9", version="1.0", task="t1", replicas=2, min_workers=3, lease_seconds=10.0)
     ((ok, text),) = told(group(watch(storage, clock, BEAT, pytest.fail), here))
     assert ok
     assert text.startswith(
@@ -142,6 +142,14 @@ def test_a_majority_with_other_code_leaves_this_node_out(watched):
     *_, (ok, text) = told(group(watched(node_0=other, node_1=other), HERE))
     assert not ok
     assert "this node would not take part: 2 nodes agree on another version or task, 1 on this one's" in text
+
+
+def test_nodes_with_other_code_that_compute_differently_do_not_outnumber_this_node(watched):
+    """They would not stand in one group either: the rule is the policy's."""
+    first, second = ({"beat": {"task": "t2", "profile": profile}} for profile in ("p1", "p2"))
+    *_, (ok, text) = told(group(watched(node_0=first, node_1=second), HERE))
+    assert ok
+    assert "this node alone would form a group of 1 worker process" in text
 
 
 def test_beats_that_are_seen_together_were_late(watched):

@@ -75,6 +75,7 @@ def findings(
             task=task,
             replicas=settings.replicas,
             min_workers=settings.min_workers,
+            lease_seconds=settings.lease_seconds,
         )
         yield from group(observed_nodes, here)
 

@@ -34,6 +34,7 @@ class Here:
     task: str
     replicas: int
     min_workers: int
+    lease_seconds: float
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -117,8 +118,8 @@ def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: f
 
 def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     """Report which eval group this node's daemon would form with those that beat now."""
-    beating = (observed.heartbeat for observed in observed_nodes if observed.changed)
-    others, own = ready_workers(heartbeat for heartbeat in beating if heartbeat.node != here.node), here.heartbeat
+    alive = (observed.heartbeat for observed in observed_nodes if observed.fresh(here.lease_seconds))
+    others, own = ready_workers(heartbeat for heartbeat in alive if heartbeat.node != here.node), here.heartbeat
     same = [heartbeat for heartbeat in others if _kind(heartbeat) == _kind(own)]
     peers = [heartbeat for heartbeat in compatible_nodes([*same, own], here.node) if heartbeat is not own]
     for heartbeat in others:
