@@ -31,7 +31,7 @@ PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "sa
 """What the time between a save and its gauge is spent on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One complete checkpoint. Changed content under a known name is another checkpoint.
 
@@ -59,11 +59,16 @@ class Checkpoint:
 
     @property
     def folder(self) -> str:
-        """A file name for it, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
-        name = quote(self.name, safe="-_.+=,", errors="surrogatepass")
-        if len(name) > _LONGEST_FOLDER:  # what is cut off may be all in which two names of one content differ
-            name = f"{name[: _LONGEST_FOLDER - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        return f"{name}@{self.digest[:12]}"
+        """Return the name of the checkpoint's folder: see `folder_name`."""
+        return folder_name(self.key)
+
+
+def folder_name(key: Key) -> str:
+    """Return a file name for a checkpoint, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
+    name, digest = quote(key[0], safe="-_.+=,", errors="surrogatepass"), key[1]
+    if len(name) > _LONGEST_FOLDER:  # two names of one content may differ only in what is cut off
+        name = f"{name[: _LONGEST_FOLDER - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return f"{name}@{digest[:12]}"
 
 
 def shown_step(step: int | None, source: str | None) -> str:
@@ -83,7 +88,7 @@ class Member:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """The end of a checkpoint that no evaluation will succeed on, or (`requeued`) that a person reopened it.
 
@@ -103,7 +108,7 @@ class Settlement:
         return self.name, self.digest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One numbered attempt to evaluate one checkpoint with one group; without members it only settles.
 
@@ -133,7 +138,7 @@ class Plan:
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """A metric's final number: `value` is None if it is not finite, `hex` is exact (`float.hex`, or nan, inf, -inf)."""
 
@@ -189,7 +194,7 @@ class Nonfinite:
         return f"eval set {eval_set!r}: {some} NaN or infinite {place}s{first}{batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What an evaluation found: the same on every rank."""
 
@@ -213,7 +218,7 @@ class Result:
         return [each.told(name, place) for name, places in self.nonfinite.items() for place, each in places.items()]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a plan ended. `plan_nonce` is that of the plan: a number alone may come to stand for another one.
 
@@ -239,7 +244,7 @@ class Outcome:
     schema: int = SCHEMA
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """One replica of a node, as its heartbeat tells it: the worker in a group, and the one that stands by."""
 
@@ -263,7 +268,7 @@ class WorkerProgress:
     total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """What a node says about itself. `beat` counts up; a change of anything is a sign of life.
 

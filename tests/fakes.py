@@ -425,9 +425,19 @@ def failed(kind: str, message: str = "because", plan: int | None = None, rank: i
 
 def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) -> Done:
     """What a rank says that found the result."""
-    values = {"test": {"accuracy": Value(accuracy, accuracy.hex())}}
+    values = {"test": {"accuracy": Value(value=accuracy, hex=accuracy.hex())}}
     phases = {"restore": 0.1, "evaluate": 0.5, "reduce": 0.01, "save": 0.05}
-    result = Result(join.group, len(join.members), {"test": examples}, values, phases, "v", "t1", {}, ())
+    result = Result(
+        group=join.group,
+        workers=len(join.members),
+        examples={"test": examples},
+        metrics=values,
+        phases=phases,
+        variables="v",
+        task="t1",
+        profile={},
+        saves=(),
+    )
     return Done(plan, join.rank, result, 1, 1)
 
 

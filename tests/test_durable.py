@@ -46,8 +46,21 @@ def test_a_journal_is_written_where_folders_cannot_be_fsynced(mount):
     storage = PosixStorage(mount / "state" / "run")
     run = open_run(storage, 0.0)
     journal = Journal(storage, run)
-    settlement = Settlement("ckpt-1", "d" * 64, 1, "skipped", "a test")
-    assert journal.propose(Plan(1, run, "n", None, 0, None, (settlement,), None, "node", "now"))
+    settlement = Settlement(name="ckpt-1", digest="d" * 64, step=1, verdict="skipped", reason="a test")
+    assert journal.propose(
+        Plan(
+            plan=1,
+            run=run,
+            nonce="n",
+            checkpoint=None,
+            attempt=0,
+            members=None,
+            settles=(settlement,),
+            task=None,
+            proposer="node",
+            proposed_at="now",
+        )
+    )
     assert read_history(storage).through == 1
 
 
@@ -57,7 +70,7 @@ def test_a_checkpoint_is_pinned_where_folders_cannot_be_fsynced(mount, monkeypat
     (mount / "variables").mkdir()
     for name in names:
         (mount / name).write_bytes(b"weights")
-    checkpoint = Checkpoint("ckpt-1", "d" * 64, 1, "tf_object")
+    checkpoint = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object")
     monkeypatch.setattr(pin_module, "verify", lambda *_: checkpoint.digest)
     files = tuple(as_file(name, (mount / name).stat()) for name in names)
     found = DiscoveredCheckpoint(checkpoint, mount, 0.0, 0.0, files)

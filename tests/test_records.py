@@ -46,10 +46,10 @@ PLAN = Plan(
     plan=1,
     run="r",
     nonce="n",
-    checkpoint=Checkpoint("ckpt-5", "d" * 64, 5, "tf"),
+    checkpoint=Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf"),
     attempt=1,
     members=(Member(0, "node", "w", "h:1"),),
-    settles=(Settlement("old", "0" * 64, None, "skipped", "newer ones wait"),),
+    settles=(Settlement(name="old", digest="0" * 64, step=None, verdict="skipped", reason="newer ones wait"),),
     task="t",
     proposer="node",
     proposed_at="now",
@@ -82,7 +82,7 @@ def test_every_record_survives_the_round_trip(record):
 @given(name=st.text(st.characters(), min_size=1))
 def test_any_file_name_can_be_recorded(name):
     """Names that are not UTF-8 arrive as lone surrogates; they are written as valid UTF-8, and make a safe folder."""
-    checkpoint = Checkpoint(name, "d" * 64, None, "tf")
+    checkpoint = Checkpoint(name=name, digest="d" * 64, step=None, format="tf")
     data = dumps(checkpoint)
     data.decode()
     again = loads(Checkpoint, data)
@@ -94,10 +94,19 @@ def test_any_file_name_can_be_recorded(name):
 
 def test_folders_of_different_checkpoints_differ():
     """The same name with other content has another folder, and a path prefix makes one folder."""
-    assert Checkpoint("run/ckpt-5", "0123456789abcdef", 5, "tf").folder == "run%2Fckpt-5@0123456789ab"
-    assert Checkpoint("c", "a" * 64, 5, "tf").folder != Checkpoint("c", "b" * 64, 5, "tf").folder
+    assert (
+        Checkpoint(name="run/ckpt-5", digest="0123456789abcdef", step=5, format="tf").folder
+        == "run%2Fckpt-5@0123456789ab"
+    )
+    assert (
+        Checkpoint(name="c", digest="a" * 64, step=5, format="tf").folder
+        != Checkpoint(name="c", digest="b" * 64, step=5, format="tf").folder
+    )
     long = "\u6a21\u578b" * 40  # nine characters each, once they are safe
-    assert Checkpoint(f"{long}-5", "a" * 64, 5, "tf").folder != Checkpoint(f"{long}-6", "a" * 64, 6, "tf").folder
+    assert (
+        Checkpoint(name=f"{long}-5", digest="a" * 64, step=5, format="tf").folder
+        != Checkpoint(name=f"{long}-6", digest="a" * 64, step=6, format="tf").folder
+    )
 
 
 @given(data=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
@@ -144,7 +153,7 @@ def test_what_is_no_number_of_this_format_is_refused(text, sentence):
 def test_an_infinite_number_is_not_written():
     """The programmer hears of it; the file would be no JSON."""
     with pytest.raises(ValueError, match="not JSON compliant"):
-        dumps(Value(float("inf"), "inf"))
+        dumps(Value(value=float("inf"), hex="inf"))
 
 
 def test_a_whole_number_stands_for_a_float():
@@ -181,7 +190,19 @@ def test_the_place_of_an_error_is_named_within_a_mapping():
 def test_a_heartbeat_of_an_older_version_tells_no_doing():
     """The field came later; that it is missing is no reason to think that its node is gone."""
     beat = Heartbeat(
-        "r", "n", "i", 1, "worker", "setting", "ready", "1", None, 0, 0, (), doing=(WorkerProgress("w", "join"),)
+        run="r",
+        node="n",
+        incarnation="i",
+        beat=1,
+        role="worker",
+        role_source="setting",
+        state="ready",
+        version="1",
+        task=None,
+        plan=0,
+        outcome=0,
+        slots=(),
+        doing=(WorkerProgress("w", "join"),),
     )
     assert loads(Heartbeat, dumps(beat)) == beat
     written = json.loads(dumps(beat))

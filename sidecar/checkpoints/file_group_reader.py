@@ -286,7 +286,13 @@ class FileGroupReader:
     def _settlement(self, candidate: KnownCandidate, error: CheckpointError) -> Settlement:
         digest = sampled_digest(self.root, (file.name for file in candidate.files))
         name = self.named(candidate.name)
-        return Settlement(name, digest, step_in(name, candidate.format, self.step_pattern), Verdict.CORRUPT, str(error))
+        return Settlement(
+            name=name,
+            digest=digest,
+            step=step_in(name, candidate.format, self.step_pattern),
+            verdict=Verdict.CORRUPT,
+            reason=str(error),
+        )
 
 
 def _among(known: KnownCandidate, candidate: Candidate) -> list[File]:

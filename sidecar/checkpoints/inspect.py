@@ -66,7 +66,7 @@ def as_checkpoint(format_: Format, name: str, inspection: Inspection, pattern: r
         step, source = held, held_source or "variable"
     elif named is not None:
         step, source = named, "name"
-    return Checkpoint(name, inspection.digest, step, format_.name, step_source=source)
+    return Checkpoint(name=name, digest=inspection.digest, step=step, format=format_.name, step_source=source)
 
 
 def step_in(name: str, format_: Format, pattern: re.Pattern[str] | None) -> int | None:

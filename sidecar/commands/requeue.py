@@ -55,7 +55,9 @@ class _Ended:
 
     def requeued(self, by: str) -> Settlement:
         """Return the settlement that reopens it."""
-        return Settlement(*self.key, self.step, Verdict.REQUEUED, f"by {by}; it was {self.how}")
+        name, digest = self.key
+        reason = f"by {by}; it was {self.how}"
+        return Settlement(name=name, digest=digest, step=self.step, verdict=Verdict.REQUEUED, reason=reason)
 
 
 def folder_and_names(

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value
+from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value, folder_name
 from sidecar.states import FAILURE_CLASSES
 
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
@@ -70,7 +70,7 @@ class Totals:
 
     def reopened(self, key: Key) -> None:
         """Drop the best values of an evaluation that a person asked to repeat: its numbers do not compete any more."""
-        folder = f"evaluations/{Checkpoint(*key, None, '').folder}/"
+        folder = f"evaluations/{folder_name(key)}/"
         self.best = {metric: best for metric, best in self.best.items() if not best.folder.startswith(folder)}
 
     def failed(self, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from sidecar.daemon.lost_checkpoints import LostCheckpoints, ScanChange
 from sidecar.observability.status import Newest
 from sidecar.policy.selection import Choice, Selection, pending
 from sidecar.policy.settlements import REOPENED
-from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement
+from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement, folder_name
 from sidecar.states import Verdict
 
 _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
@@ -220,7 +220,7 @@ class CheckpointTracker:
             return names
         digests = {name.rpartition("@")[2] for name in names}
         settled = {
-            Checkpoint(*key, None, "").folder
+            folder_name(key)
             for key in chain(history.succeeded, history.settled)
             if key[1][:12] in digests and all(history.is_settled(key, task) for task in tasks)
         }

@@ -111,7 +111,13 @@ class LostCheckpoints:
         for key, item in change.before.items():
             if key not in change.scan.by_key and not change.is_settled(key):
                 checkpoint = item.checkpoint
-                deleted = Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.VANISHED, _DELETED)
+                deleted = Settlement(
+                    name=checkpoint.name,
+                    digest=checkpoint.digest,
+                    step=checkpoint.step,
+                    verdict=Verdict.VANISHED,
+                    reason=_DELETED,
+                )
                 lost[key] = LostCheckpoint(deleted, item.seen_at, item.written_at, now)
         # What was lost on the way to its pin was discovered together with what is new here, if not before.
         discovered_at = min((item.seen_at for item in change.new), default=now)
@@ -150,7 +156,7 @@ class LostCheckpoints:
 
 
 def _checkpoint(settlement: Settlement) -> Checkpoint:
-    return Checkpoint(settlement.name, settlement.digest, settlement.step, "")
+    return Checkpoint(name=settlement.name, digest=settlement.digest, step=settlement.step, format="")
 
 
 def _by_discovery(item: tuple[float, float, Checkpoint]) -> tuple[float, bool, int, float]:

@@ -269,7 +269,9 @@ class DaemonState:
         given_up = [
             lost for lost in self.tracker.given_up.values() if is_seen_by_others(lost, self.identity.node, ready)
         ]
-        return unreadable | {Checkpoint(lost.name, lost.digest, lost.step, "").folder for lost in given_up}
+        return unreadable | {
+            Checkpoint(name=lost.name, digest=lost.digest, step=lost.step, format="").folder for lost in given_up
+        }
 
     def _tasks(self, now: float) -> frozenset[str | None]:
         """Return the tasks for which something may have to be evaluated."""

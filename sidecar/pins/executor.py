@@ -133,7 +133,10 @@ class PinExecutor:
         settled = {}
         for name in scan.unclaimed - retained:
             keys = policy.settled_as(name)
-            meant = [DiscoveredCheckpoint(Checkpoint(*key, None, ""), Path(), 0.0, 0.0) for key in keys]
+            meant = [
+                DiscoveredCheckpoint(Checkpoint(name=key[0], digest=key[1], step=None, format=""), Path(), 0.0, 0.0)
+                for key in keys
+            ]
             if meant and not any(map(policy.retains, meant)):
                 settled[name] = meant[0].checkpoint
         return settled
@@ -282,4 +285,6 @@ class PinExecutor:
 def settlement(found: DiscoveredCheckpoint, verdict: Verdict, why: Exception | str) -> Settlement:
     """Return the end of a checkpoint that was found."""
     checkpoint = found.checkpoint
-    return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, str(why))
+    return Settlement(
+        name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=verdict, reason=str(why)
+    )

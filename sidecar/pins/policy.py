@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.selection import Selection
-from sidecar.records import Checkpoint, Key
+from sidecar.records import Key, folder_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +77,4 @@ class PinPolicy:
         """Return the checkpoints that the journal has settled and whose pins have this folder name."""
         digest = folder.rpartition("@")[2]
         keys = {*self.history.settled, *self.history.succeeded}
-        return [key for key in keys if key[1].startswith(digest) and Checkpoint(*key, None, "").folder == folder]
+        return [key for key in keys if key[1].startswith(digest) and folder_name(key) == folder]

@@ -26,7 +26,7 @@ def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heart
 
 def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
     """Return whether a heartbeat names the checkpoint. One that is corrupt has no digest, so only names count."""
-    folder = Checkpoint(settlement.name, settlement.digest, None, "").folder
+    folder = Checkpoint(name=settlement.name, digest=settlement.digest, step=None, format="").folder
     if settlement.verdict == Verdict.CORRUPT:
         name = folder.rpartition("@")[0]
         return any(visible.rpartition("@")[0] == name for visible in heartbeat.sees)

@@ -37,13 +37,22 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
             verdict, reason = end
             task = view.task if verdict == Verdict.FAILED else None
             settles.append(
-                Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, reason, task),
+                Settlement(
+                    name=checkpoint.name,
+                    digest=checkpoint.digest,
+                    step=checkpoint.step,
+                    verdict=verdict,
+                    reason=reason,
+                    task=task,
+                ),
             )
     choice = rules.selection.choose(waiting, history, over=over)
     skipped = [(checkpoint, choice.passed[checkpoint.key]) for checkpoint in choice.settled]
     skipped += _give_up_for_room(view, choice.evaluate)
     settles += [
-        Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.SKIPPED, reason)
+        Settlement(
+            name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=Verdict.SKIPPED, reason=reason
+        )
         for checkpoint, reason in skipped
     ]
     settled_keys = {settlement.key for settlement in settles}
@@ -58,7 +67,9 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
     nodes = view.nodes
     if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
         return given_up
-    end = final_verdict(Checkpoint(given_up.name, given_up.digest, given_up.step, ""), view, rules)
+    end = final_verdict(
+        Checkpoint(name=given_up.name, digest=given_up.digest, step=given_up.step, format=""), view, rules
+    )
     if end is None:
         return None
     verdict, reason = end
@@ -74,7 +85,13 @@ def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
         if settled.get(checkpoint.key) == Verdict.VANISHED and checkpoint.folder not in checkpoints.unreadable
     ]
     for checkpoint in rules.selection.choose(present, view.history).evaluate:
-        yield Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, Verdict.REQUEUED, REOPENED)
+        yield Settlement(
+            name=checkpoint.name,
+            digest=checkpoint.digest,
+            step=checkpoint.step,
+            verdict=Verdict.REQUEUED,
+            reason=REOPENED,
+        )
 
 
 def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:

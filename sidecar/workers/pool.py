@@ -182,11 +182,11 @@ class WorkerPool:
             )
             found.append(
                 Slot(
-                    active.worker if active else None,
-                    active.group if active else None,
-                    active.address if active else None,
-                    standby.worker if standby else None,
-                    standby.address if standby else None,
+                    worker=active.worker if active else None,
+                    group=active.group if active else None,
+                    address=active.address if active else None,
+                    standby=standby.worker if standby else None,
+                    standby_address=standby.address if standby else None,
                 )
             )
         return tuple(found)

@@ -8,11 +8,13 @@ from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
 
 def value(number, goal="max"):
-    return Value(number if abs(number) < float("inf") else None, float(number).hex(), goal=goal)
+    return Value(value=number if abs(number) < float("inf") else None, hex=float(number).hex(), goal=goal)
 
 
 def result(task="t", **sets):
-    return Result("g", 1, {}, sets, {}, "v", task, {}, ())
+    return Result(
+        group="g", workers=1, examples={}, metrics=sets, phases={}, variables="v", task=task, profile={}, saves=()
+    )
 
 
 class Follower:
@@ -24,11 +26,26 @@ class Follower:
     def improves(self, result):
         """Whether the best evaluation is this one now."""
         number = self.history.through + 1
-        checkpoint = Checkpoint(f"ckpt-{number}", "d" * 64, number, "tf")
+        checkpoint = Checkpoint(name=f"ckpt-{number}", digest="d" * 64, step=number, format="tf")
         members = (Member(0, "n", "w", "h:1"),)
-        plan = Plan(number, "r", "n", checkpoint, 1, members, (), result.task, "n1", "now")
+        plan = Plan(
+            plan=number,
+            run="r",
+            nonce="n",
+            checkpoint=checkpoint,
+            attempt=1,
+            members=members,
+            settles=(),
+            task=result.task,
+            proposer="n1",
+            proposed_at="now",
+        )
         self.history.apply(plan)
-        self.history.apply(Outcome(number, "r", "o", "succeeded", "n1", "now", result=result))
+        self.history.apply(
+            Outcome(
+                plan=number, run="r", nonce="o", status="succeeded", closed_by="n1", completed_at="now", result=result
+            )
+        )
         return self.by.folder(self.history) == plan.folder
 
 

@@ -5,8 +5,19 @@ from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
 def plan(number):
     members = (Member(0, "n1", "w", "h:1"),)
-    checkpoint = Checkpoint(f"ckpt-{number}", "d" * 64, number, "tf")
-    return Plan(number, "r", "n", checkpoint, 1, members, (), None, "n1", "now")
+    checkpoint = Checkpoint(name=f"ckpt-{number}", digest="d" * 64, step=number, format="tf")
+    return Plan(
+        plan=number,
+        run="r",
+        nonce="n",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members,
+        settles=(),
+        task=None,
+        proposer="n1",
+        proposed_at="now",
+    )
 
 
 class Follower(Retention):
@@ -19,10 +30,18 @@ class Follower(Retention):
     def evaluated(self, accuracy=None):
         """One more evaluation."""
         number = self.history.through + 1
-        metrics = {} if accuracy is None else {"test": {"accuracy": Value(accuracy, accuracy.hex(), goal="max")}}
-        result = Result("g", 1, {}, metrics, {}, "v", "t", {}, ())
+        metrics = (
+            {} if accuracy is None else {"test": {"accuracy": Value(value=accuracy, hex=accuracy.hex(), goal="max")}}
+        )
+        result = Result(
+            group="g", workers=1, examples={}, metrics=metrics, phases={}, variables="v", task="t", profile={}, saves=()
+        )
         self.history.apply(plan(number))
-        self.history.apply(Outcome(number, "r", "n", "succeeded", "n1", "now", result))
+        self.history.apply(
+            Outcome(
+                plan=number, run="r", nonce="n", status="succeeded", closed_by="n1", completed_at="now", result=result
+            )
+        )
         self.succeeded(self.history)
 
 

@@ -69,28 +69,51 @@ def _write(storage, plans, with_snapshot):
 
 
 def _records(number, run):
-    checkpoint = Checkpoint(f"ckpt-{number}", f"{number:064x}", number, "tf_object", f"pins/ckpt-{number}@0")
+    checkpoint = Checkpoint(
+        name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object", pin=f"pins/ckpt-{number}@0"
+    )
     members = tuple(
         Member(rank, f"worker-{rank}", f"worker-{rank}.0123456789abcdef.{rank}", f"10.0.0.{rank}:21000")
         for rank in range(2)
     )
     accuracy = number / 30_000
     values = {
-        name: Value(accuracy, accuracy.hex(), accuracy - 0.01, accuracy + 0.01, "max") for name in ("a", "b", "c")
+        name: Value(value=accuracy, hex=accuracy.hex(), lower=accuracy - 0.01, upper=accuracy + 0.01, goal="max")
+        for name in ("a", "b", "c")
     }
     phases = dict.fromkeys(("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish"), 0.1)
     result = Result(
-        group_id(members),
-        2,
-        {"test": 10_000},
-        {"test": values},
-        phases,
-        f"{number:064x}",
-        "t" * 64,
-        {"tensorflow": "2.21.0", "isa": "AVX512F", "threads": "1"},
-        tuple(f"evaluations/ckpt-{number}@0/plan-{number}/worker-{rank}-of-2" for rank in range(2)),
+        group=group_id(members),
+        workers=2,
+        examples={"test": 10_000},
+        metrics={"test": values},
+        phases=phases,
+        variables=f"{number:064x}",
+        task="t" * 64,
+        profile={"tensorflow": "2.21.0", "isa": "AVX512F", "threads": "1"},
+        saves=tuple(f"evaluations/ckpt-{number}@0/plan-{number}/worker-{rank}-of-2" for rank in range(2)),
         data={"test": EvalData("f" * 64, 157, "batches")},
     )
     at = "2026-01-01T00:00:00.000Z"
-    yield Plan(number, run, f"p{number:031x}", checkpoint, 1, members, (), "t" * 64, "worker-0", at, number)
-    yield Outcome(number, run, f"o{number:031x}", "succeeded", "worker-0", at, result)
+    yield Plan(
+        plan=number,
+        run=run,
+        nonce=f"p{number:031x}",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members,
+        settles=(),
+        task="t" * 64,
+        proposer="worker-0",
+        proposed_at=at,
+        evaluated=number,
+    )
+    yield Outcome(
+        plan=number,
+        run=run,
+        nonce=f"o{number:031x}",
+        status="succeeded",
+        closed_by="worker-0",
+        completed_at=at,
+        result=result,
+    )

@@ -95,7 +95,7 @@ class Crew:
         saves = self.folder / f"plan-{self._plan}"
         begin = time.monotonic()
         for node, member in zip(self._nodes, self.members, strict=True):
-            checkpoint = Checkpoint("ckpt", f"digest-{self._plan}", self._plan, "tf")
+            checkpoint = Checkpoint(name="ckpt", digest=f"digest-{self._plan}", step=self._plan, format="tf")
             command = Evaluate(self._plan, checkpoint, path, str(saves / f"worker-{member.rank}"), "all", 1.0)
             node.evaluate(command, member.worker, time.monotonic())
         done = self._collect(Done)

@@ -10,7 +10,10 @@ from sidecar.records import Checkpoint
 
 def found(step, written_at):
     return DiscoveredCheckpoint(
-        Checkpoint(f"ckpt-{step}", f"{step:064d}", step, "tf_object"), Path("/pins"), written_at, 0.0
+        Checkpoint(name=f"ckpt-{step}", digest=f"{step:064d}", step=step, format="tf_object"),
+        Path("/pins"),
+        written_at,
+        0.0,
     )
 
 

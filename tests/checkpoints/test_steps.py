@@ -253,7 +253,7 @@ def test_without_steps_the_order_is_that_of_writing(put, root, new_catalog):
 
 def test_how_steps_were_found_in_one_sentence():
     """With an example of each that is about names; what is new is told again, and doubt is told as such."""
-    one = Checkpoint("a.keras", "d", 8, "keras", step_source="optimizer")
+    one = Checkpoint(name="a.keras", digest="d", step=8, format="keras", step_source="optimizer")
     found = StepSources()
     assert found.add([one, one])
     assert not found.are_doubtful

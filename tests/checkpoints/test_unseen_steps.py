@@ -27,7 +27,10 @@ class History:
             written_at = self.now - apart * (len(names) - place)
             new.append(
                 DiscoveredCheckpoint(
-                    Checkpoint(name, f"{name}{self.now}", None, "tf_object"), Path("/"), written_at, self.now
+                    Checkpoint(name=name, digest=f"{name}{self.now}", step=None, format="tf_object"),
+                    Path("/"),
+                    written_at,
+                    self.now,
                 )
             )
         self.gaps.scan(new, self.now)
@@ -199,7 +202,12 @@ def test_names_are_bounded():
     for number in range(2000):
         for name in (f"run{number}x-1", f"ckpt-{10**14 * number}", "-", "", "7", "٣", f"ckpt-{number % 7}"):
             gaps.scan(
-                [DiscoveredCheckpoint(Checkpoint(name, "d", None, "tf_object"), Path("/"), 0.0, 0.0)], 100.0 * number
+                [
+                    DiscoveredCheckpoint(
+                        Checkpoint(name=name, digest="d", step=None, format="tf_object"), Path("/"), 0.0, 0.0
+                    )
+                ],
+                100.0 * number,
             )
             gaps.journaled(name, lambda _: False, settled=True)
     assert len(gaps._series) <= 20

@@ -57,8 +57,21 @@ class Writers:
 
     def beat(self, node, beat, **given):
         """A node writes its heartbeat."""
-        slot = Slot(f"{node}.a.1", "g", "h:1", f"{node}.a.2", "h:2")
-        known = Heartbeat(self.run, node, "a", beat, "worker", "role = worker", "ready", "1.0", "t1", 0, 0, (slot,))
+        slot = Slot(worker=f"{node}.a.1", group="g", address="h:1", standby=f"{node}.a.2", standby_address="h:2")
+        known = Heartbeat(
+            run=self.run,
+            node=node,
+            incarnation="a",
+            beat=beat,
+            role="worker",
+            role_source="role = worker",
+            state="ready",
+            version="1.0",
+            task="t1",
+            plan=0,
+            outcome=0,
+            slots=(slot,),
+        )
         Heartbeats(self.storage, self.run).write(replace(known, **given))
 
     def propose(self, *settles, checkpoint=None, nodes=("node-0",)):
@@ -67,16 +80,16 @@ class Writers:
         members = tuple(Member(rank, node, f"{node}.a.1", "h:1") for rank, node in enumerate(nodes))
         number = self.journal.through + 1
         plan = Plan(
-            number,
-            self.run,
-            f"plan-{number}",
-            checkpoint,
-            1,
-            members if checkpoint else None,
-            settles,
-            "t1",
-            "node-0",
-            AT,
+            plan=number,
+            run=self.run,
+            nonce=f"plan-{number}",
+            checkpoint=checkpoint,
+            attempt=1,
+            members=members if checkpoint else None,
+            settles=settles,
+            task="t1",
+            proposer="node-0",
+            proposed_at=AT,
         )
         assert self.journal.propose(plan)
         self.journal.read_new()
@@ -85,9 +98,33 @@ class Writers:
         """The end of the open plan: a success, unless a kind of failure is named."""
         number = self.journal.through
         group = group_id(self.journal.open.members)
-        result = None if kind else Result(group, 1, {"test": 10}, {"test": metrics or {}}, {}, "v", "t1", {}, ())
+        result = (
+            None
+            if kind
+            else Result(
+                group=group,
+                workers=1,
+                examples={"test": 10},
+                metrics={"test": metrics or {}},
+                phases={},
+                variables="v",
+                task="t1",
+                profile={},
+                saves=(),
+            )
+        )
         status = "failed" if kind else "succeeded"
-        outcome = Outcome(number, self.run, f"end-{number}", status, "node-0", AT, result, kind, message=message)
+        outcome = Outcome(
+            plan=number,
+            run=self.run,
+            nonce=f"end-{number}",
+            status=status,
+            closed_by="node-0",
+            completed_at=AT,
+            result=result,
+            kind=kind,
+            message=message,
+        )
         assert self.journal.close(outcome)
         self.journal.read_new()
 
@@ -100,4 +137,4 @@ def writers(storage, run):
 @pytest.fixture
 def checkpoint():
     """A checkpoint by the number of its step."""
-    return lambda step, digest="e": Checkpoint(f"ckpt-{step}", digest * 64, step, "tf_object")
+    return lambda step, digest="e": Checkpoint(name=f"ckpt-{step}", digest=digest * 64, step=step, format="tf_object")

@@ -53,7 +53,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     assert told() == ["step = a variable of the checkpoint for 2, of 2"]
 
     def nameless(_format, name, inspection, _pattern):
-        return Checkpoint(name, inspection.digest, None, "tf_object")
+        return Checkpoint(name=name, digest=inspection.digest, step=None, format="tf_object")
 
     monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     save(place, 3, keep=[1, 2])

@@ -67,7 +67,17 @@ class FakeProcess:
 
 
 def result(value=0.5):
-    return Result("g", 2, {"test": 2}, {"test": {"a": Value(value, value.hex())}}, {}, "v", "t", {}, ())
+    return Result(
+        group="g",
+        workers=2,
+        examples={"test": 2},
+        metrics={"test": {"a": Value(value=value, hex=value.hex())}},
+        phases={},
+        variables="v",
+        task="t",
+        profile={},
+        saves=(),
+    )
 
 
 @pytest.fixture
@@ -84,7 +94,7 @@ def evaluate(monkeypatch):
         )
         once = OneShot(
             task=TaskSpec(task="t", framework="x", search_path="/", threads=1),
-            checkpoint=Checkpoint("c", "d", 1, "x"),
+            checkpoint=Checkpoint(name="c", digest="d", step=1, format="x"),
             path="/c",
             save_to=save_to,
             plan_cap_seconds=40,

@@ -5,7 +5,10 @@ from sidecar.records import Slot
 
 HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1, lease_seconds=10.0)
 BEAT = 2.0
-TWO_SLOTS = (Slot("a", "g", "h:1", None, None), Slot("b", "g", "h:1", None, None))
+TWO_SLOTS = (
+    Slot(worker="a", group="g", address="h:1", standby=None, standby_address=None),
+    Slot(worker="b", group="g", address="h:1", standby=None, standby_address=None),
+)
 
 
 @pytest.fixture

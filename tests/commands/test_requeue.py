@@ -58,7 +58,14 @@ def saved(place, catalog):
 
 
 def given_up(checkpoint, verdict="failed", task="t1"):
-    return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, "task_error: no", task)
+    return Settlement(
+        name=checkpoint.name,
+        digest=checkpoint.digest,
+        step=checkpoint.step,
+        verdict=verdict,
+        reason="task_error: no",
+        task=task,
+    )
 
 
 def test_a_requeued_checkpoint_needs_an_evaluation_again(storage, writers, saved, ask):

@@ -119,7 +119,11 @@ def test_the_newest_and_the_best_are_told(observer, writers, checkpoint):
         value = {"accuracy": accuracy, "loss": loss, "odd": math.nan}
         goals = {"accuracy": "max", "loss": "min", "odd": "none"}
         metrics = {
-            name: Value(None if math.isnan(each) else each, "nan" if math.isnan(each) else each.hex(), goal=goals[name])
+            name: Value(
+                value=None if math.isnan(each) else each,
+                hex="nan" if math.isnan(each) else each.hex(),
+                goal=goals[name],
+            )
             for name, each in value.items()
         }
         writers.close(metrics=metrics)
@@ -215,8 +219,10 @@ def test_ends_queue_and_past_are_told(observer, writers, place):
     writers.propose(checkpoint=waiting["ckpt-100"])
     writers.close()
     ends = [("a", "failed"), ("b", "skipped"), ("c", "vanished"), ("d", "corrupt"), ("e", "failed")]
-    writers.propose(*(Settlement(name, "f" * 64, None, end, "because") for name, end in ends))
-    writers.propose(Settlement("e", "f" * 64, None, "requeued", "by x"))
+    writers.propose(
+        *(Settlement(name=name, digest="f" * 64, step=None, verdict=end, reason="because") for name, end in ends)
+    )
+    writers.propose(Settlement(name="e", digest="f" * 64, step=None, verdict="requeued", reason="by x"))
     writers.beat("node-0", 1)
     found = observer.collect()
     told = strict(found)
@@ -244,7 +250,9 @@ def test_attempts_that_fail_alike_say_so_once(observer, writers, checkpoint):
     for _ in range(2):
         writers.propose(checkpoint=checkpoint(5))
         writers.close("task_error", "no")
-    writers.propose(Settlement("ckpt-5", "e" * 64, 5, "failed", "task_error: no", "t1"))
+    writers.propose(
+        Settlement(name="ckpt-5", digest="e" * 64, step=5, verdict="failed", reason="task_error: no", task="t1")
+    )
     text = shown(observer.collect())
     assert "ckpt-5 failed for good (task_error): no" in text
     assert "ckpt-5 failed (task_error)\n" in text

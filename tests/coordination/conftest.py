@@ -11,7 +11,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, group_id
 
-CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf")
+CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf")
 MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)
 
 
@@ -76,7 +76,11 @@ def new_plan(run):
 
     def build(number=1, nonce="mine", members=MEMBERS, **changes):
         checkpoint = CHECKPOINT if members is not None else None
-        settles = () if members is not None else (Settlement("old", "0" * 64, 1, "skipped", "newer ones wait"),)
+        settles = (
+            ()
+            if members is not None
+            else (Settlement(name="old", digest="0" * 64, step=1, verdict="skipped", reason="newer ones wait"),)
+        )
         given = {
             "plan": number,
             "run": run,
@@ -99,7 +103,17 @@ def new_outcome(run):
     """Build a success, or with `kind` a failure."""
 
     def build(number=1, nonce="end", kind=None, **changes):
-        result = Result(group_id(MEMBERS), 1, {"test": 3}, {"test": {}}, {}, "v", "t", {}, ())
+        result = Result(
+            group=group_id(MEMBERS),
+            workers=1,
+            examples={"test": 3},
+            metrics={"test": {}},
+            phases={},
+            variables="v",
+            task="t",
+            profile={},
+            saves=(),
+        )
         given = {
             "plan": number,
             "run": run,

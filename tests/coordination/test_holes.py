@@ -39,7 +39,7 @@ def test_an_old_outcome_is_not_taken_for_that_of_another_plan(evaluated, storage
     lose(storage, *map(plan_path, (1, 2, 3)), *map(outcome_path, (2, 3)))
     fresh = Journal(storage, run)
     assert fresh.read_new() == []
-    other = new_plan(1, nonce="new", checkpoint=Checkpoint("ckpt-6", "6" * 64, 6, "tf"))
+    other = new_plan(1, nonce="new", checkpoint=Checkpoint(name="ckpt-6", digest="6" * 64, step=6, format="tf"))
     with pytest.raises(StorageLostError, match=r"plans/000000000001\.json.*outcomes/000000000001\.json"):
         fresh.propose(other)
     assert storage.names("plans") == []

@@ -6,26 +6,58 @@ from sidecar.coordination.journal_state import LOSERS_KEPT, Closed, JournalState
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value
 
-A = Checkpoint("ckpt-a", "a" * 64, 1, "tf")
-B = Checkpoint("ckpt-b", "b" * 64, 2, "tf")
+A = Checkpoint(name="ckpt-a", digest="a" * 64, step=1, format="tf")
+B = Checkpoint(name="ckpt-b", digest="b" * 64, step=2, format="tf")
 
 
 def plan(number, checkpoint=A, *, task="t1", settles=(), workers=("w1",)):
     members = tuple(Member(rank, f"n{rank}", worker, "h:1") for rank, worker in enumerate(workers))
-    return Plan(number, "r", f"p{number}", checkpoint, 1, members if checkpoint else None, settles, task, "n0", "now")
+    return Plan(
+        plan=number,
+        run="r",
+        nonce=f"p{number}",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members if checkpoint else None,
+        settles=settles,
+        task=task,
+        proposer="n0",
+        proposed_at="now",
+    )
 
 
 def success(number):
-    result = Result("g", 1, {}, {}, {}, "v", "t", {}, ())
-    return Outcome(number, "r", f"o{number}", "succeeded", "n0", "now", result=result)
+    result = Result(
+        group="g", workers=1, examples={}, metrics={}, phases={}, variables="v", task="t", profile={}, saves=()
+    )
+    return Outcome(
+        plan=number, run="r", nonce=f"o{number}", status="succeeded", closed_by="n0", completed_at="now", result=result
+    )
 
 
 def failure(number, kind="stalled", *, node=None, odd=()):
-    return Outcome(number, "r", f"o{number}", "failed", "n0", "now", kind=kind, node=node, odd=odd)
+    return Outcome(
+        plan=number,
+        run="r",
+        nonce=f"o{number}",
+        status="failed",
+        closed_by="n0",
+        completed_at="now",
+        kind=kind,
+        node=node,
+        odd=odd,
+    )
 
 
 def settle(checkpoint, verdict, task=None):
-    return Settlement(checkpoint.name, checkpoint.digest, checkpoint.step, verdict, "because", task)
+    return Settlement(
+        name=checkpoint.name,
+        digest=checkpoint.digest,
+        step=checkpoint.step,
+        verdict=verdict,
+        reason="because",
+        task=task,
+    )
 
 
 def fold(*entries):
@@ -66,7 +98,12 @@ def test_changed_content_under_a_known_name_is_another_checkpoint():
 def test_the_newest_is_what_succeeded_last():
     """In journal order, not by step; a later failure does not take its place."""
     history = fold(
-        plan(1, B), success(1), plan(2, A), success(2), plan(3, Checkpoint("c", "c" * 64, 3, "tf")), failure(3)
+        plan(1, B),
+        success(1),
+        plan(2, A),
+        success(2),
+        plan(3, Checkpoint(name="c", digest="c" * 64, step=3, format="tf")),
+        failure(3),
     )
     assert history.newest == Closed(plan(2, A), success(2))
     assert history.succeeded == {A.key, B.key}
@@ -82,7 +119,7 @@ def test_a_checkpoint_evaluated_again_is_the_newest():
 
 def accuracy(number, value):
     """An evaluation with a number of which more is better."""
-    metrics = {"test": {"accuracy": Value(value, value.hex(), goal="max")}}
+    metrics = {"test": {"accuracy": Value(value=value, hex=value.hex(), goal="max")}}
     return replace(success(number), result=replace(success(number).result, examples={"test": 1}, metrics=metrics))
 
 
@@ -259,7 +296,18 @@ def test_what_is_out_of_order_is_refused_and_changes_nothing(before, entry):
 
 def result(examples, **fingerprints):
     data = {name: EvalData(found, found and 3, "batches" if found else "own") for name, found in fingerprints.items()}
-    return Result("g", 1, examples, {}, {}, "v", "t", {}, (), data=data)
+    return Result(
+        group="g",
+        workers=1,
+        examples=examples,
+        metrics={},
+        phases={},
+        variables="v",
+        task="t",
+        profile={},
+        saves=(),
+        data=data,
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +325,17 @@ def result(examples, **fingerprints):
 def test_data_that_changed_since_the_last_evaluation(now, changed):
     """Another fingerprint or another number of examples: curves on both sides do not compare."""
     history = fold(plan(1))
-    history.apply(Outcome(1, "r", "o1", "succeeded", "n0", "now", result=result({"test": 10}, test="aa")))
+    history.apply(
+        Outcome(
+            plan=1,
+            run="r",
+            nonce="o1",
+            status="succeeded",
+            closed_by="n0",
+            completed_at="now",
+            result=result({"test": 10}, test="aa"),
+        )
+    )
     assert history.changed(now) == changed
 
 
@@ -305,9 +363,29 @@ def test_an_evaluation_that_leaves_out_a_set_keeps_its_numbers():
 def test_a_set_that_was_left_out_is_compared_with_its_own_last_time():
     """Sets may be evaluated for every second checkpoint only."""
     history = fold(plan(1))
-    history.apply(Outcome(1, "r", "o1", "succeeded", "n0", "now", result=result({"rare": 10}, rare="aa")))
+    history.apply(
+        Outcome(
+            plan=1,
+            run="r",
+            nonce="o1",
+            status="succeeded",
+            closed_by="n0",
+            completed_at="now",
+            result=result({"rare": 10}, rare="aa"),
+        )
+    )
     history.apply(plan(2, B))
-    history.apply(Outcome(2, "r", "o2", "succeeded", "n0", "now", result=result({"test": 5}, test="bb")))
+    history.apply(
+        Outcome(
+            plan=2,
+            run="r",
+            nonce="o2",
+            status="succeeded",
+            closed_by="n0",
+            completed_at="now",
+            result=result({"test": 5}, test="bb"),
+        )
+    )
     assert history.changed(result({"rare": 10}, rare="cc")) == ("rare",)
 
 
@@ -319,7 +397,18 @@ def tried(number, ended, *workers):
     members = tuple(
         Member(rank, worker.split(".")[0], f"{worker}.{number}", "h:1") for rank, worker in enumerate(workers)
     )
-    return Plan(number, "r", f"p{number}", A, 1, members, (), "t1", "n0", "now"), replace(ended, plan=number)
+    return Plan(
+        plan=number,
+        run="r",
+        nonce=f"p{number}",
+        checkpoint=A,
+        attempt=1,
+        members=members,
+        settles=(),
+        task="t1",
+        proposer="n0",
+        proposed_at="now",
+    ), replace(ended, plan=number)
 
 
 def lose(*times, node="n2"):
@@ -383,8 +472,8 @@ def test_no_more_losers_are_kept_than_are_there_at_once():
 def test_checkpoints_without_a_step_are_numbered():
     """Each once, in order of the journal, settled or evaluated; a step that is known stays."""
     best, last = replace(A, step=None), replace(B, step=None)
-    other = Checkpoint("other", "c" * 64, 7, "tf", step_source="optimizer")
-    skipped = settle(Checkpoint("old", "d" * 64, None, "tf"), "skipped")
+    other = Checkpoint(name="other", digest="c" * 64, step=7, format="tf", step_source="optimizer")
+    skipped = settle(Checkpoint(name="old", digest="d" * 64, step=None, format="tf"), "skipped")
     history = fold(
         plan(1, best),
         failure(1),

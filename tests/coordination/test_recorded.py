@@ -57,10 +57,23 @@ def test_its_journal_is_continued(recorded):
     journal = Journal(recorded, run)
     snapshot_store.resume(recorded, journal)
     list(journal.read_to_end())
-    assert journal.propose(Plan(4, run, "n", None, 0, None, (), None, "worker-1", "now"))
+    assert journal.propose(
+        Plan(
+            plan=4,
+            run=run,
+            nonce="n",
+            checkpoint=None,
+            attempt=0,
+            members=None,
+            settles=(),
+            task=None,
+            proposer="worker-1",
+            proposed_at="now",
+        )
+    )
 
 
-VALUE = Value(0.5, "0x1p-1", 0.4, 0.6, "max")
+VALUE = Value(value=0.5, hex="0x1p-1", lower=0.4, upper=0.6, goal="max")
 RESULT = Result(
     group="g",
     workers=1,
@@ -76,14 +89,42 @@ RESULT = Result(
     changed=("test",),
     nonfinite={"test": {"label": Nonfinite(1, 0, 0)}},
 )
-CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/ckpt-5@0", "optimizer")
+CHECKPOINT = Checkpoint(
+    name="ckpt-5", digest="d" * 64, step=5, format="tf_object", pin="pins/ckpt-5@0", step_source="optimizer"
+)
 SETTLEMENTS = tuple(
-    Settlement("a", "d", 1, verdict, "why", "t") for verdict in ("skipped", "vanished", "corrupt", "failed", "requeued")
+    Settlement(name="a", digest="d", step=1, verdict=verdict, reason="why", task="t")
+    for verdict in ("skipped", "vanished", "corrupt", "failed", "requeued")
 )
 FULL = {
     "Run": Run("r", "n", "now", "/data/ckpts"),
-    "Plan": Plan(1, "r", "n", CHECKPOINT, 1, (Member(0, "w", "w.i.1", "h:1"),), SETTLEMENTS, "t", "w", "now", 1),
-    "Outcome": Outcome(1, "r", "n", "succeeded", "w", "now", RESULT, "stalled", "w", 0, "why", plan_nonce="n"),
+    "Plan": Plan(
+        plan=1,
+        run="r",
+        nonce="n",
+        checkpoint=CHECKPOINT,
+        attempt=1,
+        members=(Member(0, "w", "w.i.1", "h:1"),),
+        settles=SETTLEMENTS,
+        task="t",
+        proposer="w",
+        proposed_at="now",
+        evaluated=1,
+    ),
+    "Outcome": Outcome(
+        plan=1,
+        run="r",
+        nonce="n",
+        status="succeeded",
+        closed_by="w",
+        completed_at="now",
+        result=RESULT,
+        kind="stalled",
+        node="w",
+        rank=0,
+        message="why",
+        plan_nonce="n",
+    ),
     "Heartbeat": Heartbeat(
         run="r",
         node="w",
@@ -96,7 +137,7 @@ FULL = {
         task="t",
         plan=1,
         outcome=1,
-        slots=(Slot("w.i.1", "g", "h:1", None, None),),
+        slots=(Slot(worker="w.i.1", group="g", address="h:1", standby=None, standby_address=None),),
         profile="p",
         doing=(WorkerProgress("w.i.1", "evaluate", 1, 2),),
     ),

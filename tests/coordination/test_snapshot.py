@@ -36,10 +36,25 @@ def journal(seed, length):
     for number in range(1, length + 1):
         settles = tuple(settlement(choose, keys) for _ in range(choose.choice([0, 0, 1, 2])))
         name, digest = choose.choice(keys)
-        checkpoint = Checkpoint(name, digest, choose.choice([None, number]), "tf") if choose.random() < 0.8 else None
+        checkpoint = (
+            Checkpoint(name=name, digest=digest, step=choose.choice([None, number]), format="tf")
+            if choose.random() < 0.8
+            else None
+        )
         members = tuple(Member(rank, f"n{rank}", f"n{rank}.i.{number}", "h:1") for rank in range(2))
         task = "t1" if number < length / 2 else choose.choice(["t1", "t2", None])
-        plan = Plan(number, "r", f"p{number}", checkpoint, 1, checkpoint and members, settles, task, "n0", "now")
+        plan = Plan(
+            plan=number,
+            run="r",
+            nonce=f"p{number}",
+            checkpoint=checkpoint,
+            attempt=1,
+            members=checkpoint and members,
+            settles=settles,
+            task=task,
+            proposer="n0",
+            proposed_at="now",
+        )
         records.append(plan)
         if checkpoint is not None:
             records.append(outcome(choose, number, group_id(members)))
@@ -51,11 +66,20 @@ def settlement(choose, keys):
     name, digest = choose.choice(keys)
     step = choose.randrange(100)
     reason = BEFORE_START if verdict == "skipped" and step % 2 else "why"
-    return Settlement(name, digest, step if step > 20 else None, verdict, reason, choose.choice([None, "t1", "t2"]))
+    return Settlement(
+        name=name,
+        digest=digest,
+        step=step if step > 20 else None,
+        verdict=verdict,
+        reason=reason,
+        task=choose.choice([None, "t1", "t2"]),
+    )
 
 
 def outcome(choose, number, group):
-    ended = Outcome(number, "r", f"o{number}", "failed", "n0", "2026-01-01T00:00:00Z")
+    ended = Outcome(
+        plan=number, run="r", nonce=f"o{number}", status="failed", closed_by="n0", completed_at="2026-01-01T00:00:00Z"
+    )
     if choose.random() < 0.4:
         return replace(
             ended,
@@ -72,17 +96,20 @@ def result(choose, group):
     sets = choose.choice([("test",), ("test", "rare")])
     number = choose.choice([choose.random(), float("inf"), float("nan")])
     finite = number if abs(number) < float("inf") else None
-    metrics = {name: {"loss": Value(finite, number.hex(), goal="min"), "rows": Value(1.0, "0x1p0")} for name in sets}
+    metrics = {
+        name: {"loss": Value(value=finite, hex=number.hex(), goal="min"), "rows": Value(value=1.0, hex="0x1p0")}
+        for name in sets
+    }
     return Result(
-        group,
-        2,
-        dict.fromkeys(sets, 10),
-        metrics,
-        dict.fromkeys(PHASES, choose.random()),
-        "v",
-        "t",
-        {"cpu": "x"},
-        (),
+        group=group,
+        workers=2,
+        examples=dict.fromkeys(sets, 10),
+        metrics=metrics,
+        phases=dict.fromkeys(PHASES, choose.random()),
+        variables="v",
+        task="t",
+        profile={"cpu": "x"},
+        saves=(),
         data={name: EvalData(choose.choice(["f1", "f2", None]), 3, "batches") for name in sets},
         changed=choose.choice([(), ("test",)]),
         nonfinite=choose.choice([{}, {"test": {"label": Nonfinite(1, 0, 0)}}]),

@@ -15,7 +15,9 @@ from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.records import Checkpoint
 
 FILE = File("ckpt-1.index", 900, 0, 0, 0)
-FOUND = DiscoveredCheckpoint(Checkpoint("ckpt-1", "d" * 64, 1, "tf_object"), Path("/ckpts"), 0.0, 0.0, (FILE,))
+FOUND = DiscoveredCheckpoint(
+    Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object"), Path("/ckpts"), 0.0, 0.0, (FILE,)
+)
 
 
 class Looks:

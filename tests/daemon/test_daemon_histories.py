@@ -623,7 +623,15 @@ def test_a_late_result_does_not_make_a_busy_worker_look_idle(tmp_path, clock):
 def close_for_another(node, report):
     """The outcome of the open plan, with that rank's result, as another node writes it."""
     plan = node.history.open
-    outcome = Outcome(plan.plan, plan.run, "theirs", "succeeded", "worker-0", "now", result=report.result)
+    outcome = Outcome(
+        plan=plan.plan,
+        run=plan.run,
+        nonce="theirs",
+        status="succeeded",
+        closed_by="worker-0",
+        completed_at="now",
+        result=report.result,
+    )
     node.storage.storage.create(outcome_path(plan.plan), dumps(outcome))
 
 

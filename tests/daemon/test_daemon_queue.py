@@ -102,7 +102,7 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     node = new_node(every_steps=100)
 
     def nameless(format_, name, inspection, _):
-        return Checkpoint(name, inspection.digest, None, format_.name)
+        return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
 
     monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)

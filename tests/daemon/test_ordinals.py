@@ -17,7 +17,7 @@ def _nameless(monkeypatch):
     """Neither files nor names hold a step."""
 
     def nameless(format_, name, inspection, _):
-        return Checkpoint(name, inspection.digest, None, format_.name)
+        return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
 
     monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)

@@ -16,7 +16,7 @@ from sidecar.daemon.storage_thread import JoinRun, Sync
 from sidecar.errors import StorageError
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
-from sidecar.records import Checkpoint, Heartbeat
+from sidecar.records import Checkpoint, Heartbeat, folder_name
 
 
 class Names:
@@ -42,7 +42,7 @@ class Names:
 
     def settled_as(self, folder):
         """As `PinPolicy`."""
-        return [key for key in self._settled if Checkpoint(*key, None, "").folder == folder]
+        return [key for key in self._settled if folder_name(key) == folder]
 
 
 class Looks:
@@ -58,7 +58,18 @@ class Looks:
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
         beat = Heartbeat(
-            self.storage_thread._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ()
+            run=self.storage_thread._journal.run,
+            node="n1",
+            incarnation="i",
+            beat=1,
+            role="worker",
+            role_source="setting",
+            state="ready",
+            version="1",
+            task="t",
+            plan=0,
+            outcome=0,
+            slots=(),
         )
         return self.storage_thread.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
 
@@ -266,7 +277,7 @@ def test_a_pin_that_nobody_can_read_goes_by_its_name_when_that_is_settled(looks)
         folder.mkdir(parents=True)
         (folder / "garbage").write_bytes(b"?")
     (looks.pins / f"ckpt-4@{'4' * 12}" / ".checkpoint.json").write_bytes(
-        dumps(Checkpoint("ckpt-4", "4" * 64, 4, "safetensors"))
+        dumps(Checkpoint(name="ckpt-4", digest="4" * 64, step=4, format="safetensors"))
     )
     looks("ckpt-3", settled=settled)
     assert looks.pinned() == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]
@@ -419,7 +430,7 @@ def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path, monkeyp
         pins = node.run_dir / "pins"
         (wanted,) = pins.glob("ckpt-6@*")
         ((name, digest),) = node.history.succeeded
-        shutil.copytree(wanted, pins / Checkpoint(name, digest, None, "").folder)
+        shutil.copytree(wanted, pins / Checkpoint(name=name, digest=digest, step=None, format="").folder)
         with disk.full(names=True):
             late = restarted(node, "i2", state_dir=disk.path / "state")
             late.silent = {"Evaluate"}

@@ -13,7 +13,7 @@ from sidecar.workers.messages import Failed, Join, Joined, Phase, Ready
 from sidecar.workers.pool import group_id
 from sidecar.workers.process import Exited
 
-CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object", "pins/x")
+CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"), Member(2, "n2", "n2.i.2", "h:3"))
 GROUP = group_id(MEMBERS)
 
@@ -48,7 +48,18 @@ class FakeWorkers:
 
 
 def new_part(node="n2", task="t1", **there):
-    plan = Plan(7, "r", "p", CHECKPOINT, 1, MEMBERS, (), task, "n1", "now")
+    plan = Plan(
+        plan=7,
+        run="r",
+        nonce="p",
+        checkpoint=CHECKPOINT,
+        attempt=1,
+        members=MEMBERS,
+        settles=(),
+        task=task,
+        proposer="n1",
+        proposed_at="now",
+    )
     workers = FakeWorkers(there or {"n2.i.1": Worker(), "n2.i.2": Worker()})
     return PlanExecution(
         plan=plan,
@@ -236,7 +247,24 @@ def test_the_nodes_that_differ_are_told(node):
 def test_the_odd_nodes_are_those_that_differ_from_most(nodes, sides, odd):
     """Plans are b's."""
     members = tuple(Member(rank, node, f"{node}.i.{rank}", "h:1") for rank, node in enumerate(nodes))
-    assert odd_nodes(Plan(7, "r", "p", CHECKPOINT, 1, members, (), "t1", "b", "now"), sides) == odd
+    assert (
+        odd_nodes(
+            Plan(
+                plan=7,
+                run="r",
+                nonce="p",
+                checkpoint=CHECKPOINT,
+                attempt=1,
+                members=members,
+                settles=(),
+                task="t1",
+                proposer="b",
+                proposed_at="now",
+            ),
+            sides,
+        )
+        == odd
+    )
 
 
 def test_a_result_proves_that_no_peer_was_lost():

@@ -25,7 +25,9 @@ def new_world(*, start_new=False, role="worker"):
 
 def found(step, *, pinned=True):
     name = f"ckpt-{step}"
-    checkpoint = Checkpoint(name, f"{step:064d}", step, "tf_object", f"pins/{name}" if pinned else None)
+    checkpoint = Checkpoint(
+        name=name, digest=f"{step:064d}", step=step, format="tf_object", pin=f"pins/{name}" if pinned else None
+    )
     return DiscoveredCheckpoint(checkpoint, Path("/pins"), 100.0, 0.0)
 
 
@@ -39,14 +41,14 @@ def scan_of(*checkpoints, **rest):
 
 def given_up(step, verdict):
     checkpoint = found(step).checkpoint
-    return Settlement(checkpoint.name, checkpoint.digest, step, verdict, "because")
+    return Settlement(name=checkpoint.name, digest=checkpoint.digest, step=step, verdict=verdict, reason="because")
 
 
 def heartbeat(node, beat=1, **changes):
     given = {"incarnation": "i1", "role": "worker", "state": "ready", "version": "1", "task": "t1"}
     given |= {"plan": 0, "outcome": 0} | changes
-    slots = (Slot(None, None, None, f"{node}.i1.1", "h:1"),)
-    return Heartbeat("r", node, beat=beat, role_source="setting", slots=slots, **given)
+    slots = (Slot(worker=None, group=None, address=None, standby=f"{node}.i1.1", standby_address="h:1"),)
+    return Heartbeat(run="r", node=node, beat=beat, role_source="setting", slots=slots, **given)
 
 
 def meet(state, now, *others):
@@ -56,11 +58,22 @@ def meet(state, now, *others):
 def plan(number, step=1, *, members=("n1.i1.1",), settles=(), task="t1"):
     listed = tuple(Member(rank, worker.rsplit(".", 2)[0], worker, "h:1") for rank, worker in enumerate(members))
     checkpoint = found(step).checkpoint if members else None
-    return Plan(number, "r", "p", checkpoint, 1, listed or None, settles, task, "n1", "now")
+    return Plan(
+        plan=number,
+        run="r",
+        nonce="p",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=listed or None,
+        settles=settles,
+        task=task,
+        proposer="n1",
+        proposed_at="now",
+    )
 
 
 def failure(number):
-    return Outcome(number, "r", "o", "failed", "n1", "now", kind="stalled")
+    return Outcome(plan=number, run="r", nonce="o", status="failed", closed_by="n1", completed_at="now", kind="stalled")
 
 
 def holds(state, now, *steps):
@@ -182,7 +195,7 @@ def test_the_same_incomplete_things_are_timed_together():
 def test_a_pin_is_wanted_while_any_nodes_task_needs_it(task, wanted):
     """A final failure holds for one task only."""
     state = new_world()
-    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    settled = Settlement(name="ckpt-1", digest=f"{1:064d}", step=1, verdict="failed", reason="because", task="t1")
     state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     for now in (100.0, 102.0):
         meet(state, now, heartbeat("n2", int(now), task=task))
@@ -192,7 +205,7 @@ def test_a_pin_is_wanted_while_any_nodes_task_needs_it(task, wanted):
 def test_what_is_being_evaluated_is_wanted_whatever_is_settled():
     """Another node's plan may be for a task that this node does not have."""
     state = new_world()
-    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    settled = Settlement(name="ckpt-1", digest=f"{1:064d}", step=1, verdict="failed", reason="because", task="t1")
     state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     assert holds(state, 0.0, 1) == []
     state.apply(plan(2, 1, task="t2"), 0.0)
@@ -355,7 +368,7 @@ def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older
 def test_a_pin_is_wanted_for_the_task_of_a_node_that_cannot_be_heard():
     """Storage gives errors for its heartbeat: it may live, and evaluate what the other tasks need no more."""
     state = new_world()
-    settled = Settlement("ckpt-1", f"{1:064d}", 1, "failed", "because", "t1")
+    settled = Settlement(name="ckpt-1", digest=f"{1:064d}", step=1, verdict="failed", reason="because", task="t1")
     state.apply(plan(1, members=(), settles=(settled,)), 0.0)
     for now in (1.0, 2.0):
         meet(state, now, heartbeat("n2", int(now), task="t2"))

@@ -25,18 +25,50 @@ def storage_thread(node):
 
 
 def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
-    beat = Heartbeat(storage_thread._journal.run, "n1", "i", 1, "worker", "setting", "ready", "1", "t", 0, 0, ())
+    beat = Heartbeat(
+        run=storage_thread._journal.run,
+        node="n1",
+        incarnation="i",
+        beat=1,
+        role="worker",
+        role_source="setting",
+        state="ready",
+        version="1",
+        task="t",
+        plan=0,
+        outcome=0,
+        slots=(),
+    )
     return storage_thread.answer(Sync(beat, look, AllAlike(wanted), tidying))
 
 
 def plan(storage_thread, number=1, nonce="mine"):
     members = (Member(0, "n1", "n1.i.1", "h:1"),)
-    checkpoint = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object")
-    return Plan(number, storage_thread._journal.run, nonce, checkpoint, 1, members, (), "t", "n1", "now")
+    checkpoint = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
+    return Plan(
+        plan=number,
+        run=storage_thread._journal.run,
+        nonce=nonce,
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members,
+        settles=(),
+        task="t",
+        proposer="n1",
+        proposed_at="now",
+    )
 
 
 def outcome(storage_thread, number=1, nonce="mine"):
-    return Outcome(number, storage_thread._journal.run, nonce, "failed", "n1", "now", kind="stalled")
+    return Outcome(
+        plan=number,
+        run=storage_thread._journal.run,
+        nonce=nonce,
+        status="failed",
+        closed_by="n1",
+        completed_at="now",
+        kind="stalled",
+    )
 
 
 def test_a_state_directory_in_a_directory_that_is_missing_is_not_created(node):

@@ -129,7 +129,9 @@ def test_what_another_node_found_before_the_start_ends_nothing_with_start_new():
     """One node saw it appear, another began to look later and said that it was there before: it counts for neither."""
     before: set[Key] = set()
     training = TrainingProgress(lambda key: key not in before)
-    found = DiscoveredCheckpoint(Checkpoint("ckpt-200", "d" * 64, 200, "tf_object"), Path("/ckpts"), 1.0, 1.0)
+    found = DiscoveredCheckpoint(
+        Checkpoint(name="ckpt-200", digest="d" * 64, step=200, format="tf_object"), Path("/ckpts"), 1.0, 1.0
+    )
     training.see([found], {found.checkpoint.key: found})
     assert training.last_step == 200
     before.add(found.checkpoint.key)

@@ -7,7 +7,7 @@ from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Joined, Phase, Ready
 from sidecar.workers.process import Exited, Halted
 
-CHECKPOINT = Checkpoint("ckpt-5", "d" * 64, 5, "tf_object")
+CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
 
 
 @pytest.fixture

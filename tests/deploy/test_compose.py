@@ -234,10 +234,29 @@ def test_what_is_compared_is_held(tmp_path, monkeypatch):
     assert copies.look() == 1
     assert copies.saves == {}
     members = tuple(Member(rank, f"worker-{rank}", f"w{rank}", "h:1") for rank in range(2))
-    plan = Plan(1, "r", "n", Checkpoint("ckpt-20", "d", 20, "tf_object"), 1, members, (), None, "w", "")
+    plan = Plan(
+        plan=1,
+        run="r",
+        nonce="n",
+        checkpoint=Checkpoint(name="ckpt-20", digest="d", step=20, format="tf_object"),
+        attempt=1,
+        members=members,
+        settles=(),
+        task=None,
+        proposer="w",
+        proposed_at="",
+    )
     saves = tuple(f"evaluations/ckpt-20/plan-1/worker-{rank}-of-2" for rank in range(2))
     result = replace(done(1, Join("g", members, 0, "t", "tensorflow", ".", 2)).result, saves=saves)
-    outcome = Outcome(1, "r", "n", "succeeded", "worker-0", "2026-01-01T00:00:01Z", result=result)
+    outcome = Outcome(
+        plan=1,
+        run="r",
+        nonce="n",
+        status="succeeded",
+        closed_by="worker-0",
+        completed_at="2026-01-01T00:00:01Z",
+        result=result,
+    )
     (state / "plans/1.json").write_bytes(dumps(plan))
     (state / "outcomes/1.json").write_bytes(dumps(outcome))
     for save in result.saves:
@@ -340,9 +359,28 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     (tmp_path / "plans").mkdir()
     (tmp_path / "outcomes").mkdir()
     members = tuple(Member(rank, f"worker-{rank}", f"w{rank}", "h:1") for rank in range(2))
-    checkpoint = Checkpoint("ckpt-20", "d", 20, "tf_object")
-    plan = Plan(1, "r", "n", checkpoint, 1, members, (), None, "worker-0", "2026-01-01T00:00:00Z")
-    outcome = Outcome(1, "r", "n", "failed", "worker-0", "2026-01-01T00:00:01Z", kind="stalled")
+    checkpoint = Checkpoint(name="ckpt-20", digest="d", step=20, format="tf_object")
+    plan = Plan(
+        plan=1,
+        run="r",
+        nonce="n",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members,
+        settles=(),
+        task=None,
+        proposer="worker-0",
+        proposed_at="2026-01-01T00:00:00Z",
+    )
+    outcome = Outcome(
+        plan=1,
+        run="r",
+        nonce="n",
+        status="failed",
+        closed_by="worker-0",
+        completed_at="2026-01-01T00:00:01Z",
+        kind="stalled",
+    )
     (tmp_path / "plans/000000000001.json").write_bytes(dumps(plan))
     (tmp_path / "outcomes/000000000001.json").write_bytes(dumps(outcome))
     (tmp_path / "plans/000000000002.json").write_bytes(dumps(replace(plan, plan=2, members=None)))

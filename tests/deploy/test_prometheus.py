@@ -57,7 +57,7 @@ def registry():
     def plan(name, settles=()):
         number = next(numbers)
         members = (Member(0, "worker-0", f"w{number}-0", "h:1"), Member(1, "worker-1", f"w{number}-1", "h:2"))
-        checkpoint = Checkpoint(name, "digest", number * 100, "tf_object") if name else None
+        checkpoint = Checkpoint(name=name, digest="digest", step=number * 100, format="tf_object") if name else None
         history.apply(
             Plan(
                 plan=number,
@@ -72,17 +72,31 @@ def registry():
                 proposed_at="2026-01-31T12:00:00.000Z",
             )
         )
-        return Outcome(number, "digits", "n", "failed", "worker-0", "2026-01-31T12:00:01.500Z")
+        return Outcome(
+            plan=number,
+            run="digits",
+            nonce="n",
+            status="failed",
+            closed_by="worker-0",
+            completed_at="2026-01-31T12:00:01.500Z",
+        )
 
     for kind in (*FAILURE_CLASSES, "of_a_newer_version"):
         history.apply(replace(plan(f"ckpt-{kind}"), kind=kind, node="worker-1", message="it did not work"))
     ends = ("failed", "skipped", "vanished", "corrupt", "requeued")
-    plan(None, tuple(Settlement(f"ckpt-{end}", "digest", 1, end, "why", "t") for end in ends))
+    plan(
+        None,
+        tuple(
+            Settlement(name=f"ckpt-{end}", digest="digest", step=1, verdict=end, reason="why", task="t") for end in ends
+        ),
+    )
     for accuracy in (0.9, 0.8):
         metrics = {
-            "accuracy": Value(accuracy, accuracy.hex(), accuracy - 0.01, accuracy + 0.01, "max"),
-            "loss": Value(None, "nan", goal="min"),
-            'odd "name"\\ of\nall': Value(None, "-inf", goal="none"),
+            "accuracy": Value(
+                value=accuracy, hex=accuracy.hex(), lower=accuracy - 0.01, upper=accuracy + 0.01, goal="max"
+            ),
+            "loss": Value(value=None, hex="nan", goal="min"),
+            'odd "name"\\ of\nall': Value(value=None, hex="-inf", goal="none"),
         }
         result = Result(
             group="g",
@@ -94,7 +108,7 @@ def registry():
             task="t",
             profile={},
             saves=(),
-            classes={"test": {"recall": {"cat": Value(accuracy, accuracy.hex())}}},
+            classes={"test": {"recall": {"cat": Value(value=accuracy, hex=accuracy.hex())}}},
             nonfinite={"test": {"prediction": Nonfinite(3, 3, 97)}},
         )
         history.apply(replace(plan(f"ckpt-{accuracy}"), status="succeeded", result=result))

@@ -58,7 +58,7 @@ def run(task, checkpoint, folder, ranks=1):
         join = Join("group", members, rank, "t", "python", "/", 1)
         command = Evaluate(
             1,
-            Checkpoint(checkpoint.name, "digest", 1, "matching_file"),
+            Checkpoint(name=checkpoint.name, digest="digest", step=1, format="matching_file"),
             str(checkpoint),
             str(folder / f"worker-{rank}-of-{ranks}"),
             save_weights="all",

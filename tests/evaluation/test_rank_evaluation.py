@@ -95,7 +95,7 @@ class FakeEvaluator:
         """The sum."""
         self._maybe("conclude")
         number = float(reduced["test"]["sum"].round())
-        total = Value(number, number.hex())
+        total = Value(value=number, hex=number.hex())
         few, many = ({str(number): total for number in range(count)} for count in (50, 51))
         return {"test": MetricResult({"sum": total}, {"few": few, "many": many}, notes=("a sum",))}
 
@@ -144,7 +144,7 @@ def run(tmp_path, evaluators, **differing):
         told = {name: values[rank] for name, values in differing.items()}
         command = Evaluate(
             told.get("plan", 7),
-            Checkpoint("ckpt-1", told.get("checkpoint", "digest"), 1, "tf"),
+            Checkpoint(name="ckpt-1", digest=told.get("checkpoint", "digest"), step=1, format="tf"),
             f"/c/{rank}",
             str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
             save_weights=told.get("save_weights", "all"),
@@ -527,7 +527,12 @@ def join_of(tmp_path, task="a_task.py:task"):
 
 def evaluation_of(tmp_path):
     return Evaluate(
-        3, Checkpoint("c", "d", 1, "tf"), "/c", str(tmp_path / "s"), save_weights="none", progress_seconds=9
+        3,
+        Checkpoint(name="c", digest="d", step=1, format="tf"),
+        "/c",
+        str(tmp_path / "s"),
+        save_weights="none",
+        progress_seconds=9,
     )
 
 

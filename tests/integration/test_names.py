@@ -106,7 +106,7 @@ def test_odd_names(sidecar, odd, refused, manager, place, tmp_path):
     assert page[0] == 200
     assert "<b>-5" not in page[1]
     assert {row["checkpoint"] for row in daemon.status()["recent"]} <= set(odd)
-    folders = {Checkpoint(row["checkpoint"], row["digest"], None, "").folder for row in rows}
+    folders = {Checkpoint(name=row["checkpoint"], digest=row["digest"], step=None, format="").folder for row in rows}
     assert {each.name for each in (daemon.run_dir / "evaluations").iterdir()} == folders
     assert all(folder.isascii() and len(folder) < 230 for folder in folders)
     tell_people(sidecar, place, refused)

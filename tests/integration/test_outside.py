@@ -197,8 +197,21 @@ def test_requeue_says_odd_names_as_well(sidecar, chief, place):
     chief.end(signal.SIGTERM)
     storage = PosixStorage(chief.run_dir)
     journal = Journal(storage, read_run(storage))
-    settles = (Settlement(name, "d" * 64, 5, "failed", "because", None),)
-    assert journal.propose(Plan(1, journal.run, "n", None, 0, None, settles, None, "n1", "now"))
+    settles = (Settlement(name=name, digest="d" * 64, step=5, verdict="failed", reason="because", task=None),)
+    assert journal.propose(
+        Plan(
+            plan=1,
+            run=journal.run,
+            nonce="n",
+            checkpoint=None,
+            attempt=0,
+            members=None,
+            settles=settles,
+            task=None,
+            proposer="n1",
+            proposed_at="now",
+        )
+    )
     (place / f"{name}.index").write_bytes(b"broken")
     done = sidecar.command("requeue", name, "--checkpoint-dir", place, "--no-wait")
     assert done.code == 0, done.err

@@ -8,7 +8,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.status import Newest, Status, WorkerStatus
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
 
-ACCURACY = Value(0.97, (0.97).hex(), 0.95, 0.98, "max")
+ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
 
 
@@ -21,7 +21,7 @@ class Journal:
     def plan(self, name="ckpt-5", *, step=500, attempt=1, settles=(), members=2, task="t1"):
         """Open a plan for a checkpoint, or, without a name, only settle."""
         number = self.history.through + 1
-        checkpoint = name and Checkpoint(name, f"digest-{name}", step, "tf_object")
+        checkpoint = name and Checkpoint(name=name, digest=f"digest-{name}", step=step, format="tf_object")
         listed = tuple(Member(rank, f"worker-{rank}", f"w{number}-{rank}", "h:1") for rank in range(members))
         plan = Plan(
             plan=number,
@@ -84,7 +84,7 @@ class Journal:
 
 def settlement(name="ckpt-5", verdict="failed", *, step=500, reason="gave up after 3 attempts", task="t1"):
     """The end of a checkpoint of `Journal`."""
-    return Settlement(name, f"digest-{name}", step, verdict, reason, task)
+    return Settlement(name=name, digest=f"digest-{name}", step=step, verdict=verdict, reason=reason, task=task)
 
 
 @pytest.fixture

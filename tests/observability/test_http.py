@@ -111,17 +111,53 @@ def answer(client):
 
 def evil_status():
     """The status of a daemon whose every text wants to break out of the page."""
-    checkpoint = Checkpoint(EVIL, "d", 5, "tf_object")
+    checkpoint = Checkpoint(name=EVIL, digest="d", step=5, format="tf_object")
     members = (Member(0, EVIL, "w", "h:1"),)
     history = JournalState()
     for number in (1, 2):
         history.apply(
-            Plan(number, EVIL, "n", checkpoint, 1, members, (), "t", EVIL, "2026-01-31T12:00:00.000Z"),
+            Plan(
+                plan=number,
+                run=EVIL,
+                nonce="n",
+                checkpoint=checkpoint,
+                attempt=1,
+                members=members,
+                settles=(),
+                task="t",
+                proposer=EVIL,
+                proposed_at="2026-01-31T12:00:00.000Z",
+            ),
         )
         if number == 1:
-            metrics = {EVIL: {EVIL: Value(0.97, "0x1p0", 0.95, 0.98), "loss": Value(None, "nan")}}
-            result = Result("g", 2, {EVIL: 1003}, metrics, {}, "v", "t", {}, ())
-            history.apply(Outcome(1, EVIL, "n", "succeeded", EVIL, "2026-01-31T12:00:01.000Z", result))
+            metrics = {
+                EVIL: {
+                    EVIL: Value(value=0.97, hex="0x1p0", lower=0.95, upper=0.98),
+                    "loss": Value(value=None, hex="nan"),
+                }
+            }
+            result = Result(
+                group="g",
+                workers=2,
+                examples={EVIL: 1003},
+                metrics=metrics,
+                phases={},
+                variables="v",
+                task="t",
+                profile={},
+                saves=(),
+            )
+            history.apply(
+                Outcome(
+                    plan=1,
+                    run=EVIL,
+                    nonce="n",
+                    status="succeeded",
+                    closed_by=EVIL,
+                    completed_at="2026-01-31T12:00:01.000Z",
+                    result=result,
+                )
+            )
     worker = WorkerStatus(EVIL, 1, EVIL, 3, 8)
     status = Status(
         run=EVIL,

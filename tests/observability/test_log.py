@@ -173,7 +173,9 @@ def test_plan_that_only_settles_is_silent(lines, journal, settle):
 def test_evaluation_succeeded(lines, journal):
     """A success shows its numbers as `set.metric`, those that JSON cannot carry as text, and seconds by phase."""
     journal.plan()
-    closed = journal.succeed({"accuracy": Value(0.97, "0x1p0"), "loss": Value(None, math.nan.hex())})
+    closed = journal.succeed(
+        {"accuracy": Value(value=0.97, hex="0x1p0"), "loss": Value(value=None, hex=math.nan.hex())}
+    )
     log.entry_logged(structlog.get_logger(), closed)
     (line,) = lines()
     assert about(line) == {
@@ -280,7 +282,9 @@ def test_people_read_sentences(terminal, journal):
     """A checkpoint, its numbers, which of them are the best so far; no plans, phases or addresses."""
     logger = structlog.get_logger().bind(run="mnist", node="n")
     log.entry_logged(logger, journal.plan(members=2))
-    closed = journal.succeed({"accuracy": Value(0.971234, "0x1p0", goal="max"), "loss": Value(None, "nan")})
+    closed = journal.succeed(
+        {"accuracy": Value(value=0.971234, hex="0x1p0", goal="max"), "loss": Value(value=None, hex="nan")}
+    )
     log.entry_logged(logger, closed, journal.history.totals.best)
     assert terminal() == [
         "ckpt-5 (step 500): evaluating with 2 workers on worker-0, worker-1",
@@ -290,9 +294,9 @@ def test_people_read_sentences(terminal, journal):
 
 def test_what_ended_worse_is_not_called_the_best(terminal, journal):
     """The best one stands in the journal."""
-    journal.evaluate("ckpt-1", 100, {"accuracy": Value(0.9, "0x1p0", goal="max")})
+    journal.evaluate("ckpt-1", 100, {"accuracy": Value(value=0.9, hex="0x1p0", goal="max")})
     journal.plan("ckpt-2", step=200)
-    closed = journal.succeed({"accuracy": Value(0.5, "0x1p0", goal="max")})
+    closed = journal.succeed({"accuracy": Value(value=0.5, hex="0x1p0", goal="max")})
     log.entry_logged(structlog.get_logger(), closed, journal.history.totals.best)
     assert terminal() == ["ckpt-2 (step 200): accuracy 0.5  [1003 examples, 0.8 s]"]
 

@@ -34,7 +34,7 @@ def exporter(registry):
 
 
 def value(number, goal="max"):
-    return Value(number if math.isfinite(number) else None, number.hex(), goal=goal)
+    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), goal=goal)
 
 
 def names(registry):
@@ -44,7 +44,7 @@ def names(registry):
 def test_newest_evaluation(exporter, registry, journal, status):
     """The gauges show the evaluation that succeeded last, with interval, step, time and examples."""
     journal.evaluate("ckpt-4", 400)
-    journal.evaluate("ckpt-5", 500, {"accuracy": Value(0.5, (0.5).hex(), 0.4, 0.6, "max")})
+    journal.evaluate("ckpt-5", 500, {"accuracy": Value(value=0.5, hex=(0.5).hex(), lower=0.4, upper=0.6, goal="max")})
     exporter.update(status(), journal.history)
     read = registry.get_sample_value
     assert read("sidecar_eval_metric", ACCURACY) == 0.5
@@ -128,7 +128,7 @@ def test_numbers_that_json_cannot_carry(exporter, registry, journal, status, num
 
 def test_unreadable_hex(exporter, registry, journal, status):
     """A hex that is no number is shown as NaN instead of stopping the daemon."""
-    journal.evaluate("ckpt-1", 1, {"accuracy": Value(None, "what?", goal="max")})
+    journal.evaluate("ckpt-1", 1, {"accuracy": Value(value=None, hex="what?", goal="max")})
     exporter.update(status(), journal.history)
     assert math.isnan(registry.get_sample_value("sidecar_eval_metric", ACCURACY))
 
@@ -379,7 +379,7 @@ def test_a_chief_counts_no_queue(exporter, registry, journal, status):
 def test_values_of_classes(exporter, registry, journal, status):
     """One series per class, of the evaluation that the gauges show, and from the publisher only."""
     journal.plan()
-    journal.succeed(classes={"recall": {"cat": Value(0.5, (0.5).hex()), "dog": Value(None, "nan")}})
+    journal.succeed(classes={"recall": {"cat": Value(value=0.5, hex=(0.5).hex()), "dog": Value(value=None, hex="nan")}})
     exporter.update(status(), journal.history)
     read, labels = registry.get_sample_value, TEST | {"metric": "recall"}
     assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) == 0.5

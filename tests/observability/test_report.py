@@ -148,14 +148,14 @@ def test_open_plan_has_no_row(journal):
 
 def test_nan_is_strict_json(journal):
     """A number that JSON cannot carry is null with its hex beside it."""
-    journal.evaluate("ckpt-5", 500, {"loss": Value(None, math.nan.hex())})
+    journal.evaluate("ckpt-5", 500, {"loss": Value(value=None, hex=math.nan.hex())})
     (row,) = json.loads(json.dumps(report.rows(journal.history), allow_nan=False))
     assert row["metrics"]["test"]["loss"] == {"value": None, "hex": "nan", "lower": None, "upper": None}
 
 
 def test_table(journal, settle):
     """People get one line per row, a column per metric of any row, and the kind of each failure."""
-    journal.evaluate("ckpt-4", 400, {"loss": Value(None, "nan")})
+    journal.evaluate("ckpt-4", 400, {"loss": Value(value=None, hex="nan")})
     journal.evaluate("ckpt-5", 500)
     journal.plan("ckpt-6", step=600)
     journal.fail()
@@ -173,7 +173,11 @@ def test_table(journal, settle):
 
 def test_table_fits_a_terminal(journal):
     """Two metrics and everything beside them are readable in 80 columns."""
-    journal.evaluate("ckpt-10", 12345, {"accuracy": Value(0.987654321, "0x1p0"), "loss": Value(0.0123456789, "0x1p0")})
+    journal.evaluate(
+        "ckpt-10",
+        12345,
+        {"accuracy": Value(value=0.987654321, hex="0x1p0"), "loss": Value(value=0.0123456789, hex="0x1p0")},
+    )
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(report.table(journal.history))
     text = console.export_text()
@@ -183,7 +187,7 @@ def test_table_fits_a_terminal(journal):
 
 def test_table_escapes(journal):
     """Neither rich markup nor terminal codes in a name have any effect."""
-    journal.evaluate("[red]ckpt\x1b[31m", 1, {"[b]acc\n": Value(1.0, "0x1p0")})
+    journal.evaluate("[red]ckpt\x1b[31m", 1, {"[b]acc\n": Value(value=1.0, hex="0x1p0")})
     text = shown(journal.history)
     assert "[red]ckpt\\x1b[31m" in text
     assert "[b]acc\\n" in text
@@ -238,7 +242,7 @@ def test_status(journal, status, settle):
 
 def test_status_shows_eval_sets_that_were_left_out(journal, status):
     """With their last numbers and the step of these, as the gauges do; rows of the past tell only their own."""
-    journal.evaluate("ckpt-4", 400, {"accuracy": Value(0.25, "0x1p-2")}, eval_sets=("rare", "test"))
+    journal.evaluate("ckpt-4", 400, {"accuracy": Value(value=0.25, hex="0x1p-2")}, eval_sets=("rare", "test"))
     journal.evaluate("ckpt-5", 500)
     found = report.status_json(status(), journal.history)
     shown = found["evaluation"]

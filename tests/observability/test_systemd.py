@@ -127,7 +127,7 @@ def test_without_a_manager_nothing_is_said(status, journal, clock):
 
 def test_the_line_tells_work_queue_and_newest_numbers(journal, status):
     """What `systemctl status` shows answers: what is it doing, is it keeping up, how good is the model."""
-    journal.evaluate("ckpt-4", 400, {"accuracy": Value(0.97123, "h"), "loss": Value(None, "nan")})
+    journal.evaluate("ckpt-4", 400, {"accuracy": Value(value=0.97123, hex="h"), "loss": Value(value=None, hex="nan")})
     journal.plan("ckpt-5")
     line = describe(status(), journal.history)
     assert line == "evaluating ckpt-5 (plan 2, 2 workers); 3 pending; newest ckpt-4: accuracy 0.97123, loss nan"

@@ -13,7 +13,9 @@ BOUND = 10.0
 
 
 def found(name):
-    return DiscoveredCheckpoint(Checkpoint(name, name * 16, 1, "tf_object"), Path("/ckpts"), 0.0, 0.0)
+    return DiscoveredCheckpoint(
+        Checkpoint(name=name, digest=name * 16, step=1, format="tf_object"), Path("/ckpts"), 0.0, 0.0
+    )
 
 
 class Copying:

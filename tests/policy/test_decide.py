@@ -22,20 +22,30 @@ RULES = Rules()
 
 def checkpoint(step, *, pinned=True):
     name = f"ckpt-{step}"
-    return Checkpoint(name, f"{step:064d}", step, "tf_object", f"pins/{name}" if pinned else None)
+    return Checkpoint(
+        name=name, digest=f"{step:064d}", step=step, format="tf_object", pin=f"pins/{name}" if pinned else None
+    )
 
 
 A, B, C = checkpoint(1), checkpoint(2), checkpoint(3)
 
 
 def slot(standby=None, worker=None, group=None):
-    return Slot(worker, group, worker and f"{worker}:1", standby, standby and f"{standby}:1")
+    return Slot(
+        worker=worker,
+        group=group,
+        address=worker and f"{worker}:1",
+        standby=standby,
+        standby_address=standby and f"{standby}:1",
+    )
 
 
 def node(name, *slots, **changes):
     slots = slots or (slot(f"{name}.i.1"),)
     given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
-    return Heartbeat("r", name, "i", 1, role_source="setting", plan=0, outcome=0, slots=slots, **given)
+    return Heartbeat(
+        run="r", node=name, incarnation="i", beat=1, role_source="setting", plan=0, outcome=0, slots=slots, **given
+    )
 
 
 def members(*workers):
@@ -44,14 +54,40 @@ def members(*workers):
 
 def plan(number, what=A, workers=("n1.i.1",), *, task="t", settles=(), line_open=False):
     listed = members(*workers) if what is not None else None
-    return Plan(number, "r", f"p{number}", what, 1, listed, settles, task, "n1", "now", line_open=line_open)
+    return Plan(
+        plan=number,
+        run="r",
+        nonce=f"p{number}",
+        checkpoint=what,
+        attempt=1,
+        members=listed,
+        settles=settles,
+        task=task,
+        proposer="n1",
+        proposed_at="now",
+        line_open=line_open,
+    )
 
 
 def outcome(number, kind=None, where="n1"):
     if kind is not None:
-        return Outcome(number, "r", f"o{number}", "failed", "n1", "now", kind=kind, node=where, message="because")
-    result = Result("g", 1, {}, {}, {}, "v", "t", {}, ())
-    return Outcome(number, "r", f"o{number}", "succeeded", "n1", "now", result=result)
+        return Outcome(
+            plan=number,
+            run="r",
+            nonce=f"o{number}",
+            status="failed",
+            closed_by="n1",
+            completed_at="now",
+            kind=kind,
+            node=where,
+            message="because",
+        )
+    result = Result(
+        group="g", workers=1, examples={}, metrics={}, phases={}, variables="v", task="t", profile={}, saves=()
+    )
+    return Outcome(
+        plan=number, run="r", nonce=f"o{number}", status="succeeded", closed_by="n1", completed_at="now", result=result
+    )
 
 
 def failures(*kinds, what=A, task="t", nodes=("n1",)):
@@ -71,7 +107,7 @@ def fold(*records):
 
 
 def settled(what, verdict, task=None):
-    return Settlement(what.name, what.digest, what.step, verdict, "because", task)
+    return Settlement(name=what.name, digest=what.digest, step=what.step, verdict=verdict, reason="because", task=task)
 
 
 def view(**changes):

@@ -7,13 +7,24 @@ from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_
 from sidecar.policy.proposers import proposal_order
 from sidecar.records import Checkpoint, Heartbeat, Outcome, Slot
 
-A = Checkpoint("ckpt-1", "a" * 64, 1, "tf_object", "pins/x")
+A = Checkpoint(name="ckpt-1", digest="a" * 64, step=1, format="tf_object", pin="pins/x")
 
 
 def node(name, profile="p", **changes):
-    slots = (Slot(None, None, None, f"{name}.i.1", "h:1"),)
+    slots = (Slot(worker=None, group=None, address=None, standby=f"{name}.i.1", standby_address="h:1"),)
     given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
-    return Heartbeat("r", name, "i", 1, role_source="set", plan=0, outcome=0, slots=slots, profile=profile, **given)
+    return Heartbeat(
+        run="r",
+        node=name,
+        incarnation="i",
+        beat=1,
+        role_source="set",
+        plan=0,
+        outcome=0,
+        slots=slots,
+        profile=profile,
+        **given,
+    )
 
 
 def names(nodes):
@@ -80,7 +91,12 @@ def test_only_who_could_propose_lets_go_of_pins():
 def history(*failures, losses=()):
     known = JournalState(losses={(name, "i"): Losses(2, 9) for name in losses})
     if failures:
-        known.failures[A.key] = {"t": [Outcome(1, "r", "o", "failed", "n", "now", **each) for each in failures]}
+        known.failures[A.key] = {
+            "t": [
+                Outcome(plan=1, run="r", nonce="o", status="failed", closed_by="n", completed_at="now", **each)
+                for each in failures
+            ]
+        }
     return known
 
 

@@ -14,19 +14,46 @@ LATEST = Selection("latest")
 
 def saved(step, *, pinned=True, name=None):
     name = name or f"ckpt-{step}"
-    return Checkpoint(name, f"digest of {name}", step, "tf_object", f"pins/{name}" if pinned else None)
+    return Checkpoint(
+        name=name, digest=f"digest of {name}", step=step, format="tf_object", pin=f"pins/{name}" if pinned else None
+    )
 
 
 def plan(number, checkpoint, settles=()):
     members = None if checkpoint is None else (Member(0, "n1", f"n1.i.{number}", "h:1"),)
-    return Plan(number, "r", f"p{number}", checkpoint, 1, members, settles, "t", "n1", "now")
+    return Plan(
+        plan=number,
+        run="r",
+        nonce=f"p{number}",
+        checkpoint=checkpoint,
+        attempt=1,
+        members=members,
+        settles=settles,
+        task="t",
+        proposer="n1",
+        proposed_at="now",
+    )
 
 
 def outcome(number, *, fails=False):
     if fails:
-        return Outcome(number, "r", f"o{number}", "failed", "n1", "now", kind="stalled", node="n1", message="because")
-    result = Result("g", 1, {}, {}, {}, "v", "t", {}, ())
-    return Outcome(number, "r", f"o{number}", "succeeded", "n1", "now", result=result)
+        return Outcome(
+            plan=number,
+            run="r",
+            nonce=f"o{number}",
+            status="failed",
+            closed_by="n1",
+            completed_at="now",
+            kind="stalled",
+            node="n1",
+            message="because",
+        )
+    result = Result(
+        group="g", workers=1, examples={}, metrics={}, phases={}, variables="v", task="t", profile={}, saves=()
+    )
+    return Outcome(
+        plan=number, run="r", nonce=f"o{number}", status="succeeded", closed_by="n1", completed_at="now", result=result
+    )
 
 
 def after(*checkpoints, fails=()):
@@ -39,7 +66,10 @@ def after(*checkpoints, fails=()):
 
 
 def requeue(history, *checkpoints):
-    settles = tuple(Settlement(each.name, each.digest, each.step, "requeued", "by you") for each in checkpoints)
+    settles = tuple(
+        Settlement(name=each.name, digest=each.digest, step=each.step, verdict="requeued", reason="by you")
+        for each in checkpoints
+    )
     history.apply(plan(history.through + 1, None, settles))
     return history
 

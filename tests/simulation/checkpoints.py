@@ -15,6 +15,7 @@ from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
 from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.states import Verdict
 from simulation.disk import Content, Disk, is_bad
 from simulation.storage import refused
 
@@ -101,7 +102,11 @@ class NodeCatalog:
             seen.waiting.append((content.name, "bad checksum"))
         elif content.key not in self._told:
             self._told.add(content.key)
-            seen.corrupt.append(Settlement(*content.key, content.step, "corrupt", "bad checksum"))
+            name, digest = content.key
+            corrupt = Settlement(
+                name=name, digest=digest, step=content.step, verdict=Verdict.CORRUPT, reason="bad checksum"
+            )
+            seen.corrupt.append(corrupt)
 
     def _look_at_pins(self, seen: "_Seen", now: float) -> None:
         host, since = self._life.host, self._simulation.referee.pinned_since
@@ -171,7 +176,9 @@ class NodeCatalog:
         known = self._simulation.found.get(key)
         if known is None:
             pin = None if folder is None else f"pins/{folder}"
-            checkpoint = Checkpoint(content.name, content.digest, content.step, "tf_object", pin)
+            checkpoint = Checkpoint(
+                name=content.name, digest=content.digest, step=content.step, format="tf_object", pin=pin
+            )
             place = self._simulation.run_dir / (pin or "..")
             files = (File(content.name, _BYTES, 0, 0, 0),)
             known = self._simulation.found[key] = DiscoveredCheckpoint(

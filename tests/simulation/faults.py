@@ -8,6 +8,7 @@ from sidecar.coordination import journal
 from sidecar.coordination.journal import plan_path
 from sidecar.daemon.events import FilesChanged
 from sidecar.records import Plan, Settlement
+from sidecar.states import Verdict
 from simulation.scenario import FAILURES, LINGERS
 
 EVERYWHERE = frozenset(
@@ -261,9 +262,21 @@ def _requeue(simulation, host, fault) -> None:
         return
     simulation.counts["evaluations asked for again"] += not given_up
     content = there[ended[int(fault.value * 79) % len(ended)]]
-    settles = (Settlement(*content.key, content.step, "requeued", "by a person"),)
+    name, digest = content.key
+    settles = (Settlement(name=name, digest=digest, step=content.step, verdict=Verdict.REQUEUED, reason="by a person"),)
     number = len(book.plans) + 1
-    plan = Plan(number, simulation.referee.run, f"person-{fault.number}", None, 0, None, settles, None, "person", "now")
+    plan = Plan(
+        plan=number,
+        run=simulation.referee.run,
+        nonce=f"person-{fault.number}",
+        checkpoint=None,
+        attempt=0,
+        members=None,
+        settles=settles,
+        task=None,
+        proposer="person",
+        proposed_at="now",
+    )
     path, data = plan_path(number), journal.dumps(plan)
     disk.put(path, data)
     simulation.appeared(path, data, host.life)

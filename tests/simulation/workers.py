@@ -252,7 +252,7 @@ class FakeProcess:
         token = float(self.simulation.note_result(tuple(all_said)))
         if self.host.lies:
             token += 0.5
-        value = Value(token, token.hex())
+        value = Value(value=token, hex=token.hex())
         result = Result(
             group=self.join.group,
             workers=len(self.join.members),

@@ -57,7 +57,7 @@ def logs(pair):
 
 def once(made, trained, task, *, show=lambda _: None, **changes):
     """One evaluation as `sidecar eval` does it."""
-    checkpoint = Checkpoint("ckpt-1", "digest", 1, "tf")
+    checkpoint = Checkpoint(name="ckpt-1", digest="digest", step=1, format="tf")
     command = OneShot(
         made.join_command(task, **changes),
         checkpoint,

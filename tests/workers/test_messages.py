@@ -26,7 +26,12 @@ RESULT = Result(
     group="g",
     workers=2,
     examples={"test": 397},
-    metrics={"test": {"accuracy": Value(0.5, "0x1p-1", 0.4, 0.6, "max"), "loss": Value(None, "nan", goal="min")}},
+    metrics={
+        "test": {
+            "accuracy": Value(value=0.5, hex="0x1p-1", lower=0.4, upper=0.6, goal="max"),
+            "loss": Value(value=None, hex="nan", goal="min"),
+        }
+    },
     phases={"restore": 0.25},
     variables="v",
     task="t",
@@ -39,7 +44,7 @@ MESSAGES = [
     Join("g", (), 0, "t", "f", "/", 1, cache_bytes=5, options={"collectives": "nccl", "gpu_memory_mb": 100}),
     Join("g", (), 0, "t", "f", "/", 1, options={"trust_saved_graph": True, "gpu_memory_mb": None}),
     Evaluate(
-        *(42, Checkpoint("ckpt-\udc80", "d", None, "tf", None), "/c/ckpt", "/s"),
+        *(42, Checkpoint(name="ckpt-\udc80", digest="d", step=None, format="tf", pin=None), "/c/ckpt", "/s"),
         save_weights="all",
         progress_seconds=1,
         evaluated=3,

@@ -82,7 +82,9 @@ def join(group="g"):
 
 
 def evaluation(plan=7):
-    return Evaluate(plan, Checkpoint("c", "d", 1, "tf"), "/c", "/s", save_weights="all", progress_seconds=1)
+    return Evaluate(
+        plan, Checkpoint(name="c", digest="d", step=1, format="tf"), "/c", "/s", save_weights="all", progress_seconds=1
+    )
 
 
 def grouped(workers, now=0.0):
@@ -114,17 +116,21 @@ def test_slots_as_the_heartbeat_tells_them(node):
     """A standby once it is ready, an active worker until it is killed."""
     workers = node()
     workers.fill(0.0)
-    assert workers.slots() == (Slot(None, None, None, None, None),)
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
     workers.observe("n.1.1", Ready("tensorflow", "2"), 1.0)
-    assert workers.slots() == (Slot(None, None, None, "n.1.1", "10.0.0.7:9001"),)
+    assert workers.slots() == (
+        Slot(worker=None, group=None, address=None, standby="n.1.1", standby_address="10.0.0.7:9001"),
+    )
     workers.join(join(), "n.1.1", 2.0)
     assert workers.fill(2.0) == [], "an import beside it would hold up the group"
     workers.observe("n.1.1", Joined("g", "t", {}), 2.5)
     workers.fill(2.5)
     workers.observe("n.1.2", Ready("tensorflow", "2"), 3.0)
-    assert workers.slots() == (Slot("n.1.1", "g", "10.0.0.7:9001", "n.1.2", "10.0.0.7:9002"),)
+    assert workers.slots() == (
+        Slot(worker="n.1.1", group="g", address="10.0.0.7:9001", standby="n.1.2", standby_address="10.0.0.7:9002"),
+    )
     workers.kill_all()
-    assert workers.slots() == (Slot(None, None, None, None, None),)
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
 
 
 def test_without_standby(node):
@@ -145,7 +151,9 @@ def test_active_worker_is_replaced_by_the_standby(node):
     workers.observe("n.1.2", Ready("tensorflow", "2"), 2.0)
     workers.join(join("h"), "n.1.2", 3.0)
     assert old.process.kills == 1
-    assert workers.slots()[0] == Slot("n.1.2", "h", "10.0.0.7:9002", None, None)
+    assert workers.slots()[0] == Slot(
+        worker="n.1.2", group="h", address="10.0.0.7:9002", standby=None, standby_address=None
+    )
     assert workers.ports.closed == []
     assert workers.overruns(1e9)[0].worker == "n.1.2"
     workers.observe("n.1.1", Exited(-9, ""), 4.0)
@@ -300,7 +308,7 @@ def test_probe_tries_the_task_beside_the_slots(node):
     (probe,) = workers.all()
     assert workers.is_probe(probe.worker)
     assert not workers.is_probe("n.1.9")
-    assert workers.slots() == (Slot(None, None, None, None, None),)
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
     workers.observe(probe.worker, Exited(0, ""), 2.0)
     assert list(workers.all()) == []
     assert workers.ports.closed == [9001]

@@ -86,6 +86,6 @@ class Metric(Protocol):
 def value(number: float, goal: Goal, interval: Interval = (None, None)) -> Value:
     """A metric's final number as it stands in records: JSON knows no NaN, so `hex` says it."""
     if not math.isfinite(number):
-        return Value(None, "nan" if math.isnan(number) else "inf" if number > 0 else "-inf", goal=goal)
+        return Value(value=None, hex="nan" if math.isnan(number) else "inf" if number > 0 else "-inf", goal=goal)
     lower, upper = interval
-    return Value(number, number.hex(), lower, upper, goal)
+    return Value(value=number, hex=number.hex(), lower=lower, upper=upper, goal=goal)
