@@ -52,6 +52,7 @@ class MatchingFiles:
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Return the digest of the file's content, and of its size; raises `IncompleteError` for an empty file."""
         del step_key
+        _require_match(name, self._pattern)
         with open_file(folder, name) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise IncompleteError(f"{name} is empty")
@@ -99,6 +100,7 @@ class MatchingFolders:
         Raises `IncompleteError` if there is none, `CorruptError` if there is a link.
         """
         del step_key
+        _require_match(name, self._pattern)
         if not (folder / name).is_dir() or (folder / name).is_symlink():
             raise VanishedError(f"there is no folder {folder / name}")
         leaving: list[str] = []
@@ -122,6 +124,11 @@ class MatchingFolders:
         """Always: nobody knows how the files in a folder are written."""
         del file
         return True
+
+
+def _require_match(name: str, pattern: str | None) -> None:
+    if pattern is not None and not fnmatchcase(name, pattern):
+        raise VanishedError(f"{shown(name)} does not match checkpoint_pattern ({pattern})")
 
 
 def _files_below(folder: Path, name: str, leaving: list[str], deepest: int = _DEEPEST) -> Iterator[File]:

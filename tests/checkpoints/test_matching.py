@@ -1,0 +1,148 @@
+"""Checkpoints by the user's own pattern: files and folders of any format, none of which is ever loaded."""
+
+import os
+import pickle
+
+import pytest
+
+from sidecar.checkpoints.formats import FORMATS, family, looked_for
+from sidecar.checkpoints.inspect import inspect_one, verify
+from sidecar.errors import CheckpointError, IncompleteError, VanishedError
+from sidecar.pins.pin import pin
+
+
+class Bomb:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.fixture
+def looked(new_catalog, clock):
+    """Names that a catalog finds once all has been quiet, each with its checkpoint."""
+
+    def look(pattern="model-*", **settings):
+        catalog = new_catalog(checkpoint_pattern=pattern, **settings)
+        catalog.look()
+        clock.seconds += 5
+        return {each.checkpoint.name: each for each in catalog.look().found}
+
+    return look
+
+
+def test_files_and_folders_that_match_are_found(looked, root):
+    """Whatever they are; what is unfinished or does not match is not, and steps come from the names."""
+    (root / "model-10.joblib").write_bytes(b"anything")
+    (root / "model-20").mkdir()
+    (root / "model-20" / "deep").mkdir()
+    (root / "model-20" / "deep" / "array").write_bytes(b"weights")
+    (root / ".model-30.joblib").write_bytes(b"unfinished")
+    (root / "model-40.tmp1").write_bytes(b"unfinished")
+    (root / "notes.txt").write_bytes(b"no checkpoint")
+    (root / "model-50.joblib").write_bytes(b"")
+    (root / "weights.h5").write_bytes(b"no longer looked for")
+    found = looked()
+    assert {name: (each.checkpoint.step, each.checkpoint.format) for name, each in found.items()} == {
+        "model-10.joblib": (10, "matching_file"),
+        "model-20": (20, "matching_folder"),
+    }
+    assert {file.name for file in found["model-20"].files} == {"model-20/deep/array"}
+
+
+def test_the_users_own_step_pattern(looked, root):
+    (root / "run7-model-a12.joblib").write_bytes(b"anything")
+    (each,) = looked("run7-model-*", step_pattern=r"a(\d+)").values()
+    assert (each.checkpoint.step, each.checkpoint.step_source) == (12, "step_pattern")
+
+
+def test_a_file_that_grows_is_not_complete(new_catalog, clock, root):
+    """Only time tells, and each change begins it anew."""
+    catalog = new_catalog(checkpoint_pattern="*.joblib")
+    for size in range(1, 4):
+        (root / "m.joblib").write_bytes(b"x" * size)
+        assert not catalog.look().found
+        clock.seconds += 2
+    catalog.look()
+    clock.seconds += 5
+    assert [each.checkpoint.name for each in catalog.look().found] == ["m.joblib"]
+
+
+def test_the_users_marker(new_catalog, clock, root):
+    """Without it nothing is complete."""
+    catalog = new_catalog(checkpoint_pattern="*.joblib", complete_marker="{name}.done")
+    (root / "m.joblib").write_bytes(b"x")
+    catalog.look()
+    clock.seconds += 5
+    assert not catalog.look().found
+    (root / "m.joblib.done").touch()
+    catalog.look()
+    clock.seconds += 5
+    assert [each.checkpoint.name for each in catalog.look().found] == ["m.joblib"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_pin_is_a_copy_that_is_found_again(looked, root, pins, kind):
+    """Since writers may write to the same file again; the pin outlives what training deletes."""
+    path = root / "model-1" if kind == "file" else root / "model-1" / "part"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"first")
+    pinned = pin(looked()["model-1"], pins)
+    path.write_bytes(b"other")
+    assert verify(pinned.folder, "model-1", f"matching_{kind}") == pinned.checkpoint.digest
+    path.unlink()
+    again = looked()
+    assert again["model-1"].checkpoint == pinned.checkpoint
+
+
+def test_content_decides_which_checkpoint_it_is(looked, root):
+    """Of a folder its names, too."""
+    (root / "model-1").write_bytes(b"one")
+    (root / "model-2").mkdir()
+    (root / "model-2" / "a").write_bytes(b"one")
+    before = {name: each.checkpoint.digest for name, each in looked().items()}
+    (root / "model-1").write_bytes(b"two")
+    (root / "model-2" / "a").rename(root / "model-2" / "b")
+    after = {name: each.checkpoint.digest for name, each in looked().items()}
+    assert all(before[name] != after[name] for name in before)
+
+
+def test_links_are_not_followed(looked, root, tmp_path):
+    """Neither out of the directory, nor anywhere within a folder."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    (root / "model-1").symlink_to(tmp_path / "secret")
+    (root / "model-2").mkdir()
+    (root / "model-2" / "link").symlink_to(tmp_path / "secret")
+    assert looked() == {}
+    with pytest.raises(CheckpointError):
+        FORMATS["matching_folder"].inspect(root, "model-2")
+
+
+def test_a_pickle_is_never_loaded(looked, root, pins, tmp_path):
+    """It stays bytes for the daemon, whatever it would do."""
+    (root / "model-1.pkl").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    found = looked()["model-1.pkl"]
+    pin(found, pins, check=True)
+    inspect_one(root / "model-1.pkl", checkpoint_pattern="model-*")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_pattern_nothing_of_it_is_looked_for(root):
+    """Other files are nobody's, as before."""
+    (root / "anything").write_bytes(b"x")
+    (root / "folder").mkdir()
+    assert family("anything") is None
+    assert {"matching_file", "matching_folder"}.isdisjoint(each.name for each in looked_for())
+    with pytest.raises(VanishedError):
+        inspect_one(root / "anything")
+    with pytest.raises(VanishedError):
+        inspect_one(root / "anything", checkpoint_pattern="model-*")
+
+
+def test_an_empty_folder_is_not_complete(root):
+    (root / "model-1").mkdir()
+    with pytest.raises(IncompleteError):
+        FORMATS["matching_folder"].inspect(root, "model-1")
