@@ -59,6 +59,20 @@ def test_saves_are_read_as_the_page_shows(tmp_path):
     assert accuracy == pytest.approx(float(newest[3]), rel=1e-4)
 
 
+def test_the_scikit_learn_models_are_evaluated_as_the_page_shows(tmp_path):
+    """The page's script, task and settings, as they stand there."""
+    page = HOW_TO / "other-libraries.md"
+    for name in ("train.py", "my_eval.py"):
+        (tmp_path / name).write_text(snippet(name, page))
+    settings = re.search(r"<!-- sidecar.toml -->\n```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "sidecar.toml").write_text(settings[1])
+    run(tmp_path, sys.executable, "train.py")
+    run(tmp_path, str(SIDECAR), "run", "ckpts", "--task", "my_eval.py:task", "--once", "--http", "127.0.0.1:0")
+    rows = [line.split() for line in run(tmp_path, str(SIDECAR), "history", "ckpts").splitlines()[-3:]]
+    assert [row[:3] for row in rows] == [[str(step), f"model-{step}.joblib", "ok"] for step in (1, 2, 3)]
+    assert float(rows[-1][3]) > 0.8
+
+
 def test_the_task_is_described_completely():
     """Every argument of a task and of an eval set is named on the page about tasks."""
     from dataclasses import fields
