@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from sidecar.checkpoints.files import File
 from sidecar.records import Checkpoint, Key, Settlement
+
+SUPPORTED_CHECKPOINTS: Final = 5000
+"""Checkpoints in one directory with which all aims hold: each scan goes through all of them. More work, but slower."""
 
 
 @dataclass(frozen=True, slots=True)

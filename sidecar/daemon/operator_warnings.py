@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.artifacts.retention import TRIES
-from sidecar.checkpoints.scan import ScanResult
+from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.unseen_steps import Gap
 from sidecar.records import Checkpoint, Key
@@ -22,6 +22,7 @@ class OperatorWarnings:
     _unmeasured: str | None = None
     _watch_problem: str | None = None
     _below: str | None = None
+    _is_crowded: bool = False  # more checkpoints than are supported
     _steps: StepSources = field(default_factory=StepSources)
     _step_missed: bool = False
     _entries: frozenset[str] = frozenset()  # that failed in the newest scan
@@ -47,6 +48,7 @@ class OperatorWarnings:
         `needs_steps`: a setting selects checkpoints by their steps.
         """
         self._warn_of_subfolders(scan.below)
+        self._warn_of_many(len(scan.by_key))
         for checkpoint in new:
             self.log.info("checkpoint_found", checkpoint=checkpoint.name, step=checkpoint.step)
             if needs_steps and checkpoint.step is None:
@@ -92,6 +94,13 @@ class OperatorWarnings:
         if remedy is not None and self._below is None:
             self.log.warning("checkpoints_in_subfolders", remedy=remedy)
         self._below = self._below or remedy
+
+    def _warn_of_many(self, count: int) -> None:
+        """Warn once that there are more checkpoints than are supported: each scan takes longer, and more memory."""
+        if count > SUPPORTED_CHECKPOINTS and not self._is_crowded:
+            remedy = "all goes on, slower and with more memory; keep fewer checkpoints in the directory"
+            self.log.warning("many_checkpoints", count=count, supported=SUPPORTED_CHECKPOINTS, remedy=remedy)
+        self._is_crowded = self._is_crowded or count > SUPPORTED_CHECKPOINTS
 
     def _warn_of_unknown_step(self, checkpoint: Checkpoint) -> None:
         """Warn that `every_steps` cannot select a checkpoint without a step."""

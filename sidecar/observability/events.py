@@ -29,6 +29,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_overran": "A worker process passed a time limit and was killed.",
     # The checkpoint directory
     "checkpoint_dir_missing": "The checkpoint directory does not exist, or does not exist any more.",
+    "many_checkpoints": "The directory holds more checkpoints than are supported: scans take longer.",
     "checkpoints_in_subfolders": "Sub-folders hold checkpoints that `checkpoint_glob` does not name.",
     "nothing_seen": "No checkpoint was seen for `nothing_seen_seconds`.",
     "file_events_unavailable": "The kernel reports no file events of the checkpoint directory; scans find checkpoints.",

@@ -97,6 +97,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "storage_failed": _said("storage: {message}"),
     "storage_recovered": _said("storage answers again"),
     "checkpoint_dir_missing": _remedied("the checkpoint directory does not exist"),
+    "many_checkpoints": _said("{count} checkpoints are in the directory, {supported} are supported: {remedy}"),
     "checkpoints_in_subfolders": _said("no checkpoint was found: {remedy}"),
     "nothing_seen": _remedied("no checkpoint was seen in {seconds:g} s"),
     "draining": lambda event: f"{event['signal']}: ending{' after this evaluation' * bool(event['evaluating'])}",

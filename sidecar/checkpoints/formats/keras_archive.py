@@ -6,11 +6,14 @@ directory), which holds a CRC-32 and the size of each. A save that fails half wa
 the weights.
 
 Only the table, the headers that it points to and the optimizer's count of its steps are read; nothing is ever extracted
-here.
+here. The table is read by `zipfile`, once its end record says that it is not too large and lies where it should.
 """
 
 import hashlib
+import io
 import os
+import struct
+import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,15 +37,11 @@ _END_64: Final = b"PK\x06\x06"
 _END_64_BYTES: Final = 56
 _LOCATOR: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
-_ENTRY: Final = b"PK\x01\x02"
-_ENTRY_BYTES: Final = 46
 _LOCAL: Final = b"PK\x03\x04"
 _LOCAL_BYTES: Final = 30
-_EXTRA_64: Final = 1
 _FULL_16: Final = 0xFFFF
 _FULL_32: Final = 0xFFFFFFFF
-STORED: Final = 0
-DEFLATED: Final = 8
+_UTF_8: Final = 0x800  # how the name is encoded
 _CHUNK_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 1 << 28  # with the next: what Keras itself refuses to expand (`_reject_zip_extract_bomb`)
 _MAX_EXPANSION: Final = 100
@@ -52,7 +51,7 @@ _STREAMED: Final = 8  # sizes and checksum stand behind the data, and zeros in t
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file in the archive; `start` is where its (compressed) data begin."""
+    """One file in the archive; `start` is where its (compressed) data begin, or in the table its header."""
 
     name: str
     method: int
@@ -70,11 +69,11 @@ class KerasArchive:
     endings: Final = r"\.keras"
 
     def file_group(self, name: str) -> str | None:
-        """The file alone."""
+        """Return the file itself: it is a group of its own."""
         return name if name.endswith(self.suffixes) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every file that is named like one."""
+        """Return every file that is named like one."""
         del folder
         for file in listing.files.values():
             if file.name.endswith(self.suffixes):
@@ -90,7 +89,7 @@ class KerasArchive:
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             members = read_members(file, name)
             weights = next(member for member in members if member.name == WEIGHTS)
-            if weights.method == STORED:
+            if weights.method == zipfile.ZIP_STORED:
                 head = os.pread(file.fileno(), min(SUPERBLOCK_BYTES, weights.size), weights.start)
                 require_whole(head, weights.size, f"{WEIGHTS} in {name}")
                 step = iterations(file, weights.start, weights.size)
@@ -100,7 +99,7 @@ class KerasArchive:
         return Inspection(digest.hexdigest(), step, (name,), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
-        """Every member against its CRC-32; what is compressed is expanded in small parts and not kept."""
+        """Compare every member with its CRC-32; what is compressed is expanded in small parts and not kept."""
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             for member in read_members(file, name):
                 found = _crc_of(file, member, name)
@@ -111,13 +110,13 @@ class KerasArchive:
                     )
 
     def written_in_place(self, file: str) -> bool:
-        """It is."""
+        """Return True: Keras writes it under its final name."""
         del file
         return True
 
 
 def read_members(file: BinaryIO, name: str) -> list[Member]:
-    """What the archive's table says, checked against the file, in order of where it lies.
+    """Return the members that the archive's table lists, checked against the file, in order of where they lie.
 
     Raises:
         IncompleteError: there is no table at the end, or not of all that Keras writes.
@@ -146,7 +145,7 @@ def read_members(file: BinaryIO, name: str) -> list[Member]:
 
 
 def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
-    """Offset, length and number of entries of the central directory, which ends where its end record begins."""
+    """Return offset, length and number of entries of the table, which ends where its end record begins."""
     window = min(size, _END_BYTES + _FULL_16)
     tail = os.pread(file.fileno(), window, size - window)
     at = tail.rfind(_END)
@@ -174,72 +173,61 @@ def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
 
 
 def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int, int]]:
-    """Each entry with the place of its local header, and its flags."""
-    position = 0
-    for _ in range(count):
-        entry = table[position : position + _ENTRY_BYTES]
-        if entry[:4] != _ENTRY or len(entry) < _ENTRY_BYTES:
-            raise CorruptError(f"{name}: the zip table has fewer entries than the {count} that it counts")
-        flags, method = _number(entry, 8, 2), _number(entry, 10, 2)
-        crc, stored_size, size, at = (_number(entry, i, 4) for i in (16, 20, 24, 42))
-        name_bytes, extra_bytes, comment_bytes = (_number(entry, i, 2) for i in (28, 30, 32))
-        position += _ENTRY_BYTES
-        raw = table[position : position + name_bytes]
-        extra = table[position + name_bytes : position + name_bytes + extra_bytes]
-        position += name_bytes + extra_bytes + comment_bytes
-        size, stored_size, at = _enlarged((size, stored_size, at), extra, name)
-        member = Member(os.fsdecode(raw), method, crc, stored_size, size, at)
-        if flags & _ENCRYPTED or method not in (STORED, DEFLATED):
-            raise CorruptError(
-                f"{name}: {shown(member.name)} is encrypted or compressed in a way that Keras does not use"
-            )
-        if method == STORED and size != stored_size:
-            raise CorruptError(f"{name}: {shown(member.name)} has two sizes, {size} and {stored_size}")
-        if size > _LARGE_BYTES and size > _MAX_EXPANSION * stored_size:
-            raise CorruptError(
-                f"{name}: {shown(member.name)} expands from {stored_size} bytes to {size}, "
-                f"more than {_MAX_EXPANSION}-fold: Keras does not read such members"
-            )
-        yield member, at, flags
-    if position != len(table):
-        raise CorruptError(f"{name}: the zip table has {len(table) - position} bytes too many")
+    """Return each entry of the table with the place of its local header, and its flags."""
+    end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # places are counted from the table's begin
+    try:
+        with zipfile.ZipFile(io.BytesIO(table + end)) as archive:
+            if archive.start_dir:
+                raise CorruptError(f"{name}: the zip table ends like the end record of another one")
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        raise CorruptError(f"{name}: its zip table cannot be read: {shown(str(error))}") from error
+    if len(entries) != count:
+        raise CorruptError(f"{name}: the zip table has {len(entries)} entries, its end record counts {count}")
+    for entry in entries:
+        raw = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
+        sizes, at = (entry.compress_size, entry.file_size), entry.header_offset
+        member = Member(os.fsdecode(raw), entry.compress_type, entry.CRC, *sizes, at)
+        _require_usual(member, entry.flag_bits, name)
+        yield member, at, entry.flag_bits
 
 
-def _enlarged(values: tuple[int, int, int], extra: bytes, name: str) -> tuple[int, ...]:
-    """Size, compressed size and offset; where 32 bits do not hold them, they stand in the Zip64 extra field."""
-    if _FULL_32 not in values:
-        return values
-    position = 0
-    while position + 4 <= len(extra):
-        kind, length = _number(extra, position, 2), _number(extra, position + 2, 2)
-        position += 4
-        if kind == _EXTRA_64:
-            large = [_number(extra, at, 8) for at in range(position, min(position + length, len(extra)) - 7, 8)]
-            if len(large) >= values.count(_FULL_32):
-                return tuple(large.pop(0) if value == _FULL_32 else value for value in values)
-        position += length
-    raise CorruptError(f"{name}: the zip table lacks the sizes of a large member")
+def _require_usual(member: Member, flags: int, name: str) -> None:
+    """Raise `CorruptError` for an entry that Keras does not write, or does not read."""
+    if _FULL_32 in (member.stored_size, member.size, member.start):
+        raise CorruptError(f"{name}: the zip table lacks the sizes of the large member {shown(member.name)}")
+    if flags & _ENCRYPTED or member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise CorruptError(f"{name}: {shown(member.name)} is encrypted or compressed in a way that Keras does not use")
+    if member.method == zipfile.ZIP_STORED and member.size != member.stored_size:
+        raise CorruptError(f"{name}: {shown(member.name)} has two sizes, {member.size} and {member.stored_size}")
+    if member.size > _LARGE_BYTES and member.size > _MAX_EXPANSION * member.stored_size:
+        raise CorruptError(
+            f"{name}: {shown(member.name)} expands from {member.stored_size} bytes to {member.size}, "
+            f"more than {_MAX_EXPANSION}-fold: Keras does not read such members"
+        )
 
 
 def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> Member:
-    """The member with the place of its data, which its own header tells; both must agree."""
+    """Return the member with the place of its data. Its own header says that, and must agree with the table."""
     header = os.pread(file.fileno(), _LOCAL_BYTES, at)
     if header[:4] != _LOCAL or len(header) < _LOCAL_BYTES:
         raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
     name_bytes, extra_bytes = _number(header, 26, 2), _number(header, 28, 2)
     if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_BYTES)) != member.name:
         raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
-    told = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
+    header_says = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
     small = tuple(min(each, _FULL_32) for each in (member.stored_size, member.size))
     known = (small, (_FULL_32, _FULL_32))  # a writer that reserved room for large sizes writes them elsewhere
-    if told[0] != member.method or (not flags & _STREAMED and (told[1] != member.crc or told[2:] not in known)):
+    if header_says[0] != member.method or (
+        not flags & _STREAMED and (header_says[1] != member.crc or header_says[2:] not in known)
+    ):
         raise CorruptError(f"{name}: {shown(member.name)} has another size or checksum in its own header")
     start = at + _LOCAL_BYTES + name_bytes + extra_bytes
     return Member(member.name, member.method, member.crc, member.stored_size, member.size, start)
 
 
 def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
-    """Of the member's content, which has as many bytes as it says."""
+    """Return the checksum of the member's content; raises `ChecksumError` if it has another size than it says."""
     crc, size = 0, 0
     for data in _expanded(file, member, name):
         crc, size = zlib.crc32(data, crc), size + len(data)
@@ -254,8 +242,8 @@ def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
 
 
 def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
-    """The member's content in small parts, whatever it expands to."""
-    if member.method == STORED:
+    """Return the member's content in small parts, whatever it expands to."""
+    if member.method == zipfile.ZIP_STORED:
         yield from _stored(file, member)
         return
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -274,7 +262,7 @@ def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
 
 
 def _stored(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """The bytes as they lie in the file; fewer, if it became shorter."""
+    """Return the bytes as they lie in the file; fewer, if it became shorter."""
     position, end = member.start, member.start + member.stored_size
     while position < end and (part := os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)):
         yield part
