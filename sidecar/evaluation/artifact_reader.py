@@ -1,4 +1,4 @@
-"""An evaluation's saves read back: what all workers of one plan saved, joined. Imports numpy, never a framework.
+"""Read back what all workers of one plan saved, and join it. Imports numpy, never a framework.
 
 Nothing in the files is believed: ranks must all be there, agree, and fit together to the last byte; nothing in them is
 ever executed.
@@ -47,7 +47,13 @@ class Evaluation:
 
 
 def read(folder: str | Path) -> Evaluation:
-    """Read what a plan's workers saved.
+    """Read what the workers of one plan saved.
+
+    For example, the accuracy of the newest evaluation of a checkpoint:
+
+        saved = results.read("ckpts/.sidecar/ckpts/evaluations/epoch-03.keras@0123456789ab")
+        rows = saved.predictions["test"]
+        accuracy = (rows["predictions"].argmax(axis=-1) == rows["y"]).mean()
 
     Args:
         folder: `evaluations/<checkpoint>/plan-<n>`, or the checkpoint's folder above it, where `result.json` says which
@@ -66,7 +72,7 @@ def read(folder: str | Path) -> Evaluation:
 
 
 def _plan(folder: Path) -> Path:
-    """The plan's folder: this one, or the one that the checkpoint's result is of."""
+    """Return the plan's folder: this one, or the one that the checkpoint's result is of."""
     if any(folder.glob("worker-*")) or not (folder / "result.json").exists():
         return folder
     with _reading(folder / "result.json"):
@@ -75,7 +81,7 @@ def _plan(folder: Path) -> Path:
 
 
 def _workers(plan: Path) -> Iterator[Path]:
-    """Every rank's folder, in their order."""
+    """Return every rank's folder, in their order."""
     found = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
     sizes = {name.rpartition("-")[2] for name in found}
     if len(sizes) != 1:
@@ -138,7 +144,7 @@ def merge_records(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> d
 def _join(
     workers: tuple[Path, ...], records: list[dict[str, Any]], states: dict[str, SetStates]
 ) -> dict[str, dict[str, NDArray[Any]]]:
-    """All ranks' rows by eval set and column. A rank without examples of a set lists no columns of it."""
+    """Join the rows of all ranks by eval set and column. A rank without examples of a set lists no columns of it."""
     listed = [record[PREDICTIONS] for record in records]
     joined = {}
     for eval_set in dict.fromkeys(name for each in listed for name in each):
@@ -163,7 +169,7 @@ def _join(
 
 
 def _ordered(columns: dict[str, NDArray[Any]], where: Path) -> dict[str, NDArray[Any]]:
-    """In the order of the data, which has no gap."""
+    """Sort the rows into the order of the data, which has no gap."""
     places = columns[PLACE]
     order = np.argsort(places, kind="stable") if places.ndim == 1 else np.zeros(0, np.intp)
     if len(order) != len(places) or not np.array_equal(places[order], np.arange(len(places))):
@@ -193,7 +199,7 @@ def _columns(folder: Path, kept: dict[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _column(path: Path) -> NDArray[Any]:
-    """A `.npy` file that is exactly as long as its header says; no pickle, whatever that says."""
+    """Read a `.npy` file that is exactly as long as its header says; a pickle is refused."""
     with _reading(path), path.open("rb") as file:
         if npy.read_magic(file) != (1, 0):
             raise ValueError("not version 1.0 of the format")
@@ -206,7 +212,7 @@ def _column(path: Path) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong is this file's fault."""
+    """Turn every error within into a `RecordError` about this file."""
     try:
         yield
     except RecordError as error:

@@ -90,7 +90,7 @@ class Collective(Protocol):
         ...
 
     def sum(self, mine: Int64s) -> Int64s:
-        """Element-wise sum over all ranks of a vector that has the same length on each; blocks until all are there."""
+        """Return the element-wise sum of a vector that has the same length on each rank; wait until all are there."""
         ...
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
@@ -158,14 +158,14 @@ class Evaluator(Protocol):
         ...
 
     def outside(self) -> Mapping[str, str]:
-        """Digest of what the model depends on outside its variables, such as vocabularies, by a name of each part.
+        """Return digests of what the model depends on outside its variables, such as vocabularies, by their names.
 
         Equal on all ranks, or they do not evaluate the same model.
         """
         ...
 
     def layout(self) -> str:
-        """What states `evaluate` will return: equal on all ranks, or they cannot be added up."""
+        """Describe the states that `evaluate` will return: equal on all ranks, or they cannot be added up."""
         ...
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
@@ -180,7 +180,7 @@ class Evaluator(Protocol):
         ...
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
-        """The final numbers, by eval set."""
+        """Return the final numbers, by eval set."""
         ...
 
 
@@ -199,7 +199,7 @@ class Backend(Protocol):
         ...
 
     def profile(self, told: Join | Check) -> dict[str, str]:
-        """The numeric profile: what must be equal for results to be equal to the bit."""
+        """Return the numeric profile: everything that must be equal for results to be equal to the bit."""
         ...
 
 

@@ -147,7 +147,7 @@ def _sentence(error: BaseException, phase: WorkerPhase) -> str:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback as if the user had called their own code: from their first frame on, without any of ours."""
+    """Return the traceback as if the user had called their own code: without the frames of this program."""
     told = traceback.TracebackException.from_exception(error)
     if told.stack and all(_is_ours(frame) for frame in told.stack):
         return "".join(told.format()).rstrip()  # nobody else's code took part: this is for whoever mends ours
@@ -159,7 +159,7 @@ def _user_traceback(error: BaseException) -> str:
 
 
 def _of_the_user(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Frames from the first one in the user's own files; all but ours if there is none, as inside a library's layer."""
+    """Select the frames from the first one in the user's own files; if there is none, all but those of this program."""
     frames = [frame for frame in stack if not _is_ours(frame)]
     first = next((index for index, frame in enumerate(frames) if _is_user(frame)), 0)
     return frames[first:]

@@ -67,7 +67,7 @@ def require_readable(path: str) -> None:
 
 
 def damaged(path: str, error: Exception) -> EvaluationError:
-    """What is wrong with a file that cannot be read: h5py raises whatever it likes for damaged metadata."""
+    """Return the failure of a file that cannot be read: h5py raises many errors for damaged metadata."""
     said = " ".join(str(error).split())[:LONGEST]
     if isinstance(error, OSError):
         found = _ERRNO.search(str(error))
@@ -93,7 +93,7 @@ def _check(path: str, use: Callable[[Any], Any]) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the map's shards, which lie beside it."""
+    """Return the file, or the shards that a map names, which lie next to it."""
     if not path.name.endswith(_SHARDED):
         return [path]
     shard = re.compile(re.escape(path.name.removesuffix(_SHARDED)) + r"_[0-9]{5}\.weights\.h5")
@@ -101,7 +101,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _hdf5_in(path: Path) -> Iterator[tuple[str, Any]]:
-    """Each HDF5 file of a file, itself or members of an archive: its name for people, and what h5py opens."""
+    """Yield each HDF5 file in a file, itself or members of an archive: its name for people, and what h5py opens."""
     if path.suffix != ".keras":
         yield str(path), path
         return
@@ -121,7 +121,7 @@ def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: io.Buffere
 
 
 def _has_signature(content: Any, size: int) -> bool:
-    """Whether HDF5 would find its own beginning there: at 0, 512, 1024, 2048 and so on."""
+    """Return whether HDF5 would find its own beginning there: at 0, 512, 1024, 2048 and so on."""
     at = 0
     while at < size:
         content.seek(at)
@@ -139,20 +139,20 @@ class _Part(io.RawIOBase):
         self._file, self._start, self._size, self._at = file, start, size, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of any file."""
+        """See `io.RawIOBase`."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """As of any file."""
+        """See `io.RawIOBase`."""
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
         count = os.preadv(self._file, [view], self._start + self._at) if view else 0
         self._at += count
@@ -160,7 +160,7 @@ class _Part(io.RawIOBase):
 
 
 def _datasets(file: Any, name: str) -> Iterator[Any]:
-    """Every data set that can be reached from the root, each object once, with its metadata and attributes read."""
+    """Yield every data set that can be reached from the root, each object once, with metadata and attributes read."""
     budget, seen = iter(range(MAX_OBJECTS)), set[int]()
     waiting = [(h5o.open(file.id, b"/"), b"", 0)]
     while waiting:
@@ -179,7 +179,7 @@ def _datasets(file: Any, name: str) -> Iterator[Any]:
 
 
 def _inner(group: Any, place: bytes, name: str, budget: Iterator[int]) -> Iterator[tuple[bytes, Any]]:
-    """The objects of a group, none of which lies elsewhere."""
+    """Return the objects of a group, none of which lies elsewhere."""
     for key in _names(group.links.iterate, budget, name):
         kind = group.links.get_info(key).type
         if kind != h5l.TYPE_HARD:

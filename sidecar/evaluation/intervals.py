@@ -12,7 +12,7 @@ Interval = tuple[float, float] | tuple[None, None]
 
 
 def wilson(successes: int, count: int) -> Interval:
-    """Interval of a proportion; none for a count of 0.
+    """Return the interval of a proportion; none for a count of 0.
 
     The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal
     of the American Statistical Association 22 (1927) 209-212, without continuity correction. Raises `ValueError`
@@ -31,7 +31,7 @@ def wilson(successes: int, count: int) -> Interval:
 
 
 def normal(total: float, total_of_squares: float, count: int) -> Interval:
-    """Interval of a mean by the central limit theorem; none for a count under 2 or when anything is not finite.
+    """Return the interval of a mean by the central limit theorem; none for a count under 2 or values not finite.
 
     mean ± z s / sqrt(n), where s² = (Σv² - (Σv)² / n) / (n - 1) is the sample variance (NIST/SEMATECH e-Handbook of
     Statistical Methods, section 1.3.5.2, with z in place of t). The difference is one of exact fractions, so that only

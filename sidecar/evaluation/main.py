@@ -100,7 +100,7 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
 
 
 def _never_outlive(parent: int) -> None:
-    """Be killed when the daemon's main thread ends; it may have ended before this took effect."""
+    """Let the kernel kill this process when the daemon's main thread ends, also if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -116,18 +116,18 @@ class _Column:
 
 
 def file_of(folder: Path, column: str) -> Path:
-    """Where a column lies."""
+    """Return the path of a column's file."""
     return folder / f"{file_name(column)}.npy"
 
 
 def file_name(name: str) -> str:
-    """A name that is chosen by the task, as a file name that stays where it is put."""
+    """Return a name that is chosen by the task, as a file name that stays where it is put."""
     quoted = quote(name, safe="-_.+=, ", errors="surrogatepass")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def columns_of(name: str, structure: Any) -> dict[str, Any]:
-    """A column for every part of a nested structure: `predictions_digit` of {"digit": …}, as Keras names metrics."""
+    """Return a column for every part of a nested structure: `predictions_digit` of {"digit": …}, as in Keras."""
     if not isinstance(structure, Mapping | list | tuple):
         return {name: structure}
     parts = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
@@ -141,7 +141,7 @@ def columns_of(name: str, structure: Any) -> dict[str, Any]:
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The array in a type that the format knows."""
+    """Return the array in a type that the format knows."""
     if array.dtype.kind == "V":  # bfloat16 and float8, which NumPy does not know by itself: float32 holds them exactly
         return array.astype(np.float32)
     if array.dtype.kind not in "biufc":

@@ -10,17 +10,17 @@ Output = str | int | None
 
 
 def by_output(given: Any) -> dict[Output, Any]:
-    """What a task gives for each output; what it gives as such is for the only one."""
+    """Return what a task gives for each output; anything but a dict is for the only output."""
     return dict(given) if isinstance(given, Mapping) else {None: given}
 
 
 def shown(output: Output, name: str) -> str:
-    """The name of an output's number, as Keras writes it: `digit_accuracy`."""
+    """Return the name of an output's number, as Keras writes it: `digit_accuracy`."""
     return name if output is None else f"{output}_{name}"
 
 
 def pick(structure: Any, output: Output) -> Any:
-    """The part of labels or predictions that belongs to an output; raises `EvaluationError` if there is none."""
+    """Return the part of labels or predictions that belongs to an output; raises `EvaluationError` if there is none."""
     several = isinstance(structure, Mapping | list | tuple)
     if output is None and not several:
         return structure
@@ -36,7 +36,7 @@ def pick(structure: Any, output: Output) -> Any:
 
 
 def pick_weights(weights: Any, output: Output) -> Any:
-    """The weights of an output: its own, or those that hold for all outputs alike."""
+    """Return the weights of an output: its own, or those that hold for all outputs alike."""
     if weights is None or not isinstance(weights, Mapping | list | tuple):
         return weights
     return pick(weights, output)

@@ -47,7 +47,7 @@ def leave_guard(mark: str) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """SIGKILL every process that has the mark, and their children, until none is left but this one."""
+    """Kill every process that has the mark, and their children, until only this one is left."""
     deadline = time.monotonic() + _END_SECONDS
     while (found := _marked(mark.encode())) and time.monotonic() < deadline:
         for pid in found:

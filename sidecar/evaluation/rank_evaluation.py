@@ -136,7 +136,7 @@ def _bytes(states: States) -> int:
 
 
 def _saves_weights(command: Evaluate, join: Join) -> bool:
-    """All ranks restored the same, so that rank 0 can save it for all."""
+    """Return whether this rank saves weights: all ranks restored the same, so rank 0 can save them for all."""
     return command.save_weights == "all" or (command.save_weights == "first" and join.rank == 0)
 
 
@@ -191,7 +191,7 @@ def _say_hello(
 
 
 def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
-    """Each sentence once, behind the eval sets that it is of where there are several."""
+    """Return each note once, after the names of its eval sets if it is not a note of all."""
     by_note: dict[str, list[str]] = {}
     for name, each in numbers.items():
         for note in each.notes:
@@ -208,7 +208,7 @@ def _data(stream: Stream) -> EvalData:
 
 
 def _few_classes(numbers: MetricResult) -> dict[str, dict[str, Value]]:
-    """Numbers by class, of metrics that have few: the journal keeps them for ever, and each becomes a gauge."""
+    """Select numbers by class, of metrics with few classes: the journal keeps them, and each becomes a gauge."""
     return {name: dict(classes) for name, classes in numbers.classes.items() if len(classes) <= MAX_CLASSES}
 
 
@@ -217,7 +217,7 @@ MAX_CLASSES: Final = 50
 
 
 def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
-    """Examples evaluated per set; raises `count` unless they are the examples that were read."""
+    """Count the examples evaluated per set; raise `count` unless they are the examples that were read."""
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         found = counted[stream.eval_set]
@@ -242,12 +242,12 @@ def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:
 
 
 def _lines(profile: Mapping[str, str]) -> str:
-    """One entry a line, in their own order: the first are told best, should not all fit."""
+    """Write one entry a line, in their own order: if not all fit, the first ones are reported."""
     return "".join(f"{name}\t{value}\n" for name, value in profile.items())
 
 
 def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) -> str:
-    """Names of the parts that differ: one more collective, which all ranks enter, since all know that some do."""
+    """Name the parts that differ: one more collective, which all ranks enter, since all know that some differ."""
     parts = sorted(outside.items())
     row = np.zeros(_PARTS, np.int64)
     row[: len(parts)] = [short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
@@ -259,7 +259,7 @@ def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) 
 
 
 def _tell_profiles(rows: Int64s, join: Join) -> str:
-    """Entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
+    """Name the entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
     lines = [row.tobytes().rstrip(b"\0").decode(errors="replace").splitlines() for row in rows]
     profiles = [dict(line.split("\t", 1) for line in each if "\t" in line) for each in lines]
     told = []

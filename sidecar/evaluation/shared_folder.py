@@ -65,7 +65,7 @@ class SharedFolderCollective:
         self._said: list[str] = []
 
     def begin(self, command: Evaluate) -> None:
-        """Meet in the folder of this plan from now on."""
+        """Prepare to meet in the folder of this plan."""
         folder = Path(command.save_to)
         self._folder = folder.parent
         self._root = Path(command.save_root) if command.save_root else folder.parent

@@ -158,7 +158,7 @@ class Task:
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
 
     def _check_model(self) -> None:
-        """All that says how a model comes about, or that there is none."""
+        """Check the arguments that say how a model comes about, or that there is none."""
         for name in ("build_model", "metrics", "checkpoint", "restore", "load", "predict"):
             value = getattr(self, name)
             if not callable(value) and value is not None:
@@ -301,7 +301,7 @@ def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
 
 
 def _digest(module: ModuleType, attribute: str) -> str:
-    """Digest of the task's file and of every imported module that lies beside or below it (installed ones excepted)."""
+    """Return the digest of the task's file and of every imported module next to or below it that is not installed."""
     digest = hashlib.sha256(attribute.encode())
     own = getattr(module, "__file__", None)
     if own is None:

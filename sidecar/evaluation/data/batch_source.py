@@ -37,7 +37,7 @@ class BatchSource(Protocol):
         ...
 
     def leave_to_first(self) -> None:
-        """From now on, let rank 0 own all batches and the other ranks none."""
+        """Let rank 0 own all batches from now on, and the other ranks none."""
         ...
 
     def fingerprint_of_files(self) -> str:

@@ -33,9 +33,11 @@ class RecordFiles:
 
 
 def npz(path: Name, *names: str) -> "Callable[[], tuple[NDArray[Any], ...]]":
-    """A source: arrays of a file that `numpy.savez` or `savez_compressed` wrote, such as `npz("test.npz", "x", "y")`.
+    """Return a source: arrays of a file that `numpy.savez` or `savez_compressed` wrote.
 
     Every worker process reads these arrays whole. Pickled objects are refused.
+
+        Task(eval_sets={"test": npz("test.npz", "x", "y")}, ...)
 
     Args:
         path: The file.
@@ -55,7 +57,9 @@ def tfrecords(
     compression: Literal["GZIP", "ZLIB"] | None = None,
     by: Literal["batch", "file"] = "batch",
 ) -> Callable[[], RecordFiles]:
-    """A source: serialized records of TFRecord files in the order of the files' names, for `EvalSet(prepare=parse)`.
+    """Return a source: serialized records of TFRecord files in the order of the files' names.
+
+        EvalSet(tfrecords("data/test-*.tfrecord"), prepare=parse)
 
     By batch, every worker reads all files and evaluates batches of its own: all ranks prove that they read the same.
     By file, a worker reads nothing but files of its own, number i (from 0) on rank i mod n, as long as there are at

@@ -59,7 +59,7 @@ class Finds:
 
 
 def states(shard: Shard, *finds: Finds) -> SetStates:
-    """The states in which what a rank found travels."""
+    """Return the states in which the findings of a rank travel."""
     counts, first = ExactSum((len(PLACES),), "int64"), MinMax((2, len(PLACES)), "int64", "min", shard)
     for each in finds:
         counts.add(each.counts)
@@ -69,7 +69,7 @@ def states(shard: Shard, *finds: Finds) -> SetStates:
 
 
 def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, Nonfinite]]:
-    """What all ranks found, by eval set and place, without what is finite.
+    """Return the findings of all ranks by eval set and place, where there are any.
 
     Raises `EvaluationError` (`nonfinite_input`) for what an eval set refuses; predictions never are: a diverged model
     is a result.

@@ -39,7 +39,7 @@ class Accuracy:
         self._proportion = Proportion()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # counts do not depend on it
         return self._proportion.states()
 
@@ -50,7 +50,7 @@ class Accuracy:
         self._proportion.add(states, right, unknown, found.pairs.weights, one_per_example=found.pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The accuracy; NaN for a total weight of 0."""
+        """Return the accuracy; NaN for a total weight of 0."""
         interval = self._proportion.interval(states, self._interval)
         return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})
 
@@ -84,7 +84,7 @@ class TopK:
         self._proportion = Proportion()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # counts do not depend on it
         return self._proportion.states()
 
@@ -103,6 +103,6 @@ class TopK:
         )
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The accuracy; NaN for a total weight of 0."""
+        """Return the accuracy; NaN for a total weight of 0."""
         interval = self._proportion.interval(states, self._interval)
         return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})

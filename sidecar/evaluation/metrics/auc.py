@@ -35,7 +35,7 @@ class AUC:
         self._positive, self._max_examples = positive, max_examples
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state. Raises `TaskError` if there are too many examples, or nobody knows how many."""
+        """Return new states. Raises `TaskError` if there are too many examples, or nobody knows how many."""
         if info.examples is None:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC needs to know the number of examples, which a set that "
@@ -69,7 +69,7 @@ class AUC:
             state.put(batch.first, each)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """`roc_auc` and `pr_auc`."""
+        """Return `roc_auc` and `pr_auc`."""
         scores, weights = states["scores"], states["weights"]
         assert isinstance(scores, PerExampleValues), "scores have places"
         assert isinstance(weights, PerExampleValues), "weights have places"

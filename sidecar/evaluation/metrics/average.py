@@ -102,11 +102,11 @@ class MeanLoss:
         self._average = Average()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # sums do not depend on it
         return self._average.states()
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The mean; NaN for a total weight of 0."""
+        """Return the mean; NaN for a total weight of 0."""
         interval = self._average.interval(states, self._interval)
         return MetricResult({self.name: value(self._average.mean(states), "min", interval)})

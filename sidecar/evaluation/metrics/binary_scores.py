@@ -6,13 +6,13 @@ from sidecar.evaluation.metrics.pairs import Pairs, classes, zeros_and_ones
 
 
 def check_positive(metric: str, positive: int | None) -> None:
-    """Raises `TaskError` unless it can be the number of a class."""
+    """Raise `TaskError` unless it can be the number of a class."""
     if positive is not None and (isinstance(positive, bool) or not isinstance(positive, int) or positive < 0):
         raise TaskError(f"metric {metric!r}: positive={positive!r} must be the number of a class, or None")
 
 
 def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
-    """Labels as bool and scores (m,): as they are, or of one class against all others.
+    """Return labels as bool and scores (m,): as they are, or of one class against all others.
 
     Raises `TaskError` for labels and shapes that do not fit.
     """

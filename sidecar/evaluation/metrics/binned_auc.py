@@ -40,7 +40,7 @@ class BinnedAUC:
         self._tally = Tally((2, bins))
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state: weights of negatives and of positives by bin."""
+        """Return new states: weights of negatives and of positives by bin."""
         del info  # counts do not depend on it
         return self._tally.states()
 
@@ -62,7 +62,7 @@ class BinnedAUC:
         self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """`roc_binned_auc` and `pr_binned_auc`."""
+        """Return `roc_binned_auc` and `pr_binned_auc`."""
         negatives, positives = self._tally.totals(states)[:, ::-1]
         return MetricResult(
             {

@@ -59,7 +59,7 @@ class ConfusionMatrix:
         self._tally = Tally((len(self._classes), len(self._classes)))
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state; `counts` and `weights` are the matrix, a row for each actual class."""
+        """Return new states; `counts` and `weights` are the matrix, a row for each actual class."""
         del info  # counts do not depend on it
         return self._tally.states()
 
@@ -75,7 +75,7 @@ class ConfusionMatrix:
         self._tally.add(states, cells, found.pairs.weights)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """`precision`, `recall` and `f1` of each class, and `_macro`, `_micro` and `_weighted` of each of the three."""
+        """Return `precision`, `recall` and `f1` of each class, and their `_macro`, `_micro` and `_weighted` means."""
         matrix = self._tally.totals(states)
         right, predicted, actual = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
         if not matrix.any():
@@ -105,7 +105,7 @@ def _ratios(right: Floats, predicted: Floats, actual: Floats) -> Iterator[tuple[
 
 
 def _average(each: Floats, weights: Floats) -> float:
-    """The mean of those that are not NaN."""
+    """Return the mean of those that are not NaN."""
     kept = ~np.isnan(each)
     total = math.fsum(weights[kept].tolist())
     return math.fsum((each[kept] * weights[kept]).tolist()) / total if total else math.nan

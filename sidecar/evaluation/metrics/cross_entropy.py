@@ -16,7 +16,7 @@ _REMEDY: Final = "give from_logits=True if the model returns logits"
 
 
 def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logits: bool) -> Losses:
-    """Losses in float64.
+    """Return losses in float64.
 
     Probabilities are kept in [eps, 1 - eps] as scikit-learn's `log_loss` does, where eps is that of their dtype
     (bfloat16: of float32). Raises `TaskError` for labels and shapes that do not fit, and for what are no probabilities.
@@ -45,7 +45,7 @@ def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.f
 
 
 def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
-    """Minus log softmax: log Σ exp(z) - z of the truth, with the largest taken out, so that nothing overflows."""
+    """Return minus log softmax: log Σ exp(z) - z of the truth, without the largest, so that nothing overflows."""
     with np.errstate(all="ignore"):  # infinite logits give NaN
         moved = scores - scores.max(axis=-1, keepdims=True)
         losses: NDArray[np.float64] = np.log(np.exp(moved).sum(axis=-1)) - _of_truth(moved, actual)
@@ -62,7 +62,7 @@ def _eps(predictions: NDArray[Any]) -> float:
 
 
 def _tolerance(predictions: NDArray[Any]) -> float:
-    """How far from 0, 1 or a sum of 1 a probability may be by rounding; scikit-learn allows the same for sums."""
+    """Return how far rounding may move a probability from 0 or 1, or a sum from 1; scikit-learn allows the same."""
     return float(np.sqrt(_eps(predictions)))
 
 

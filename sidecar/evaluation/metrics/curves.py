@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def roc_auc(positives: Floats, negatives: Floats) -> float:
-    """How often a positive has a higher score than a negative, ties counting one half; NaN if either has no weight.
+    """Return how often a positive scores higher than a negative, ties counting one half; NaN without either.
 
     J. A. Hanley and B. J. McNeil, "The meaning and use of the area under a receiver operating characteristic (ROC)
     curve", Radiology 143 (1982) 29-36; the same as the trapezoids of scikit-learn's `roc_auc_score`.

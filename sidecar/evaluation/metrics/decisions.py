@@ -31,7 +31,7 @@ class Decided:
 
 
 def decisions(metric: str, batch: EvalBatch, labels: Labels, threshold: float) -> Decided:
-    """The class of the largest score, of equal ones the first, as in numpy and Keras; binary: 1 above the threshold.
+    """Return the class of the largest score, of equal ones the first, as numpy does; binary: 1 above the threshold.
 
     Raises `TaskError` as `classes` and `zeros_and_ones` do.
     """

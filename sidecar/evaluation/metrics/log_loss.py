@@ -59,7 +59,7 @@ class Perplexity(MeanLoss):
         self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The perplexity; infinite beyond float64, NaN for a total weight of 0."""
+        """Return the perplexity; infinite beyond float64, NaN for a total weight of 0."""
         try:
             number = math.exp(self._average.mean(states))
         except OverflowError:

@@ -39,7 +39,7 @@ class Mean:
         self._average = Average()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # sums do not depend on it
         return self._average.states()
 
@@ -57,6 +57,6 @@ class Mean:
         self._average.add(states, positions.arrays[0], positions.weights, one_per_example=positions.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The mean; NaN for a total weight of 0."""
+        """Return the mean; NaN for a total weight of 0."""
         interval = self._average.interval(states, self._interval)
         return MetricResult({self.name: value(self._average.mean(states), self._goal, interval)})

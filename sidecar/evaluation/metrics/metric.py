@@ -1,6 +1,6 @@
-"""What a metric is, whatever the framework: states, how a batch changes them, and numbers made of the reduced states.
+"""Define a metric for every framework: its states, how a batch changes them, and the numbers made of merged states.
 
-Imports numpy, never a framework. Predictions arrive as numpy arrays, so one metric serves TensorFlow and others alike.
+Imports numpy, never a framework. Predictions arrive as numpy arrays, so one metric serves TensorFlow and plain Python.
 """
 
 import math
@@ -20,7 +20,7 @@ Goal = Literal["max", "min", "none"]
 
 @dataclass(frozen=True, slots=True)
 class EvalSetInfo:
-    """What is known of an eval set before it is evaluated.
+    """Properties of an eval set that are known before it is evaluated.
 
     Args:
         examples: How many there are on all ranks together; None if only the end will tell: of a set that divides
@@ -34,7 +34,7 @@ class EvalSetInfo:
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """One batch of n examples as a metric sees it.
+    """One batch of n examples, as a metric gets it.
 
     Args:
         y: Labels (n, …).
@@ -52,9 +52,10 @@ class EvalBatch:
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """What a metric came to: numbers by name, and of those that have one per class, by name and class.
+    """The result of a metric: numbers by name, and numbers of each class by name and class.
 
-    `notes` are sentences that people should know of the numbers.
+    `notes` are sentences that people should know about the numbers. For example
+    `MetricResult({"accuracy": value(0.98, "max")})`.
     """
 
     values: Mapping[str, Value]
@@ -63,15 +64,33 @@ class MetricResult:
 
 
 class Metric(Protocol):
-    """One metric, possibly of several numbers. It holds no state of its own: it is asked for fresh ones."""
+    """One metric, possibly of several numbers. It holds no state of its own: it is asked for new states.
+
+    A metric of your own, the share of predictions above a threshold:
+
+        class Confident:
+            name = "confident"
+
+            def states(self, info):
+                return {"above": ExactSum((), "int64"), "all": ExactSum((), "int64")}
+
+            def add(self, states, batch):
+                best = batch.predictions.max(axis=-1)
+                states["above"].add(np.count_nonzero(best > 0.9))
+                states["all"].add(len(best))
+
+            def compute(self, states):
+                above, count = (int(states[name].integers()) for name in ("above", "all"))
+                return MetricResult({"confident": value(above / count, "none")})
+    """
 
     @property
     def name(self) -> str:
-        """Under which its states travel, and its numbers are shown; unique among the metrics of a task."""
+        """Name under which its states travel and its numbers are shown; unique among the metrics of a task."""
         ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state. Raises `TaskError` if this info does not allow them."""
+        """Return new states. Raises `TaskError` if the eval set does not allow them."""
         ...
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
@@ -79,12 +98,12 @@ class Metric(Protocol):
         ...
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The final numbers, from the states of all ranks."""
+        """Return the final numbers, from the states of all ranks."""
         ...
 
 
 def value(number: float, goal: Goal, interval: Interval = (None, None)) -> Value:
-    """A metric's final number as it stands in records: JSON knows no NaN, so `hex` says it."""
+    """Return a metric's final number as it stands in records: JSON has no NaN, so `hex` holds it."""
     if not math.isfinite(number):
         return Value(value=None, hex="nan" if math.isnan(number) else "inf" if number > 0 else "-inf", goal=goal)
     lower, upper = interval

@@ -45,13 +45,13 @@ class Pairs:
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
-    """Raises `TaskError` unless labels can be written so."""
+    """Raise `TaskError` unless labels can be written so."""
     if labels not in allowed:
         raise TaskError(f"metric {metric!r}: labels={labels!r} must be one of {', '.join(map(repr, allowed))}")
 
 
 def values(metric: str, batch: EvalBatch) -> Pairs:
-    """One prediction for each label; (n, 1) is (n,). Raises `TaskError` for shapes that differ otherwise."""
+    """Pair each label with one prediction; (n, 1) is (n,). Raises `TaskError` for shapes that differ otherwise."""
     y = without_trailing_ones(as_numbers(metric, "labels", batch.y))
     predictions = without_trailing_ones(as_numbers(metric, "predictions", batch.predictions))
     if y.shape != predictions.shape or not y.ndim:
@@ -65,7 +65,7 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
 
 
 def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
-    """One score for each label of 0 or 1, as bool. Raises `TaskError` for other labels."""
+    """Pair each label of 0 or 1, as bool, with one score. Raises `TaskError` for other labels."""
     pairs = values(metric, batch)
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
@@ -74,7 +74,7 @@ def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
 
 
 def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
-    """Scores of all classes for each label, which becomes a number; `labels` is not "binary".
+    """Pair each label, as a number, with the scores of all classes; `labels` is not "binary".
 
     Raises `TaskError` for shapes that do not fit, for numbers of classes that do not exist, and for rows that are not
     one-hot.
@@ -96,7 +96,7 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which positions (m,) have no ranking, since a score among theirs (m, …) is NaN."""
+    """Return which positions (m,) have no ranking, since one of their scores (m, …) is NaN."""
     found: NDArray[np.bool_] = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
     return found
 

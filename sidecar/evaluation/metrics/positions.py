@@ -33,7 +33,7 @@ class Positions:
 
 
 def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], *arrays: NDArray[Any]) -> Positions:
-    """The positions that count of arrays (*shape, …), of which `shape` (n, …) are the positions.
+    """Select the positions that count in arrays (*shape, …), where `shape` is that of the positions (n, …).
 
     Raises `TaskError` for weights of another shape, and for such as are negative, not finite, or above 1e30.
     """
@@ -55,7 +55,7 @@ def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], 
 
 
 def as_numbers(metric: str, what: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Floats, integers or bool as they are, bfloat16 as float32. Raises `TaskError` for anything else."""
+    """Return floats, integers or bool as they are, bfloat16 as float32. Raises `TaskError` for anything else."""
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
@@ -66,14 +66,14 @@ def as_numbers(metric: str, what: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def without_trailing_ones(array: NDArray[Any]) -> NDArray[Any]:
-    """(n, 1) as (n,): one value per example, however it was written."""
+    """Return (n, 1) as (n,): one value per example, however it was written."""
     while array.ndim > 1 and array.shape[-1] == 1:
         array = array[..., 0]
     return array
 
 
 def _broadcast(metric: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """One weight per position, flat: an example's weight holds for all its positions."""
+    """Return one weight per position, flat: an example's weight holds for all its positions."""
     own = weights
     while own.ndim > len(shape) and own.shape[-1] == 1:
         own = own[..., 0]

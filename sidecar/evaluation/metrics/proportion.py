@@ -18,7 +18,7 @@ class Proportion:
         self._tally = Tally((2,))
 
     def states(self) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         return self._tally.states() | {"several": ExactSum((), "int64")}  # not the only ones of their example
 
     def add(
@@ -38,12 +38,12 @@ class Proportion:
         exact_sum(states, "several").add(np.int64(0 if one_per_example else len(right)))
 
     def number(self, states: SetStates) -> float:
-        """Divided once; NaN for a total weight of 0, and if anything was unknown."""
+        """Return the proportion, divided once; NaN for a total weight of 0, and if anything was unknown."""
         wrong, right = self._tally.totals(states).tolist()
         return right / (wrong + right) if wrong + right else math.nan
 
     def interval(self, states: SetStates, of: IntervalOf) -> Interval:
-        """Of the proportion; none where there are weights, or several values belong to one example."""
+        """Return the interval of the proportion; none with weights, or if several values belong to one example."""
         wrong, right = self._tally.totals(states).tolist()
         if math.isnan(right) or not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
             return None, None

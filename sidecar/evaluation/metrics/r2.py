@@ -33,7 +33,7 @@ class R2:
         self.name = name
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # sums do not depend on it
         return {
             "weight": ExactSum((), "float64"),
@@ -58,7 +58,7 @@ class R2:
         exact_sum(states, "residuals").add_each(residuals)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """R²; NaN for no weight, equal labels, labels beyond 1e154, and labels or predictions that are NaN."""
+        """Return R²; NaN for no weight, equal labels, labels beyond 1e154, and labels or predictions that are NaN."""
         return MetricResult({self.name: value(self._number(states), "max")})
 
     def _number(self, states: SetStates) -> float:
@@ -78,7 +78,7 @@ class R2:
 
 
 def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Two arrays whose sum is a·b exactly, but where it is beyond 2^996 or its last bits are below the smallest number.
+    """Return two arrays whose sum is a·b exactly, unless it is beyond 2^996 or ends below the smallest number.
 
     T. J. Dekker, "A floating-point technique for extending the available precision", Numerische Mathematik 18 (1971)
     224-242.
@@ -96,7 +96,7 @@ def _halves(a: Floats) -> tuple[Floats, Floats]:
 
 
 def _fraction(state: ExactSum) -> Fraction:
-    """A finite sum to 106 bits."""
+    """Return a finite sum to 106 bits."""
     high = state.round()
     rest = ExactSum(state.shape, state.dtype)
     rest.merge(state)

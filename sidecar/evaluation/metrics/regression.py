@@ -45,7 +45,7 @@ class RMSE(MeanLoss):
         _add_errors(self._average, states, self.name, batch, squared=True)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The root; NaN for a total weight of 0."""
+        """Return the root; NaN for a total weight of 0."""
         return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min")})
 
 

@@ -28,7 +28,7 @@ IntervalOf = Callable[[Sample], Interval]
 
 
 def usual_interval(sample: Sample) -> Interval:
-    """95 %: Wilson's if all values are 0 or 1, else the normal one."""
+    """Return the 95 % interval: Wilson's if all values are 0 or 1, else the normal one."""
     if sample.binary == sample.count:
         return wilson(int(sample.total), sample.count)
     return normal(sample.total, sample.squares, sample.count)

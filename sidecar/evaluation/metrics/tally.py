@@ -23,7 +23,7 @@ class Tally:
         self._shape = shape
 
     def states(self) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         return {
             "counts": ExactSum(self._shape, "int64"),
             "weights": ExactSum(self._shape, "float32"),
@@ -39,10 +39,10 @@ class Tally:
         exact_sum(states, "weights").add_at(cells[others], weights[others])
 
     def is_counted(self, states: SetStates) -> bool:
-        """Whether all weights were 1."""
+        """Return whether all weights were 1."""
         return not exact_sum(states, "weights").used().any()
 
     def totals(self, states: SetStates) -> NDArray[np.float64]:
-        """Weight of each cell; all NaN if something belonged nowhere."""
+        """Return weight of each cell; all NaN if something belonged nowhere."""
         found = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
         return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(found)

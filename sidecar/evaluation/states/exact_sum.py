@@ -114,12 +114,12 @@ class ExactSum:
         self._flags |= other._flags
 
     def used(self) -> NDArray[np.bool_]:
-        """Which rows are not zero: of whole numbers it is one."""
+        """Return which rows are not zero: for whole numbers only one is not."""
         self._carry()
         return np.array([self._row(number).any() for number in range(self.rows)])
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """The sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
+        """Return the sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
 
         A row holds one digit of every element, in [-2^43, 2^43); the last one the flags, bit 0 for NaN, 21 for inf, 42
         for -inf. 44 bits per digit and one word for the flags make a float32 9 words; 32-bit digits and three counters
@@ -161,7 +161,7 @@ class ExactSum:
                 self._flags[(flags // flag & _FIELD) > 0] |= flag
 
     def round(self) -> NDArray[np.float64]:
-        """The sums as float64, each rounded once to the nearest, ties to even.
+        """Return the sums as float64, each rounded once to the nearest, ties to even.
 
         NaN where a NaN or both infinities were added; infinite where one was, or where the sum is beyond float64.
         """
@@ -178,13 +178,13 @@ class ExactSum:
         return rounded.reshape(self.shape)
 
     def integers(self) -> NDArray[np.int64]:
-        """The sums themselves, of this shape. Raises `TypeError` unless they are of integers or bool."""
+        """Return the sums themselves, of this shape. Raises `TypeError` unless they are of integers or bool."""
         if not self.is_integral:
             raise TypeError(f"a sum of {self.dtype} need not be an integer: use round")
         return self._units().reshape(self.shape).copy()
 
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON: shape, dtype, and by their number those rows that are not zero."""
+        """Return strict JSON: shape, dtype, and the rows that are not zero by their numbers."""
         used = self.used()
         rows = self.pack(used).reshape(-1, self._size).tolist()
         kept = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
@@ -204,7 +204,7 @@ class ExactSum:
         return state
 
     def _row(self, number: int) -> NDArray[np.int64]:
-        """One row of the pack; of digits that do not exist, zeros."""
+        """Return one row of the pack; zeros for digits that do not exist."""
         if number == self.rows - 1 and not self.is_integral:
             return self._flags
         if len(self._digits) > 1:
@@ -213,7 +213,7 @@ class ExactSum:
         return self._units() if number == self._layout.fraction_digits else np.zeros(self._size, np.int64)
 
     def _accept(self, values: ArrayLike) -> NDArray[Any]:
-        """The values as an array that `_add` understands; raises `TypeError` where that would change one."""
+        """Return the values as an array that `_add` understands; raises `TypeError` where that would change one."""
         array = np.asarray(values)
         is_integer = array.dtype.kind in "biu"  # numpy calls int64 to float64 safe, which it is not
         if is_integer != self.is_integral or not (is_integer or np.can_cast(array.dtype, self._layout.kind)):
@@ -271,7 +271,7 @@ class ExactSum:
             np.add.at(self._digits.reshape(-1), (row + offset) * self._size + elements, part)
 
     def _units(self) -> NDArray[np.int64]:
-        """The digits of weight 2^0, as a view."""
+        """Return the digits of weight 2^0, as a view."""
         row: NDArray[np.int64] = self._digits[self._layout.fraction_digits if len(self._digits) > 1 else 0]
         return row
 
@@ -283,7 +283,7 @@ class ExactSum:
             self._digits = digits
 
     def _growth(self, values: NDArray[Any]) -> int:
-        """How much a digit can gain from one of the values at most, whichever digits that goes to."""
+        """Return how much one of the values can add to a digit at most."""
         return _largest(values) if self.is_integral else _BASE
 
     def _reserve(self, growth: int) -> None:
@@ -306,25 +306,25 @@ class ExactSum:
 
 
 def exact_sum(states: SetStates, name: str) -> ExactSum:
-    """The state of that name, which is an exact sum."""
+    """Return the state of that name, which is an exact sum."""
     state = states[name]
     assert isinstance(state, ExactSum), f"{name} is no sum"
     return state
 
 
 def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which floats are whole and fit into one digit; NaN and infinities do not."""
+    """Return which floats are whole and fit into one digit; NaN and infinities do not."""
     found: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
     return found
 
 
 def _largest(values: NDArray[Any]) -> int:
-    """The largest magnitude, as an int that cannot overflow; 0 for none."""
+    """Return the largest magnitude, as an int that cannot overflow; 0 for none."""
     return max(int(values.max()), -int(values.min())) if values.size else 0
 
 
 def _to_float(digits: list[int], fraction_digits: int) -> float:
-    """The number with these digits, the least significant first."""
+    """Return the number with these digits, the least significant first."""
     total = sum(digit << row * _DIGIT_BITS for row, digit in enumerate(digits))
     try:  # a quotient of Python's integers is rounded correctly
         return total / (1 << fraction_digits * _DIGIT_BITS)

@@ -76,12 +76,12 @@ class MinMax:
         self._saw |= other._saw
 
     def values(self) -> NDArray[Any]:
-        """What is largest or smallest: float64 or int64 of this shape."""
+        """Return the largest or smallest values: float64 or int64 of this shape."""
         found: NDArray[Any] = self._values.copy()
         return found
 
     def used(self) -> NDArray[np.bool_]:
-        """The own row, if anything was seen."""
+        """Return this rank's own row, if anything was added."""
         return np.array([self._saw and rank == self._shard.rank for rank in range(self.rows)])
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ class MinMax:
             self._values = np.asarray(self._choose(self._values, values))
 
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON: the bits of every value, or null if none was seen."""
+        """Return strict JSON: the bits of every value, or null if none was added."""
         bits = self._values.view(np.int64).reshape(-1).tolist() if self._saw else None
         return {"reduction": self.reduction, "shape": list(self.shape), "dtype": self.dtype, "bits": bits}
 

@@ -51,11 +51,11 @@ class PerExampleValues:
         mine += theirs
 
     def values(self) -> NDArray[np.float64]:
-        """All values, in the order of the data."""
+        """Return all values, in the order of the data."""
         return self._values.copy()
 
     def used(self) -> NDArray[np.bool_]:
-        """Whether any value is not zero."""
+        """Return whether any value is not zero."""
         return np.array([bool(self._values.view(np.int64).any())])
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -70,7 +70,7 @@ class PerExampleValues:
             self._values.view(np.int64)[:] = row
 
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON: how many there are, and the bits of those that are not zero, by their place."""
+        """Return strict JSON: how many there are, and the bits of those that are not zero, by their place."""
         bits = self._values.view(np.int64)
         places = np.flatnonzero(bits)
         return {"reduction": "each", "examples": self.width, "places": places.tolist(), "bits": bits[places].tolist()}

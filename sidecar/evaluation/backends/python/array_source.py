@@ -54,11 +54,11 @@ class ArraySource:
                 yield self._prepared(batch)
 
     def leave_to_first(self) -> None:
-        """From now on, let rank 0 own all batches and the other ranks none."""
+        """Let rank 0 own all batches from now on, and the other ranks none."""
         self._shard = all_to_first(self._shard)
 
     def fingerprint_of_files(self) -> str:
-        """Never called: data without a framework are not divided by files."""
+        """Raise `NotImplementedError`: data without a framework are never divided by files."""
         raise NotImplementedError
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:

@@ -58,7 +58,7 @@ class TensorFlowBackend:
         )
 
     def profile(self, told: Join | Check) -> dict[str, str]:
-        """Versions, device kind and instruction set, and every switch known to change the bits of a result."""
+        """Return versions, device kind and instruction set, and every switch known to change the bits of a result."""
         import keras
 
         gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
@@ -78,7 +78,7 @@ class TensorFlowBackend:
 
 
 def make() -> Backend:
-    """The backend; importing this module imported TensorFlow."""
+    """Return the backend; the import of this module imported TensorFlow."""
     return TensorFlowBackend()
 
 

@@ -29,7 +29,7 @@ class BatchMeans:
         self._found = dict.fromkeys([*names, _UNKNOWN], False)
 
     def add(self, name: str) -> None:
-        """It was found of this one."""
+        """Remember that this metric depends on the batches."""
         self._found[name] = True
 
     def add_unknown(self) -> None:
@@ -37,7 +37,7 @@ class BatchMeans:
         self._found[_UNKNOWN] = True
 
     def states(self) -> SetStates:
-        """The identity of the state."""
+        """Return the new state."""
         return {_STATE: ExactSum((len(self._found),), "int64")}
 
     def tell(self, states: SetStates) -> None:
@@ -45,11 +45,11 @@ class BatchMeans:
         exact_sum(states, _STATE).add(np.array(list(self._found.values()), np.int64))
 
     def names(self, states: SetStates) -> list[str]:
-        """Of which of them any rank found it."""
+        """Return the names of the metrics that depend on the batches, as any rank found."""
         return [name for name in self._names(states) if name != _UNKNOWN]
 
     def notes(self, states: SetStates) -> tuple[str, ...]:
-        """The note for people where not all of them can be known."""
+        """Return the note for people if not all of these metrics can be found."""
         return (_NOT_KNOWN,) if _UNKNOWN in self._names(states) else ()
 
     def _names(self, states: SetStates) -> list[str]:
@@ -60,7 +60,7 @@ class BatchMeans:
 
 
 def told(names: Sequence[str]) -> tuple[str, ...]:
-    """The note for people about these numbers; none for none."""
+    """Return the note for people about these numbers; nothing if there are none."""
     if not names:
         return ()
     what = "is a mean over batches" if len(names) == 1 else "are means over batches"

@@ -52,7 +52,7 @@ class MirroredCollective:
         self._all_reduce = all_reduce
 
     def sum(self, mine: Int64s) -> Int64s:
-        """All-reduce; raises `member_lost` when a peer is gone (some seconds after it went)."""
+        """Sum with an all-reduce; raise `member_lost` when a peer is gone (some seconds after it went)."""
         try:
             total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
         except tf.errors.OpError as error:
@@ -67,7 +67,7 @@ class MirroredCollective:
         return reduce_packs(self.sum, join, report)
 
     def _who_is_lost(self, message: str) -> EvaluationError:
-        """TensorFlow names the task that it could not reach, if it knows; the rest of its text is about itself.
+        """Find the rank in a message of TensorFlow, which names the task that it could not reach, if it knows.
 
         Where it names several, those before the last one passed on what they heard of that.
         """

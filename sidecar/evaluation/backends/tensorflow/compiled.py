@@ -78,7 +78,7 @@ class CompiledMeasurement:
         self._model.test_step(batch)
 
     def _all_of(self, batch: Batch) -> list[Any]:
-        """What becomes of a batch: predictions, where they are seen, and every metric's states."""
+        """Return the predictions for a batch, where they are passed to Keras, and every metric's states after it."""
         self._reset()
         with _overheard(self._model) as seen:
             self._model.test_step(batch)
@@ -90,7 +90,7 @@ class CompiledMeasurement:
         return {name: each for name, each in self._metrics.items() if id(each.metric) not in self._unweighted}
 
     def changes(self, outputs: Any) -> Changes:
-        """Of what `step` returned the states of `kept`."""
+        """Select the states of `kept` in the output of `step`."""
         found = dict(zip(self._metrics, outputs, strict=True))
         return {name: found[name] for name in self.kept}
 
@@ -104,7 +104,7 @@ class CompiledMeasurement:
         return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
 
     def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
-        """What a metric holds after one batch; a loss by output counts examples, where Keras 3 forgets how many."""
+        """Return the values of a metric after one batch; an output's loss counts examples, which Keras 3 forgets."""
         change = metric.read()
         if id(metric.metric) not in self._unweighted or not seen:
             return change
@@ -113,7 +113,7 @@ class CompiledMeasurement:
         return [total * tf.where(batches == 1, examples, 1), tf.where(batches == 1, examples, batches)]
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         states = self.by_batch.states()
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(info))
@@ -126,7 +126,7 @@ class CompiledMeasurement:
             metric.add(within(states, name), changes)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The numbers under the names that `test_step` gives them."""
+        """Return the numbers under the names that `test_step` gives them."""
         found: dict[str, Value] = {}
         of_batches: list[str] = []
         by_example: list[str] = []
@@ -148,7 +148,7 @@ class CompiledMeasurement:
         return MetricResult(found, notes=notes)
 
     def _sources(self, first: Batch) -> dict[str, str]:
-        """Result name to the metric behind it: the step names its results while every metric returns itself."""
+        """Map each result's name to its metric: the step names its results while every metric returns itself."""
         by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
         try:
             with _returning_themselves([metric.metric for metric in self._metrics.values()]):
@@ -171,7 +171,7 @@ class _Itself:
 
 @contextmanager
 def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
-    """`result()` of each metric returns the metric."""
+    """Let `result()` of each metric return the metric."""
     with ExitStack() as changed:
         for metric in metrics:
             changed.enter_context(_set(metric, "result", lambda metric=metric: _Itself(metric)))
@@ -180,7 +180,7 @@ def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def _overheard(model: Any) -> Iterator[list[Any]]:
-    """The predictions that a step hands to Keras' `compute_metrics`, as Keras' own does; none of one that does not."""
+    """Yield the predictions that a step passes to Keras' `compute_metrics`; nothing if the step does not call it."""
     seen: list[Any] = []
     whole = model.compute_metrics
 
@@ -194,7 +194,7 @@ def _overheard(model: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of an object's own, past Keras' bookkeeping of attributes."""
+    """Set an attribute of an object for a while, past Keras' bookkeeping of attributes."""
     own = owner.__dict__.get(name)  # tf_keras wraps what a metric has there
     object.__setattr__(owner, name, value)
     try:
@@ -207,7 +207,7 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _losses_of_keras(model: Any) -> list[Any]:
-    """The metrics in which Keras keeps the compiled loss, of all outputs and of each."""
+    """Return the metrics in which Keras keeps the compiled loss, of all outputs and of each."""
     kept = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
     return [getattr(model, "_loss_tracker", None), *getattr(kept, "metrics", ())]
 
@@ -221,7 +221,7 @@ def _told_loss(metric: Any) -> str:
 
 
 def _flat(results: Any) -> dict[str, Any]:
-    """Results by name, without the dicts that Keras' own `evaluate` opens as well."""
+    """Return results by name, without the dicts that Keras' own `evaluate` opens as well."""
     found: dict[str, Any] = {}
     for name, each in results.items():
         found |= _flat(each) if isinstance(each, dict) else {name: each}
@@ -229,7 +229,7 @@ def _flat(results: Any) -> dict[str, Any]:
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:
-    """Single metrics: Keras 3 keeps those given to `compile` in a container."""
+    """Yield single metrics: Keras 3 keeps those given to `compile` in a container."""
     for metric in metrics:
         inner = getattr(metric, "metrics", None)
         if type(metric).__name__ == "CompileMetrics" and inner is not None:

@@ -184,7 +184,7 @@ class KerasEvaluator:
         gc.collect()  # functions and what they captured hold each other
 
     def digest(self) -> Callable[[], str]:
-        """Digest of types, shapes and values of the model's variables, in their order, or of the stored graph's."""
+        """Begin to hash types, shapes and values of the model's or the stored graph's variables, in their order."""
         variables = variables_of(self.model) if self._graph is None else self._graph.variables
         # No copies: a variable that changes later gets a buffer of its own.
         values = [tf.convert_to_tensor(variable) for variable in variables]
@@ -192,7 +192,7 @@ class KerasEvaluator:
         return self._weights_digest
 
     def outside(self) -> dict[str, str]:
-        """Digest of what each layer holds outside its variables; nothing of a stored graph, which has its own."""
+        """Return the digest of what each layer holds outside its variables; nothing for a stored graph."""
         if self._graph is not None:
             return {}
         return {f"settings of {name}": each for name, each in self._settings.items()} | {
@@ -200,7 +200,7 @@ class KerasEvaluator:
         }
 
     def layout(self) -> str:
-        """Names, kinds and sizes of all states."""
+        """Return names, kinds and sizes of all states."""
         return repr(
             [
                 (batches.name, name, type(state).__name__, state.rows, state.width)
@@ -215,7 +215,7 @@ class KerasEvaluator:
             return {batches.name: self._evaluate(batches, begin, tick, keep) for batches in self._chosen}
 
     def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
-        """Likewise of one eval set, from these states of recurrent layers."""
+        """Evaluate one eval set, beginning with these states of recurrent layers."""
         step = self._step_of(batches)
         states = self._states(batches)
         replay = self._replays.get(batches.name) or step.replay()
@@ -251,7 +251,7 @@ class KerasEvaluator:
         )
 
     def save_weights(self, folder: Path) -> None:
-        """A TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")`.
+        """Write a TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")` reads it.
 
         Of a stored graph likewise, into what `tf.saved_model.load` returns.
         """
@@ -259,7 +259,7 @@ class KerasEvaluator:
             (self._weights if self._graph is None else self._graph).write(folder)
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
-        """The final numbers, by eval set."""
+        """Return the final numbers, by eval set."""
         found = {}
         for batches in self._chosen:
             measurement = self._step_of(batches).measurement
@@ -272,7 +272,7 @@ class KerasEvaluator:
         return found
 
     def _from_task(self) -> tuple[str, ...]:
-        """What the checkpoint does not have, so that it is the task's."""
+        """Return the note about tables that the checkpoint lacks, so that those of the task are used."""
         if self._graph is not None or self._given is None:
             return ()
         given = {id(layer) for layer in self._given}
@@ -282,7 +282,7 @@ class KerasEvaluator:
         return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
 
     def _seed(self, step: Step, batches: Batches, batch: Batch, number: int | None) -> Any:
-        """What the model's generators are seeded with before a batch; of no meaning where nothing is drawn."""
+        """Return the seed of the model's generators for a batch; it means nothing if the model draws nothing."""
         if not step.measurement.randomness.is_drawn:
             return NO_SEED
         assert self._weights_digest is not None
@@ -296,7 +296,7 @@ class KerasEvaluator:
 
 
 def _wants_autograph(task: Task, model: Any) -> bool:
-    """As each Keras does it itself: Keras 3 traces without AutoGraph, tf_keras with it."""
+    """Return whether to trace with AutoGraph, as each Keras does itself: tf_keras with it, Keras 3 without."""
     if model is not None:
         return is_keras_2(model)
     measured = [*by_output(task.loss).values(), *(metric for _, metric in chosen(task))]

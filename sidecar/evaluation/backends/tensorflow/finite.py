@@ -10,13 +10,13 @@ _FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
 def finite_rows(structure: Any) -> list[Any]:
-    """A bool (n,) for each tensor of floats (n, …) in a nested structure, traced or not."""
+    """Return a bool (n,) for each tensor of floats (n, …) in a nested structure, traced or not."""
     tensors = [each for each in tf.nest.flatten(structure) if getattr(each, "dtype", None) in _FLOATS]
     return [_rows(each) for each in tensors if each.shape.rank != 0]
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether an eager tensor holds finite numbers alone; True for what are no floats."""
+    """Return whether an eager tensor holds only finite numbers; True for a tensor that holds no floats."""
     return tensor.dtype not in _FLOATS or bool(np.isfinite(np.asarray(tensor)).all())
 
 

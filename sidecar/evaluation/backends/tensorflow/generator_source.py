@@ -89,7 +89,7 @@ def _without_lists(element: Any) -> Any:
 
 
 def _arrays(element: Any) -> Any:
-    """Tuples and dicts of arrays; a list is an array."""
+    """Convert an element to tuples and dicts of arrays; a list is one array."""
     if isinstance(element, dict):
         return {name: _arrays(value) for name, value in element.items()}
     if isinstance(element, tuple):
@@ -98,7 +98,7 @@ def _arrays(element: Any) -> Any:
 
 
 def _told(spec: Any) -> str:
-    """Types and shapes without TensorFlow's own words: (float32(8, 8, 1), int64())."""
+    """Describe types and shapes without TensorFlow's own words: (float32(8, 8, 1), int64())."""
     if isinstance(spec, dict):
         return "{" + ", ".join(f"{name!r}: {_told(each)}" for name, each in spec.items()) + "}"
     if isinstance(spec, tuple):

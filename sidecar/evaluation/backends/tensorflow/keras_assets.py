@@ -55,7 +55,7 @@ def load_assets(model: Any, path: str) -> list[Any]:
 
 
 def _stored(archive: zipfile.ZipFile, path: str) -> list[tuple[str, dict[str, Any]]]:
-    """Class and configuration of every layer that the file describes, in their order."""
+    """Yield class and configuration of every layer that the file describes, in their order."""
     if _CONFIG not in archive.namelist():
         raise EvaluationError("corrupt", f"{path} has no {_CONFIG}")
     if archive.getinfo(_CONFIG).file_size > _LARGEST:
@@ -68,7 +68,7 @@ def _stored(archive: zipfile.ZipFile, path: str) -> list[tuple[str, dict[str, An
 
 
 def _described(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Without recursion: whoever wrote the file decided how deep it is."""
+    """Yield the described objects without recursion, since the writer of the file decides how deep they are nested."""
     waiting = [config]
     while waiting:
         each = waiting.pop()
@@ -82,7 +82,7 @@ def _described(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _pairs(model: Any, stored: list[tuple[str, dict[str, Any]]], path: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Layers of the model that keep data in their configuration, each with its configuration in the file."""
+    """Yield the layers that keep data in their configuration, each with its configuration in the file."""
     inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers_of(model)}  # TextVectorization's own
     for kind in _KEPT:
         layers = [each for each in layers_of(model) if is_of_keras(each, kind) and id(each) not in inner]
@@ -132,7 +132,7 @@ def _configure(layer: Any, config: dict[str, Any], path: str) -> bool:
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether it is data; a vocabulary may be the name of a file, of which nobody knows where it lies."""
+    """Return whether a value is data; a vocabulary may also be the name of a file, which may lie anywhere."""
     return isinstance(values, list) and all(isinstance(each, str | int | float) for each in values)
 
 
@@ -174,7 +174,7 @@ def _visit(model: Any, folder: str, path: str, loaded: list[Any]) -> list[Any]:
             self.mode, self.root_path, self.archive, self.tmp_dir, self.working_dir = "r", folder, None, None, folder
 
         def get(self, path: str) -> Any:
-            """The folder, and whose it is."""
+            """Return the folder of a layer's assets; None if it has no file."""
             place = Path(folder, path)
             return str(place) if place.is_dir() and any(each.is_file() for each in place.iterdir()) else None
 

@@ -29,12 +29,12 @@ _OF_MODEL: Final = (ValueError, LookupError, TypeError, AttributeError, RuntimeE
 
 
 def is_keras_file(path: str) -> bool:
-    """Whether a checkpoint's path is that of a file, not the prefix of several or a folder."""
+    """Return whether a checkpoint's path is that of a file, not the prefix of several or a folder."""
     return path.endswith(_SUFFIXES) and not Path(path).is_dir() and not has_index(path)
 
 
 def has_index(path: str) -> bool:
-    """Whether an object checkpoint of this prefix lies there; a name that is as long as names can be is none."""
+    """Return whether an object checkpoint of this prefix lies there; a name that is as long as names can be is none."""
     try:
         return Path(f"{path}.index").exists()
     except OSError:
@@ -111,7 +111,7 @@ def _uncompiled(model: Any) -> Iterator[None]:
 
 
 def _filling(variable: Any, attempt: int) -> NDArray[Any]:
-    """Values that no checkpoint holds, and others the second time."""
+    """Return values that no checkpoint holds, and other values the second time."""
     now = np.asarray(variable)
     if now.dtype == np.bool_:
         return np.full(now.shape, bool(attempt))

@@ -38,7 +38,7 @@ class KerasLoss:
         return any(each.is_of_batches for each in self._outputs.values())
 
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
-        """Within the traced step: single losses of a batch by output, and what the model adds to them."""
+        """Compute within the traced step the single losses of a batch by output, and the losses that the model adds."""
         outputs: dict[str, Any] = {
             _state(output): each.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
             for output, each in self._outputs.items()
@@ -49,7 +49,7 @@ class KerasLoss:
         return outputs
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         del info  # sums do not depend on it
         states: SetStates = {_ADDED: ExactSum((), "float64")}
         for output, each in self._outputs.items():
@@ -66,7 +66,7 @@ class KerasLoss:
             exact_sum(states, _ADDED).add_each(np.stack(outputs[_ADDED]).astype(np.float64) * counts)  # exact: 24 bits
 
     def compute(self, states: SetStates) -> MetricResult:
-        """`loss`, with an interval where no weights blur what an example is; `loss_weighted_mean` where they do."""
+        """Return `loss`, with an interval if examples have no weights; `loss_weighted_mean` if they have."""
         parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
         (first, of_first) = next(iter(parts.values()))
         count = first.count(of_first)
@@ -116,7 +116,7 @@ class _OutputLoss:
         return outputs
 
     def _of_batch(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
-        """One value, and how many examples it is of: Keras weighs it by them."""
+        """Return one value and the number of its examples, by which Keras weighs it."""
         if hasattr(self._loss, "reduction"):
             value = self._loss(y, predictions, sample_weight=weights)
         else:
@@ -145,7 +145,7 @@ class _OutputLoss:
             exact_sum(states, "weight").add_each(np.concatenate([each.ravel() for each in outputs["weights"]]))
 
     def counts(self, outputs: dict[str, Any]) -> list[int]:
-        """How many losses each batch has."""
+        """Return the number of losses in each batch."""
         if self.is_of_batches:
             return [int(each) for each in outputs["examples"]]
         return [losses.size for losses in outputs["losses"]]
@@ -166,7 +166,7 @@ class _OutputLoss:
         return (None, None) if self.is_of_batches else self._values.interval(states)
 
     def notes(self, states: SetStates) -> tuple[str, ...]:
-        """What differs from Keras on purpose."""
+        """Return notes about what differs from Keras on purpose."""
         if self.weighted and self.divides_by_weight:
             if not exact_sum(states, "weight").round():
                 return undefined(["loss"])
@@ -177,12 +177,12 @@ class _OutputLoss:
 
 
 def _state(output: Output) -> str:
-    """Under what the states of an output go."""
+    """Return the name under which the states of an output travel."""
     return "all" if output is None else f"of {output}"
 
 
 def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
-    """The loss of each example, weighted: a loss object without its reduction, or a function's own result."""
+    """Return the loss of each example, weighted: a loss object without its reduction, or a function's own result."""
     if hasattr(loss, "reduction"):
         single = copy.copy(loss)
         single.reduction = "none"
@@ -198,7 +198,7 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _broadcast(weights: Any, losses: Any) -> Any:
-    """One weight per loss: an example's weight holds for all its positions."""
+    """Return one weight per loss: an example's weight holds for all its positions."""
     while weights.shape.rank < losses.shape.rank:
         weights = weights[..., tf.newaxis]
     if weights.shape.rank > losses.shape.rank:

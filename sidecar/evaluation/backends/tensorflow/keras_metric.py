@@ -50,7 +50,7 @@ class KerasMetric:
                 )
 
     def values(self) -> list[Any]:
-        """What its variables hold now, outside a trace."""
+        """Return the present values of its variables, outside a trace."""
         return [array_of(variable) for variable in self.metric.variables]
 
     def require_additive(self, in_turn: list[Any], changes: Sequence[list[Any]]) -> None:
@@ -75,14 +75,14 @@ class KerasMetric:
                 )
 
     def depends_on_batches(self, whole: list[Any], parts: Sequence[list[Any]], tolerance: float) -> bool:
-        """Whether the states after a batch are not the merged states after two parts: so of a mean of batch means."""
+        """Return whether the states after a batch differ from those merged after its parts, as of a mean of means."""
         states = zip(self.reductions, whole, *parts, strict=True)
         return not all(
             is_near(found, _MERGE[reduction](first, second), tolerance) for reduction, found, first, second in states
         )
 
     def _declared(self) -> list[str]:
-        """The reduction of every variable."""
+        """Return the reduction of every variable."""
         declared = getattr(self.metric, _DECLARED, "sum")
         names = [str(variable.name) for variable in self.metric.variables]
         by_name = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
@@ -95,16 +95,16 @@ class KerasMetric:
         return [by_name.get(name, "sum") for name in names]
 
     def reset(self, start: Sequence[Any] | None = None) -> None:
-        """Within the traced step: to these values, or back to the identity."""
+        """Set the variables within the traced step to these values, or back to the identity."""
         for variable, value in zip(self.metric.variables, start or self.identity, strict=True):
             variable.assign(tf.cast(tf.convert_to_tensor(value), variable.dtype))
 
     def read(self) -> list[Any]:
-        """Within the traced step, after an update: the change by this batch."""
+        """Return within the traced step, after an update, the change by this batch."""
         return [tf.identity(tf.convert_to_tensor(variable)) for variable in self.metric.variables]
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         return {
             str(index): ExactSum(array.shape, str(array.dtype))
             if reduction == "sum"
@@ -133,7 +133,7 @@ class KerasMetric:
         return _result_is_inherited(self.metric, "Mean")
 
     def numbers(self, states: SetStates, shown: str) -> dict[str, float]:
-        """The final numbers by name: divided in float64 here where Keras divides; else through Keras' own `result()`.
+        """Return the final numbers by name: divided in float64 where Keras divides; else by Keras' own `result()`.
 
         Args:
             states: Of all batches.
@@ -152,15 +152,15 @@ class KerasMetric:
         return found
 
     def is_undefined(self, states: SetStates) -> bool:
-        """Whether it is a mean over a total weight of 0, which Keras calls 0."""
+        """Return whether it is a mean over a total weight of 0, which Keras calls 0."""
         return self.divides and not np.any(_value_of(states["1"]))
 
     def goal(self) -> Goal:
-        """Whether more is better, as far as Keras knows."""
+        """Return whether more is better, as far as Keras knows."""
         return _GOALS.get(getattr(self.metric, "_direction", None), "none")
 
     def _named(self, result: Any, shown: str) -> dict[str, float]:
-        """Numbers of a result: one, several by their own names, or an array."""
+        """Return numbers of a result: one, several by their own names, or an array."""
         if isinstance(result, dict):
             return {name: each for key, value in result.items() for name, each in self._named(value, str(key)).items()}
         array = array_of(result)
@@ -175,7 +175,7 @@ class KerasMetric:
         return {f"{shown}_{place}": float(each) for place, each in zip(places, array.flat, strict=True)}
 
     def _thresholds(self, shape: tuple[int, ...]) -> list[str]:
-        """Names of several results by the thresholds that they are of, if they are."""
+        """Return names of several results by the thresholds that they are of, if they are."""
         thresholds = getattr(self.metric, "thresholds", None)
         names = [f"{each:g}" for each in thresholds] if isinstance(thresholds, list | tuple) else []
         return names if (len(names),) == shape and len(set(names)) == len(names) else []
@@ -187,11 +187,11 @@ def _value_of(state: State) -> NDArray[Any]:
 
 
 def _result_is_inherited(metric: Any, name: str) -> bool:
-    """Whether the metric computes its result exactly as Keras' class of that name does."""
+    """Return whether the metric computes its result exactly as Keras' class of that name does."""
     cls = class_named(metric, name)
     return cls is not None and type(metric).result is cls.result
 
 
 def undefined(names: Sequence[str]) -> tuple[str, ...]:
-    """The note for people about means over a total weight of 0."""
+    """Return the note for people about means over a total weight of 0."""
     return (f"{', '.join(names)}: the total weight is 0, so there is no mean; Keras says 0",) if names else ()

@@ -66,7 +66,7 @@ def holders_in(model: Any) -> list[Any]:
 
 
 def held_of(model: Any) -> list[Held]:
-    """Vocabularies, bins, lookup tables and assets, by layer; only of layers that have any."""
+    """Return vocabularies, bins, lookup tables and assets by layer, for layers that have any."""
     found: dict[str, Held] = {}
     for number, layer in enumerate(holders_in(model)):
         digest = hashlib.sha256()
@@ -91,12 +91,12 @@ def finalize(model: Any) -> list[Any]:
 
 
 def is_of_keras(layer: Any, kind: str) -> bool:
-    """Whether a layer is of the class of this name of either Keras."""
+    """Return whether a layer is of the class of this name of either Keras."""
     return class_named(layer, kind) is not None
 
 
 def settings_of(model: Any) -> dict[str, str]:
-    """Digest of each layer's settings, as its `get_config` tells them; only layers that tell any."""
+    """Return the digest of each layer's settings by its name, as `get_config` returns them."""
     found: dict[str, str] = {}
     for number, layer in enumerate(layers_of(model)):
         if is_written_by_keras(type(layer).get_config) and hasattr(layer, "layers"):
@@ -113,7 +113,7 @@ def _told(number: int, layer: Any, others: Mapping[str, Any]) -> str:
 
 
 def has_tables_in_checkpoints(layer: Any) -> bool:
-    """Whether all tables of a layer are of a kind whose entries an object checkpoint has."""
+    """Return whether all tables of a layer are of a kind whose entries an object checkpoint has."""
     kinds = [is_mutable for *_, is_mutable in _tables(layer)]
     return bool(kinds) and all(kinds)
 
@@ -152,7 +152,7 @@ def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
 
 
 def _inner_of(layer: Any) -> Any:
-    """The layer in which a `TextVectorization` keeps its vocabulary."""
+    """Return the layer in which a `TextVectorization` keeps its vocabulary."""
     return getattr(layer, "_lookup_layer", None)
 
 
@@ -168,7 +168,7 @@ def _feed_tables(digest: Any, layer: Any) -> bool:
 
 
 def _feed_constants(digest: Any, layer: Any) -> bool:
-    """Bins, means, variances and weights of words: constants to a trace."""
+    """Hash bins, means, variances and weights of words, which are constants in a trace."""
     names = ("mean", "variance") if is_of_keras(layer, "Normalization") else ("bin_boundaries",)
     values = [each for each in (*(getattr(layer, name, None) for name in names), idf_of(layer)) if each is not None]
     digest.update(json.dumps(_plain(values)).encode())
@@ -176,7 +176,7 @@ def _feed_constants(digest: Any, layer: Any) -> bool:
 
 
 def _feed_assets(digest: Any, layer: Any) -> bool:
-    """Files that the layer writes beside its variables."""
+    """Hash the files that the layer writes in addition to its variables."""
     if not hasattr(layer, "save_assets"):
         return False
     found = False
@@ -193,7 +193,7 @@ def _feed_assets(digest: Any, layer: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, the same in every process that computes the same."""
+    """Return a value as JSON has it, the same in every process that computes the same."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if str(key) not in _IGNORED}
     if isinstance(value, list | tuple | set | frozenset):

@@ -7,7 +7,7 @@ KERASES: Final = ("keras", "tf_keras")
 
 
 def is_keras_2(made: Any) -> bool:
-    """Whether a model or metric is of tf_keras."""
+    """Return whether a model or metric is of tf_keras."""
     return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
 
 
@@ -22,6 +22,6 @@ def is_written_by_keras(code: Any) -> bool:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """All layers of a model of either Keras, in their order, itself first; none of a stored graph."""
+    """Return all layers of a model of either Keras, in their order, itself first; none of a stored graph."""
     flatten = getattr(model, "_flatten_layers", None)
     return [] if flatten is None else list(flatten())

@@ -52,18 +52,18 @@ class Measurement(Protocol):
         ...
 
     def changes(self, outputs: Any) -> Changes:
-        """Of what `step` returned for one batch the states of `kept`."""
+        """Select the states of `kept` in the output of `step` for one batch."""
         ...
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Within a trace: everything that `add` needs of one batch, and what was seen of the model's predictions.
+        """Compute within a trace everything that `add` needs of one batch, and the predictions, if they are known.
 
         Predictions that are known already are given; `start` is what the states of `kept` hold before, None: identity.
         """
         ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         ...
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
@@ -74,12 +74,12 @@ class Measurement(Protocol):
         ...
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The final numbers."""
+        """Return the final numbers."""
         ...
 
 
 def measurement(task: Task, model: Any, first: Batch) -> Measurement:
-    """The measurement that the task asks for; the model is built and its metrics' variables exist afterwards."""
+    """Return the measurement that the task asks for; the model is built and its metrics' variables exist afterwards."""
     if task.metrics is not None or task.loss is not None:
         return ChosenMeasurement(task, model, first)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
@@ -134,12 +134,12 @@ class ChosenMeasurement:
         return {name: each.kept for name, (_, each) in self._traced.items() if each.kept is not None}
 
     def changes(self, outputs: Any) -> Changes:
-        """Of what `step` returned the states of `kept`."""
+        """Select the states of `kept` in the output of `step`."""
         changes, _, _ = outputs
         return {name: changes[name] for name in self.kept}
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Changes of what Keras measures, single losses, and what the other metrics look at; and the predictions."""
+        """Compute the changes of Keras' metrics, single losses and the inputs of other metrics; and the predictions."""
         x, y, weights = with_labels(batch)
         predictions = self._model(x, training=False) if predictions is None else predictions
         start = start or {}
@@ -153,7 +153,7 @@ class ChosenMeasurement:
         return (changes, loss, self._shown_to_neutral(y, predictions, weights)), predictions
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         states = self._neutral_states(info) | self.by_batch.states()
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
@@ -169,7 +169,7 @@ class ChosenMeasurement:
         self._show(states, arrays, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The final numbers, with intervals where single values were seen."""
+        """Return the final numbers, with intervals where single values were seen."""
         values: dict[str, Value] = {}
         classes: dict[str, Mapping[str, Value]] = {}
         notes = told(self.by_batch.names(states))
@@ -199,7 +199,7 @@ class ChosenMeasurement:
         return states
 
     def _shown_to_neutral(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:
-        """Within the traced step: labels, predictions and weights of every output that such a metric looks at."""
+        """Return within the traced step labels, predictions and weights of every output that such a metric needs."""
         found = []
         for output in self._outputs:
             picked = pick(predictions, output)
@@ -218,7 +218,7 @@ class ChosenMeasurement:
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:
-    """The task's metrics with the output of each: objects, in lists, as only they know their states."""
+    """Return the task's metrics with the output of each: objects, in lists, as only they know their states."""
     if task.metrics is None:
         return []
     example = "such as [keras.metrics.SparseCategoricalAccuracy()]"

@@ -20,7 +20,7 @@ from sidecar.evaluation.states import SetStates
 
 
 def per_example(metric: Any) -> Callable[..., Any] | None:
-    """The function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
+    """Return the function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
     wrapper = class_named(metric, "MeanMetricWrapper")
     if wrapper is None or type(metric).update_state is not wrapper.update_state:
         return None
@@ -65,7 +65,7 @@ class MeasuredMetric:
         return self._metric if self._function is None else None
 
     def step(self, y: Any, predictions: Any, weights: Any, start: Any = None) -> Any:
-        """Within the traced step: single values where the metric is their mean, else its change by this batch.
+        """Return within the traced step single values if the metric is their mean, else its change by this batch.
 
         Args:
             y: Labels.
@@ -80,7 +80,7 @@ class MeasuredMetric:
         return self._metric.read()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """The identity of every state."""
+        """Return new states."""
         return self._metric.states(info) if self._function is None else self._average.states()
 
     def add(self, states: SetStates, outputs: Any) -> None:
@@ -91,7 +91,7 @@ class MeasuredMetric:
             self._average.add(states, joined(outputs))
 
     def compute(self, states: SetStates) -> MetricResult:
-        """The final number, or several by their own names."""
+        """Return the final number, or several by their own names."""
         name, goal = str(self._metric.metric.name), self._metric.goal()
         if self._function is not None:
             return MetricResult({name: value(self._average.mean(states), goal, self._average.interval(states))})
@@ -107,7 +107,7 @@ def joined(batches: list[NDArray[Any]]) -> NDArray[np.float32]:
 
 
 def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
-    """Whether a mean's total and count are those of these values, one for each example."""
+    """Return whether a mean's total and count are those of these values, one for each example."""
     total, count = states
     if values.ndim != 1 or (values.dtype.kind == "f" and values.dtype.itemsize > 4):  # noqa: PLR2004 - bytes of a float32
         return False
@@ -115,7 +115,7 @@ def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
 
 
 def _refuse_plain_values(metric: Any) -> None:
-    """`Mean` and its like would take predictions for weights, without a word."""
+    """Refuse `Mean` and its like, which would take predictions for weights without an error."""
     parameters = list(inspect.signature(type(metric).update_state).parameters)  # tf_keras hides those of the object
     if parameters[2:3] == ["sample_weight"]:
         raise EvaluationError(
@@ -126,7 +126,7 @@ def _refuse_plain_values(metric: Any) -> None:
 
 
 def masked(weights: Any, predictions: Any) -> Any:
-    """The weights, with 0 where the model masks its predictions; None where everything counts as 1."""
+    """Return the weights, with 0 where the model masks its predictions; None where everything counts as 1."""
     mask = getattr(predictions, "_keras_mask", None)
     if mask is None:
         return weights
@@ -140,7 +140,7 @@ def masked(weights: Any, predictions: Any) -> Any:
 
 
 def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
-    """As Keras calls it: a metric of the user's need not know about weights where there are none."""
+    """Update a metric as Keras does: a metric of the user's need not accept weights if there are none."""
     if is_keras_2(metric):  # its metrics know nothing of masks: its models turn them into weights
         weights = masked(weights, predictions)
     if weights is None:

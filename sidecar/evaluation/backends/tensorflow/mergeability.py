@@ -74,7 +74,7 @@ def probe_twice(
 
 
 def divided(batch: Any) -> tuple[Any, Any, Any]:
-    """The whole and two parts of it; of a single example, the whole is that example twice.
+    """Return the whole and two parts of it; of a single example, the whole is that example twice.
 
     Args:
         batch: A nested structure of tensors (n, …), also ragged or sparse ones, None where nothing is; what Keras hung

@@ -74,7 +74,7 @@ def require_equal(one: list[Any], other: list[Any]) -> None:
 
 
 def seed_of(weights: str, eval_set: str, batch: int | bytes) -> Any:
-    """The seed of one batch.
+    """Return the seed of one batch.
 
     Args:
         weights: Digest of the values of the model's variables.
@@ -87,7 +87,7 @@ def seed_of(weights: str, eval_set: str, batch: int | bytes) -> Any:
 
 
 def _is_equal(one: list[Any], other: list[Any]) -> bool:
-    """Whether all is equal to the bit; on a GPU, whose kernels add floats in no fixed order, but for roundings."""
+    """Return whether all is equal to the bit; on a GPU, whose kernels add in no fixed order, up to rounding."""
     by_bit = not tf.config.list_logical_devices("GPU")
     return len(one) == len(other) and all(
         first.shape == second.shape and (_bits(first) == _bits(second) or not (by_bit or _differs(first, second)))
@@ -104,7 +104,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 
 def _states(model: Any) -> Iterator[Any]:
-    """The variables in which generators keep what comes next."""
+    """Return the variables in which generators keep what comes next."""
     layers = getattr(model, "_flatten_layers", None)
     if layers is None:  # a stored graph
         return

@@ -127,7 +127,7 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
-    """Where a checkpoint of `tf.train.Checkpoint(model=model)` has each of `variables_of(model)`; None if not all."""
+    """Return the key of each of `variables_of(model)` in `tf.train.Checkpoint(model=model)`, or None."""
     variables = variables_of(model)
     graph = _object_graph(tf.train.load_checkpoint(path))
     candidate = _Candidate("model", tf.train.Checkpoint(model=model))
@@ -136,12 +136,12 @@ def keys_of(model: Any, path: str) -> list[str] | None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """All state that a checkpoint can give: what it must, then of Keras 3 the states that recurrent layers carry."""
+    """Return all state that a checkpoint can give: what it must, then the states of Keras 3's recurrent layers."""
     return _required(model) + ([] if is_keras_2(model) else RecurrentStates(model).variables)
 
 
 def _required(model: Any) -> list[Any]:
-    """All state that a checkpoint must give: the weights, and plain `tf.Variable`s, which Keras 3 does not count."""
+    """Return all state that a checkpoint must give: the weights, and plain `tf.Variable`s, unknown to Keras 3."""
     variables = [each for each in model.weights if hasattr(each, "assign")]  # tf_keras counts tables among them
     if is_keras_2(model):
         return variables  # tf_keras counts them
@@ -156,7 +156,7 @@ def _object_graph(reader: Any) -> Any:
 
 
 def _named(error: Exception, path: str) -> EvaluationError:
-    """What is wrong with the files: TensorFlow's readers often say it in words alone."""
+    """Return the failure behind an error of TensorFlow's readers, which often say it in words only."""
     words = getattr(error, "message", "") or str(error)
     if isinstance(error, tf.errors.NotFoundError) or "No such file" in words:
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
@@ -168,7 +168,7 @@ def _named(error: Exception, path: str) -> EvaluationError:
 
 
 def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
-    """The one reading under which every variable of the model is in the checkpoint."""
+    """Return the one reading under which every variable of the model is in the checkpoint."""
     view = tf.train.CheckpointView(path)
     children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)  # of one name the last counts
     if root is not None:
@@ -199,7 +199,7 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
 
 
 def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
-    """Of what `model.export` of either Keras saved: lists of variables by position alone; None if it is not that."""
+    """Return the lists of variables, by position, that `model.export` of a Keras saved; None for any other graph."""
     children = {child.local_name: child.node_id for child in graph.nodes[0].children}
     if not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
         return None
@@ -221,7 +221,7 @@ def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
 
 
 def _require_samename_of(variable: Any, saved: str) -> None:
-    """A kernel is no bias, though position and shape agree; layers count up in their names, so these say nothing."""
+    """Raise unless variables have one name, without their layers': a kernel is not a bias, though shapes may agree."""
     if variable.name.removesuffix(":0").rpartition("/")[2] != saved.rpartition("/")[2]:
         raise EvaluationError(
             "mismatch", f"{name_of(variable)} of the model stands where {saved} was exported: it is not the same model"

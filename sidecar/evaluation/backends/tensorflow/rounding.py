@@ -15,7 +15,7 @@ TOLERANCE: Final = 1e-4
 
 
 def is_rounded_sum(found: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
-    """Whether an array is the sum of others of its type, which were added one after the other in that type."""
+    """Return whether an array is the sum of others of its type, which were added one after the other in that type."""
     if found.dtype.kind in "biu":
         return bool((found == np.add.reduce(parts, dtype=found.dtype)).all())
     with np.errstate(all="ignore"):
@@ -27,7 +27,7 @@ def is_rounded_sum(found: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
 
 
 def is_near(one: NDArray[Any], other: NDArray[Any], tolerance: float = TOLERANCE) -> bool:
-    """Whether two arrays differ by little, compared with the largest number in them."""
+    """Return whether two arrays differ by little, compared with the largest number in them."""
     with np.errstate(all="ignore"):
         first, second = np.asarray(one).astype(np.float64), np.asarray(other).astype(np.float64)
         same = _same(first, second)
@@ -38,7 +38,7 @@ def is_near(one: NDArray[Any], other: NDArray[Any], tolerance: float = TOLERANCE
 
 
 def tolerance_of(*dtypes: Any) -> float:
-    """What is little where values were computed in the coarsest of these types, given by name."""
+    """Return the relative tolerance for values computed in the coarsest of these types, given by name."""
     floats = [str(each) for each in dtypes if str(each) in ("float16", "bfloat16")]
     return max([TOLERANCE, *(4 * _epsilon(each) for each in floats)])
 

@@ -21,7 +21,7 @@ _LONGEST: Final = 500  # characters of what TensorFlow says; it may list every o
 
 
 def is_saved_model(path: str) -> bool:
-    """Whether a checkpoint's path is that of a SavedModel; what is the prefix of another one, too, is not."""
+    """Return whether a checkpoint's path is that of a SavedModel; what is the prefix of another one, too, is not."""
     return Path(path, _MARKER).is_file() and not Path(f"{path}.index").exists()
 
 
@@ -53,7 +53,7 @@ class SavedGraph:
         self._shown = f"the signature {signature!r} of {path}"
 
     def __call__(self, x: Any, *, training: bool = False) -> Any:
-        """The signature's only output, or a dict of its outputs.
+        """Return the signature's only output, or a dict of its outputs.
 
         Args:
             x: A tensor (n, …) for a signature of one input, else a dict of tensors by the names of its inputs; more
@@ -77,7 +77,7 @@ class SavedGraph:
         return [each for each in tf.train.TrackableView(self._loaded).descendants() if isinstance(each, tf.Variable)]
 
     def write(self, folder: Path) -> None:
-        """To be read with `tf.train.Checkpoint(model=tf.saved_model.load(path)).restore(folder / "weights")`.
+        """Write what `tf.train.Checkpoint(model=tf.saved_model.load(path)).restore(folder / "weights")` reads.
 
         Raises `OSError`.
         """
@@ -85,7 +85,7 @@ class SavedGraph:
             tf.train.Checkpoint(model=self._loaded).write(str(folder / NAME))
 
     def _fed(self, x: Any) -> dict[str, Any]:
-        """The inputs by their names; raises `EvaluationError` for what does not fit."""
+        """Return the inputs by their names; raises `EvaluationError` for what does not fit."""
         by_name = x
         if not isinstance(x, Mapping) and len(self._inputs) == 1:
             by_name = dict.fromkeys(self._inputs, x[0] if isinstance(x, list | tuple) and len(x) == 1 else x)
@@ -102,7 +102,7 @@ class SavedGraph:
 
 
 def _fits(tensor: Any, spec: Any) -> bool:
-    """Whether whole batches of any size can be given, with numbers cast as Keras casts a model's inputs."""
+    """Return whether whole batches of any size can be given, with numbers cast as Keras casts a model's inputs."""
     if not isinstance(tensor, tf.Tensor) or not (tensor.dtype == spec.dtype or _is_cast(tensor.dtype, spec.dtype)):
         return False
     if spec.shape.rank is None:
@@ -136,7 +136,7 @@ def _load(path: str) -> Any:
 
 
 def _named(error: Exception, path: str) -> EvaluationError:
-    """What is wrong: TensorFlow says by one and the same exception that a file is gone or an operation not known."""
+    """Return the failure behind an exception: TensorFlow has one for a missing file and for an unknown operation."""
     words = _words(error)
     is_absent = path in words and "No such file" in words
     if is_absent or not all(any(Path(path).glob(each)) for each in _NEEDED):

@@ -64,11 +64,11 @@ class Source:
         self.sharding = "batches"
 
     def numbered(self) -> Any:
-        """Every batch of the set with its number; of a set that divides itself, its own."""
+        """Return every batch of the set with its number; of a set that divides itself, its own."""
         return self._pieces(lambda numbered: numbered)
 
     def own(self, prepare: Change) -> Any:
-        """This rank's own batches, prepared."""
+        """Return this rank's own batches, prepared."""
         rank, world_size = self._shard.rank, self._shard.world_size
 
         def change(numbered: Any) -> Any:
@@ -79,7 +79,7 @@ class Source:
         return self._pieces(change, own_files=self.sharding == "files")
 
     def read(self, dataset: Any) -> Iterator[Any]:
-        """Its elements; what goes wrong in a file or an iterator is told in our own words."""
+        """Yield the elements of a dataset; errors of a file or an iterator are reported in plain words."""
         try:
             yield from dataset.prefetch(2)
         except tf.errors.OpError as error:
@@ -96,7 +96,7 @@ class Source:
             raise
 
     def fingerprint_of_files(self) -> str:
-        """Digest of the list of files as it is now: names within the folder that all share, and sizes in bytes."""
+        """Return the digest of the present list of files: names within the folder that all share, and sizes."""
         assert self._files is not None, "only files have a list"
         paths = _find(self._name, self._files)
         start = os.path.commonprefix(paths).rfind("/") + 1  # noqa: RUF071 - cut at a slash here, so that a URL stays one
@@ -104,7 +104,7 @@ class Source:
         return hashlib.blake2b(repr(told).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
     def _pieces(self, change: Change, *, own_files: bool = False) -> Any:
-        """Numbered batches, changed: of files by file, each for itself, so that only its own last batch is short.
+        """Return numbered batches, changed; files are read one by one, so that only the last batch of each is short.
 
         Number i + j is batch j of file i, so that files of one batch go to different ranks.
         """
@@ -188,7 +188,7 @@ class Source:
 
 
 def _find(name: str, files: RecordFiles) -> list[str]:
-    """Paths in the order of their names; raises `EvaluationError` for a pattern that none matches, or a path twice."""
+    """Return paths in the order of their names; raises `EvaluationError` for a pattern without files, a path twice."""
     found: list[str] = []
     for pattern in files.patterns:
         paths = tf.io.gfile.glob(os.path.expanduser(pattern))  # noqa: PTH111 - it may be a URL

@@ -55,11 +55,11 @@ class Step:
         require_equal(*([array_of(each) for each in tf.nest.flatten(one)] for one in (found, again)))
 
     def changes(self, outputs: list[Any]) -> Changes:
-        """Of what `run` returned first, as arrays, the states of metrics that keep any."""
+        """Select the states of metrics that keep any in the first output of `run`, given as arrays."""
         return self.measurement.changes(tf.nest.pack_sequence_as(self._outputs, outputs))
 
     def replay(self) -> Replay:
-        """A look at the batches of one eval set in turn."""
+        """Return what compares the batches of one eval set in turn."""
         measured = self.measurement
         return Replay(measured.kept, measured.tolerance, measured.by_batch, divides=not self.recurrent)
 

@@ -29,7 +29,7 @@ class Weights:
         self._keys: list[str] | None = None  # of `variables_of(model)`; None while not known to be all there is
 
     def write(self, folder: Path) -> None:
-        """To be read with `tf.train.Checkpoint(model=model).restore(folder / "weights")`; raises `OSError`."""
+        """Write what `tf.train.Checkpoint(model=model).restore(folder / "weights")` reads; raises `OSError`."""
         prefix = str(folder / NAME)
         with as_os_error():
             if self._keys is None:
@@ -57,7 +57,7 @@ class Weights:
 
 @contextmanager
 def as_os_error() -> Iterator[None]:
-    """What TensorFlow raises when it cannot write, as `OSError`."""
+    """Convert what TensorFlow raises when it cannot write to an `OSError`."""
     try:
         yield
     except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
