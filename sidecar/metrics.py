@@ -1,7 +1,7 @@
 """Metrics that need no framework, for tasks: `from sidecar.metrics import Accuracy`. Imports numpy.
 
-So nothing of the daemon may import this, `sidecar/__init__.py` included. A metric of one's own has what
-`sidecar.evaluation.metrics.metric.Metric` says.
+So nothing of the daemon may import this, `sidecar/__init__.py` included. `Metric` says what a metric of your own needs;
+`ExactSum`, `MinMax` and `PerExampleValues` are its states.
 """
 
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
@@ -14,6 +14,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, Me
 from sidecar.evaluation.metrics.r2 import R2
 from sidecar.evaluation.metrics.regression import MAE, MSE, RMSE
 from sidecar.evaluation.metrics.sample import Sample, usual_interval
+from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
 
 __all__ = [
     "AUC",
@@ -26,10 +27,13 @@ __all__ = [
     "ConfusionMatrix",
     "EvalBatch",
     "EvalSetInfo",
+    "ExactSum",
     "LogLoss",
     "Mean",
     "Metric",
     "MetricResult",
+    "MinMax",
+    "PerExampleValues",
     "Perplexity",
     "Sample",
     "TopK",

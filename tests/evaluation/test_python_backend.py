@@ -16,7 +16,7 @@ from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.task import require_framework
-from sidecar.metrics import MAE, Accuracy, Mean
+from sidecar.metrics import MAE, Accuracy, ExactSum, Mean, MetricResult, value
 from sidecar.records import Checkpoint, Member
 from sidecar.workers.messages import Check, Evaluate, Join
 
@@ -156,6 +156,35 @@ def test_npz_and_several_outputs(checkpoint, tmp_path):
     numbers = both.result.metrics["test"]
     assert numbers["kind_accuracy"] == done.result.metrics["test"]["accuracy"]
     assert numbers["size_mae"].value == pytest.approx(np.abs(X[:, 0] - X[:, 1]).mean())
+
+
+class Confident:
+    """The example of `Metric`."""
+
+    name = "confident"
+
+    def states(self, info):
+        """Two counts."""
+        del info
+        return {"above": ExactSum((), "int64"), "all": ExactSum((), "int64")}
+
+    def add(self, states, batch):
+        """Count."""
+        best = batch.predictions.max(axis=-1)
+        states["above"].add(np.count_nonzero(best > 0.9))
+        states["all"].add(len(best))
+
+    def compute(self, states):
+        """Divide once."""
+        above, count = (int(states[name].integers()) for name in ("above", "all"))
+        return MetricResult({"confident": value(above / count, "none")})
+
+
+def test_a_metric_of_ones_own_is_merged_over_ranks(checkpoint, tmp_path):
+    """As the docstring of `Metric` shows it."""
+    ends = run(task(metrics=lambda: [Confident()]), checkpoint, tmp_path / "a", ranks=2)
+    expected = np.mean((X @ np.load(checkpoint)).max(axis=1) > 0.9)
+    assert [end.result.metrics["test"]["confident"].value for end in ends] == [expected] * 2
 
 
 def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_path):
