@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+from policy_views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
+
+from sidecar.policy.actions import Stop, Wait
+from sidecar.policy.rules import Rules
+
+
+def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
+    """One that takes part: it evaluates it. Others may never have their turn, so they are waited for a while only."""
+    gone = {"complete": [], "given_up": [settled(A, "vanished")], "training_done": True}
+    there = [node("n1"), node("n2", sees=(A.folder,))]
+    assert isinstance(decided(**gone, ready=there), Wait)
+    assert isinstance(decided(**gone, ready=[there[0], replace(there[1], task="other")]), Stop)
+
+
+NO_WAIT = Rules(wait=False)
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "stops"),
+    [
+        (RULES, {}, False),
+        (NO_WAIT, {}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 62}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "scanned_at": NOW - 4}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "scanned_at": NOW - 3}, True),
+        (NO_WAIT, {"complete": [A]}, False),
+        (NO_WAIT, {"complete": [checkpoint(1, pinned=False)]}, False),
+        (Rules(stop_after_step=2), {}, False),
+        (Rules(stop_after_step=2), {"last_step": 1}, False),
+        (Rules(stop_after_step=2), {"last_step": 2}, True),
+        (Rules(stop_after_step=2), {"last_step": 3}, True),
+        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
+        (Rules(stop_after_step=2), {"last_step": 2, "complete": [A]}, False),
+        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 59}, False),
+        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60}, True),
+        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60, "incomplete_since": NOW - 62}, False),
+        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
+        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
+        (RULES, {"training_done": True}, True),
+        (RULES, {"training_done": True, "complete": [A]}, False),
+        (RULES, {"training_done": True, "given_up": [settled(A, "corrupt")]}, False),
+        (RULES, {"training_done": True, "incomplete_since": NOW - 62}, False),
+        (RULES, {"training_done": True, "incomplete_since": NOW - 63}, True),
+        (RULES, {"training_done": True, "node": "n2", "ready": [node("n1"), node("n2")]}, True),
+    ],
+)
+def test_when_a_run_is_over(rules, changes, stops):
+    """Only if nothing is left to do, and only if somebody asked for an end."""
+    assert isinstance(decided(rules, **({"complete": []} | changes)), Stop) == stops
+
+
+@pytest.mark.parametrize(
+    ("records", "failed"),
+    [
+        ([plan(1, None, settles=(settled(A, "failed", "t"), settled(B, "corrupt"), settled(C, "vanished")))], 2),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),)), plan(2, A), outcome(2)], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "requeued"),))], 0),
+        ([plan(1, None, settles=(settled(A, "vanished"), settled(B, "skipped")))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "skipped"),))], 1),
+    ],
+    ids=[
+        *("failed and corrupt", "under another task", "succeeded after all", "asked for again"),
+        *("vanished and skipped are none", "let go for want of room after it failed"),
+    ],
+)
+def test_only_what_failed_for_good_makes_a_run_fail(records, failed):
+    """Not what a corrected task evaluated in the end."""
+    assert decided(NO_WAIT, complete=[], history=fold(*records)).failed == failed

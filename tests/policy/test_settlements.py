@@ -1,0 +1,226 @@
+from dataclasses import replace
+
+import pytest
+from policy_views import (
+    NOW,
+    A,
+    B,
+    C,
+    checkpoint,
+    decided,
+    failures,
+    fold,
+    node,
+    outcome,
+    plan,
+    settled,
+    slot,
+)
+
+from sidecar.codec import dumps
+from sidecar.coordination.storage import MAX_RECORD_BYTES
+from sidecar.policy.actions import Propose, Stop, Wait
+from sidecar.policy.rules import Rules
+from sidecar.policy.selection import pending
+
+
+def test_with_queue_latest_only_the_newest_is_evaluated():
+    """The others are settled as skipped in the same plan, with the reason."""
+    action = decided(Rules(queue="latest"), complete=[A, B, C])
+    assert action.checkpoint == C
+    assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "skipped"), ("ckpt-2", "skipped")]
+    assert "superseded by ckpt-3" in action.settles[0].reason
+
+
+def test_what_was_there_before_the_start_is_skipped_with_start_new():
+    """Once; what came later is evaluated."""
+    action = decided(complete=[A, B], before_start=frozenset({A.key}))
+    assert action.checkpoint == B
+    assert [(each.name, each.verdict, each.task) for each in action.settles] == [("ckpt-1", "skipped", None)]
+
+
+def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else():
+    """With start=new all of it is behind the line that the first plan begins to draw."""
+    old = [checkpoint(step) for step in range(1, 6)]
+    seen = {"complete": [*old, checkpoint(9)], "before_start": frozenset(each.key for each in old)}
+    first = decided(Rules(most_settled=2), **seen, backlog_cutoff_pending=True)
+    assert [each.name for each in first.settles] == ["ckpt-1", "ckpt-2"]
+    assert (first.checkpoint, first.line_open) == (None, True)
+    begun = plan(1, None, settles=first.settles, line_open=True)
+    second = decided(Rules(most_settled=3), **seen, backlog_cutoff_pending=True, history=fold(begun))
+    assert (second.checkpoint, len(second.settles), second.line_open) == (checkpoint(9), 3, False)
+    assert fold(begun).line_open
+    assert not fold(begun, plan(2, None, settles=second.settles)).line_open
+    assert not decided(Rules(most_settled=2), **seen).line_open
+
+
+def test_what_one_plan_settles_fits_into_a_record():
+    """Whatever the names: those that are no text take six bytes for each of theirs."""
+    name, rules = "\udcff" * 255, Rules(queue="latest")
+    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(3 * rules.most_settled)]
+    action = decided(rules, complete=there)
+    assert len(dumps(plan(1, None, settles=action.settles))) < MAX_RECORD_BYTES / 2
+
+
+def test_with_start_new_the_journal_says_first_what_was_there():
+    """Even if it was nothing: else whoever starts later would take for old what came meanwhile."""
+    assert decided(complete=[], backlog_cutoff_pending=True) == Propose()
+    assert isinstance(decided(complete=[], backlog_cutoff_pending=True, draining=True), Wait)
+    assert decided(complete=[A], backlog_cutoff_pending=True, ready=[node("n1", slot())]) == Propose()
+    assert decided(complete=[A], backlog_cutoff_pending=True).checkpoint == A
+
+
+def test_with_every_steps_what_lies_between_is_skipped():
+    """With the reason, in the same plan; the last one waits for a newer one, and is no work meanwhile."""
+    rules, there = Rules(every_steps=100), [checkpoint(step) for step in (90, 95, 99)]
+    action = decided(rules, complete=there)
+    assert (action.checkpoint, [each.name for each in action.settles]) == (there[0], ["ckpt-95"])
+    assert "every_steps" in action.settles[0].reason
+    assert action.settles[0].verdict == "skipped"
+    history = fold(plan(1, there[0]), outcome(1), plan(2, None, settles=action.settles))
+    assert decided(rules, complete=there[2:], history=history) == Wait(None, "nothing to do")
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        ({"wait": False}, {}),
+        ({}, {"training_done": True}),
+        ({"stop_after_step": 95}, {"last_step": 95}),
+        ({"stop_idle_seconds": 60}, {"last_activity_at": NOW - 60}),
+    ],
+)
+def test_with_every_steps_the_last_one_of_a_run_is_evaluated(rules, changes):
+    """Whatever its step: it is the result. What is still being written may be it, and is waited for."""
+    last = checkpoint(95)
+    seen = {"complete": [last], "history": fold(plan(1, checkpoint(90), ("n1.i.9",)), outcome(1))} | changes
+    rules = Rules(every_steps=100, **rules)
+    assert decided(rules, **seen).checkpoint == last
+    assert isinstance(decided(rules, **seen, incomplete_since=NOW - 62), Wait)
+    assert decided(rules, **seen, incomplete_since=NOW - 63).checkpoint == last
+
+
+@pytest.mark.parametrize("verdict", ["corrupt", "vanished"])
+def test_what_was_given_up_is_settled_even_if_nobody_can_evaluate(verdict):
+    """A plan that only settles needs no members."""
+    given_up = (settled(A, verdict),)
+    assert decided(complete=[], given_up=given_up, ready=[node("n1", slot())]) == Propose(settles=given_up)
+    assert isinstance(decided(complete=[], given_up=given_up, history=fold(plan(1, None, settles=given_up))), Wait)
+
+
+def test_the_oldest_gives_way_when_newer_ones_find_no_room():
+    """One at a time, never the last one that is held, and not while a settled pin is about to make room."""
+    waiting = [A, B, checkpoint(3, pinned=False)]
+    crowded = {"without_room": frozenset({waiting[2].key})}
+    action = decided(complete=waiting, **crowded)
+    assert (action.checkpoint, [each.name for each in action.settles]) == (B, ["ckpt-1"])
+    assert "pin_max_bytes" in action.settles[0].reason
+    assert decided(complete=waiting[1:], **crowded).settles == ()
+    done = checkpoint(9)
+    history = fold(plan(1, done, ("n9.i.1",)), outcome(1))
+    assert decided(complete=[done, *waiting], history=history, **crowded).settles == ()
+    settled_since = fold(plan(1, None, settles=(settled(waiting[2], "skipped"),)))
+    assert decided(complete=waiting, history=settled_since, **crowded).settles == ()
+
+
+def test_what_is_still_being_copied_drives_nobody_out():
+    """It is not pinned yet, but there is room for it."""
+    assert decided(complete=[A, B, checkpoint(3, pinned=False)]).settles == ()
+
+
+def test_what_only_nodes_with_another_task_still_want_gives_way_first():
+    """They may never have their turn, and without this nothing would ever be skipped or pinned again."""
+    newer = checkpoint(3, pinned=False)
+    history = fold(plan(1, None, settles=(settled(A, "failed", "t"),)))
+    seen = {"history": history, "complete": [A, B, newer], "tasks": frozenset({"t", "other"})}
+    assert decided(**seen).settles == ()
+    action = decided(**seen, without_room=frozenset({newer.key}))
+    assert (action.checkpoint, [(each.name, each.verdict) for each in action.settles]) == (B, [("ckpt-1", "skipped")])
+    assert "another task" in action.settles[0].reason
+    alone = seen | {"complete": [A, newer]}
+    assert [each.name for each in decided(**alone, without_room=frozenset({newer.key})).settles] == ["ckpt-1"]
+    leaving = seen | {"tasks": frozenset({"t"})}  # that node is gone: the pin goes by itself
+    assert decided(**leaving, without_room=frozenset({newer.key})).settles == ()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "settles"),
+    [
+        ("vanished", {}, True),
+        ("vanished", {"sees": (A.folder,)}, False),
+        ("vanished", {"sees": (B.folder,)}, True),
+        ("vanished", {"sees": (B.folder,), "sees_more": True}, False),
+        ("vanished", {"sees": (A.folder,), "state": "draining"}, True),
+        ("vanished", {"sees": (A.folder,), "task": "other"}, False),
+        ("corrupt", {}, True),
+        ("corrupt", {"sees": (A.folder,)}, False),
+        ("corrupt", {"sees": ("ckpt-1@of other bytes",)}, False),
+        ("corrupt", {"sees": ("ckpt-11@of other bytes",)}, True),
+        ("skipped", {"sees": (A.folder,)}, True),
+    ],
+)
+def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdict, told, settles):
+    """Its own disk or mount may be what is wrong."""
+    there = [node("n1", sees=(A.folder,)), node("n2", **told)]
+    there = [each for each in there if each.state == "ready"]  # as the world lists them
+    action = decided(complete=[], given_up=[settled(A, verdict)], ready=there)
+    assert isinstance(action, Propose) == settles
+
+
+def test_what_attempts_on_two_nodes_proved_is_settled_though_another_finds_it_whole():
+    """Else nobody would: the one that finds it whole may be of another profile than most, and proposes nothing."""
+    there = [node("n1", slot()), node("n2", slot(), sees=(A.folder,))]
+    given_up = [settled(A, "corrupt")]
+    for nodes, verdicts in ((("n1",), []), (("n1", "n2"), ["corrupt"])):
+        past = failures("corrupt", "corrupt", nodes=nodes)
+        action = decided(complete=[], given_up=given_up, ready=there, history=past)
+        assert [each.verdict for each in getattr(action, "settles", ())] == verdicts
+
+
+@pytest.mark.parametrize("verdict", ["vanished", "corrupt"])
+def test_nothing_is_given_up_while_a_node_that_may_see_it_cannot_be_heard(verdict):
+    """Storage gives an error for its heartbeat, say: that is no word about what it sees."""
+    gone = {"complete": [], "given_up": [settled(A, verdict)]}
+    assert isinstance(decided(**gone), Propose)
+    assert isinstance(decided(**gone, liveness_unknown=True), Wait)
+    assert isinstance(decided(**gone, liveness_unknown=True, training_done=True), Wait)
+    skipped = decided(complete=[], given_up=[settled(A, "skipped")], liveness_unknown=True)
+    assert [each.verdict for each in skipped.settles] == ["skipped"]
+
+
+def test_what_this_node_cannot_read_is_left_to_others():
+    """It proposes neither it, nor anything because of it; at the end of a run that is told."""
+    seen = {"complete": [A, B], "unreadable": frozenset({B.folder})}
+    assert decided(**seen).checkpoint == A
+    assert decided(Rules(queue="latest"), **seen) == replace(decided(), evaluated=0)
+    lost = failures(*["task_error"] * 3, what=B)
+    assert decided(**seen, history=lost).settles == ()
+    end = decided(complete=[B], unreadable=seen["unreadable"], training_done=True)
+    assert isinstance(end, Stop)
+    assert "1 checkpoint(s) could not be read" in end.why
+
+
+def test_what_vanished_and_is_there_again_is_reopened():
+    """In the plan that evaluates something else, or in one of its own; unless the settings pass it over."""
+    history = fold(plan(1, None, settles=(settled(A, "vanished"), settled(B, "vanished"))))
+    action = decided(history=history, complete=[C], returned=[A])
+    assert action.checkpoint == C
+    assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "requeued")]
+    assert [each.name for each in decided(history=history, complete=[], returned=[A, B]).settles] == [
+        "ckpt-1",
+        "ckpt-2",
+    ]
+    latest = decided(Rules(queue="latest"), history=history, complete=[], returned=[A, B])
+    assert [each.name for each in latest.settles] == ["ckpt-2"]
+    unread = decided(history=history, complete=[], returned=[A], unreadable=frozenset({A.folder}))
+    assert isinstance(unread, Wait)
+    history.apply(plan(2, None, settles=latest.settles))
+    assert decided(history=history, complete=[B]).checkpoint == B
+
+
+def test_a_final_failure_holds_for_that_task_only():
+    """A corrected task gets its try."""
+    history = fold(plan(1, None, settles=(settled(A, "failed", "old"),)))
+    assert decided(history=history).checkpoint == A
+    assert isinstance(decided(history=history, task="old"), Wait)
+    assert (pending(history, [A], "t"), pending(history, [A], "old")) == ([A], [])
