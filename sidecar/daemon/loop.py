@@ -265,7 +265,7 @@ class Daemon:
     def _sync(self, due: SyncDue, now: float) -> Sync:
         # A change of what is added here does not make a sync due.
         heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
-        is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.looked
+        is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
         return Sync(heartbeat, due.scan or is_last, self.state.pin_policy(now), tidying, self._snapshot(now))
 
@@ -332,7 +332,7 @@ class Daemon:
             "the checkpoint directory does not exist yet": self.state.tracker.missing,
             "the journal is not read yet": not self.state.caught_up,
             "the task is being checked": evaluates and self.state.task is None,
-            "the checkpoint directory is not read yet": evaluates and not self.state.looked,
+            "the checkpoint directory is not read yet": evaluates and not self.state.has_scanned,
             "the scan of checkpoints and pins does not come to an end: look at their storage": scan_hangs,
             f"the daemon is {self.state.node_state}": self.state.node_state in (NodeState.DRAINING, NodeState.LEFT),
         }

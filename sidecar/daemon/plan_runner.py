@@ -74,7 +74,7 @@ class PlanRunner:
         self.supervisor.workers.kill_group(other_than=execution.group)
         if any(member.worker.startswith(f"{self.state.identity.workers}.") for member in execution.own):
             self.execution = execution
-            discovered = self.state.found.get(plan.checkpoint.key)
+            discovered = self.state.complete.get(plan.checkpoint.key)
             if discovered is None or discovered.checkpoint.pin is None:
                 self.schedule.request_scan()  # the proposer saw the checkpoint, or its pin, before this node
 
@@ -103,7 +103,7 @@ class PlanRunner:
         if execution.started or self.schedule.is_absent(now):
             return
         checkpoint, wait_seconds = execution.checkpoint, self.timing.pin_wait_seconds
-        discovered = self.state.found.get(checkpoint.key)
+        discovered = self.state.complete.get(checkpoint.key)
         unreadable = tracker.unknown.get(checkpoint.folder)
         given_up = tracker.given_up.get(checkpoint.key)
         if discovered is not None and discovered.checkpoint.pin is not None and unreadable is None:

@@ -24,7 +24,7 @@ from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.proposers import publisher
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.view import CheckpointsView, NodesView, View
-from sidecar.records import Checkpoint, Heartbeat, Key, Outcome, Plan, Settlement, Slot
+from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement, Slot, folder_name
 from sidecar.states import NodeState, OutcomeStatus
 from sidecar.workers.pool import group_id
 
@@ -84,7 +84,7 @@ class DaemonState:
     def resume(self, history: JournalState) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
-        self.training.follow((), history.reached, live=False)
+        self.training.apply((), history.reached, live=False)
         self.statistics.note_group(history.newest.plan if history.newest is not None else None, live=False)
 
     def apply(self, record: Plan | Outcome, now: float) -> list[Entry]:
@@ -92,7 +92,7 @@ class DaemonState:
         entries = self.history.apply(record)
         self.tracker.fold(record, now)
         self.statistics.note_names(record, entries, self._is_there)
-        self.training.follow(entries, self.history.reached, live=self.caught_up)
+        self.training.apply(entries, self.history.reached, live=self.caught_up)
         if isinstance(record, Plan):
             self.timers.note_plan(record, now)
         for entry in entries:
@@ -113,10 +113,10 @@ class DaemonState:
         self, scan: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
     ) -> list[DiscoveredCheckpoint]:
         """Note what a scan of the checkpoint directory found, and return what is new and needs an evaluation."""
-        is_first, self.scanned_at = not self.looked, self.nodes.synced_at
+        is_first, self.scanned_at = not self.has_scanned, self.nodes.synced_at
         new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
         self.statistics.gaps.scan(new, now)
-        self.training.see(new, self.found)
+        self.training.record_scan(new, self.complete)
         if new or is_first:
             self.timers.last_activity_at = now
         return [discovered for discovered in new if not self.history.is_settled(discovered.checkpoint.key, self.task)]
@@ -124,7 +124,7 @@ class DaemonState:
     # -- what is known ---------------------------------------------------------------------------------------------
 
     @property
-    def found(self) -> Mapping[Key, DiscoveredCheckpoint]:
+    def complete(self) -> Mapping[Key, DiscoveredCheckpoint]:
         """Return the complete checkpoints that are there, in order of discovery."""
         return self.tracker.found
 
@@ -134,12 +134,12 @@ class DaemonState:
         return NodeState.STARTING if self.withdrawn and self.node_state == NodeState.READY else self.node_state
 
     @property
-    def looked(self) -> bool:
+    def has_scanned(self) -> bool:
         """Return whether the checkpoint directory was scanned."""
         return self.tracker.looked
 
     def view(self, now: float, *, draining: bool) -> View:
-        """Return what the policy decides on."""
+        """Return what the policy decides on, and note since when it is as it is."""
         ready, tracker, history = self.nodes.ready(now), self.tracker, self.history
         needs_judges = tracker.given_up or history.failures or history.unusable  # nothing else asks for it
         nodes = NodesView(
@@ -156,7 +156,7 @@ class DaemonState:
             returned=tracker.returned(history, now),
             unreadable=self._unreadable(now),
             before_start=tracker.unwanted or _NO_KEYS,
-            backlog_cutoff_pending=self.looked and tracker.only_new(history),
+            backlog_cutoff_pending=self.has_scanned and tracker.only_new(history),
             without_room=tracker.no_room.keys(),
             unpinnable=tracker.failed.keys(),
             training_done=tracker.done,
@@ -175,7 +175,7 @@ class DaemonState:
             checkpoints=checkpoints,
             timers=self.timers.view(),
             draining=draining,
-            caught_up=self.caught_up and self.looked,
+            caught_up=self.caught_up and self.has_scanned,
         )
 
     def lost(self, now: float) -> dict[str, str]:
@@ -266,12 +266,9 @@ class DaemonState:
     def _unreadable(self, now: float) -> frozenset[str]:
         """Return names of checkpoints that this node cannot read, or gave up though another node finds them whole."""
         unreadable, ready = self.tracker.unreadable(self.history, self._tasks(now)), self.nodes.ready(now)
-        given_up = [
-            lost for lost in self.tracker.given_up.values() if is_seen_by_others(lost, self.identity.node, ready)
-        ]
-        return unreadable | {
-            Checkpoint(name=lost.name, digest=lost.digest, step=lost.step, format="").folder for lost in given_up
-        }
+        given_up = self.tracker.given_up.values()
+        seen_by_others = (lost for lost in given_up if is_seen_by_others(lost, self.identity.node, ready))
+        return unreadable | {folder_name(lost.key) for lost in seen_by_others}
 
     def _tasks(self, now: float) -> frozenset[str | None]:
         """Return the tasks for which something may have to be evaluated."""
@@ -285,4 +282,4 @@ class DaemonState:
         return key not in self.history.before_start and key not in (self.tracker.unwanted or ())
 
     def _is_there(self, name: str) -> bool:
-        return any(name == key[0] for key in self.found)
+        return any(name == key[0] for key in self.complete)

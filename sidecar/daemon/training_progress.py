@@ -34,7 +34,7 @@ class TrainingProgress:
             return self._settled
         return max(self._settled, newest.step)
 
-    def follow(self, entries: Iterable[Entry], reached: int | None, *, live: bool) -> None:
+    def apply(self, entries: Iterable[Entry], reached: int | None, *, live: bool) -> None:
         """Note entries of the journal and the step that it has reached. `live`: they were written just now.
 
         A checkpoint that is corrupt or gone was perhaps not one of this training.
@@ -46,7 +46,7 @@ class TrainingProgress:
             step = self._step_of(entry)
             self._settled = max(self._settled, -1 if step is None else step)
 
-    def see(self, new: Collection[DiscoveredCheckpoint], found: Mapping[Key, DiscoveredCheckpoint]) -> None:
+    def record_scan(self, new: Collection[DiscoveredCheckpoint], found: Mapping[Key, DiscoveredCheckpoint]) -> None:
         """Note the checkpoints that are there. `new`: those that were not there before."""
         newest = self._newest
         stands = newest is not None and newest.checkpoint.key in found and self.counts(newest.checkpoint.key)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sidecar.records import Checkpoint, Heartbeat, Settlement
+from sidecar.records import Heartbeat, Settlement, folder_name
 from sidecar.states import Verdict
 
 
@@ -26,7 +26,7 @@ def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heart
 
 def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
     """Return whether a heartbeat names the checkpoint. One that is corrupt has no digest, so only names count."""
-    folder = Checkpoint(name=settlement.name, digest=settlement.digest, step=None, format="").folder
+    folder = folder_name(settlement.key)
     if settlement.verdict == Verdict.CORRUPT:
         name = folder.rpartition("@")[0]
         return any(visible.rpartition("@")[0] == name for visible in heartbeat.sees)

@@ -6,18 +6,18 @@ from sidecar.coordination.journal_state import BEFORE_START, blame, blamed, lose
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import View
-from sidecar.records import Checkpoint, Outcome
+from sidecar.records import Key, Outcome
 from sidecar.states import FailureClass, Verdict
 
 
-def final_verdict(checkpoint: Checkpoint, view: View, rules: Rules) -> tuple[Verdict, str] | None:
+def final_verdict(checkpoint: Key, view: View, rules: Rules) -> tuple[Verdict, str] | None:
     """Return the verdict and reason with which a checkpoint ends; None if it may still be evaluated."""
-    failures = view.history.failed_under(checkpoint.key, view.task)
+    failures = view.history.failed_under(checkpoint, view.task)
     if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
         return verdict
     if (reason := _unusable_task(view)) is not None:
         return Verdict.FAILED, reason
-    if checkpoint.key in view.checkpoints.before_start:
+    if checkpoint in view.checkpoints.before_start:
         return Verdict.SKIPPED, BEFORE_START
     return None
 

@@ -31,30 +31,16 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
     for checkpoint in pending(history, checkpoints.complete, view.task):
         if checkpoint.key in given_up_keys or checkpoint.folder in checkpoints.unreadable:
             continue
-        if (end := final_verdict(checkpoint, view, rules)) is None:
+        if (end := final_verdict(checkpoint.key, view, rules)) is None:
             waiting.append(checkpoint)
         else:
             verdict, reason = end
             task = view.task if verdict == Verdict.FAILED else None
-            settles.append(
-                Settlement(
-                    name=checkpoint.name,
-                    digest=checkpoint.digest,
-                    step=checkpoint.step,
-                    verdict=verdict,
-                    reason=reason,
-                    task=task,
-                ),
-            )
+            settles.append(_settle(checkpoint, verdict, reason, task))
     choice = rules.selection.choose(waiting, history, over=over)
     skipped = [(checkpoint, choice.passed[checkpoint.key]) for checkpoint in choice.settled]
     skipped += _give_up_for_room(view, choice.evaluate)
-    settles += [
-        Settlement(
-            name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=Verdict.SKIPPED, reason=reason
-        )
-        for checkpoint, reason in skipped
-    ]
+    settles += [_settle(checkpoint, Verdict.SKIPPED, reason) for checkpoint, reason in skipped]
     settled_keys = {settlement.key for settlement in settles}
     return tuple(settles), [checkpoint for checkpoint in choice.evaluate if checkpoint.key not in settled_keys]
 
@@ -67,9 +53,7 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
     nodes = view.nodes
     if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
         return given_up
-    end = final_verdict(
-        Checkpoint(name=given_up.name, digest=given_up.digest, step=given_up.step, format=""), view, rules
-    )
+    end = final_verdict(given_up.key, view, rules)
     if end is None:
         return None
     verdict, reason = end
@@ -85,13 +69,7 @@ def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
         if settled.get(checkpoint.key) == Verdict.VANISHED and checkpoint.folder not in checkpoints.unreadable
     ]
     for checkpoint in rules.selection.choose(present, view.history).evaluate:
-        yield Settlement(
-            name=checkpoint.name,
-            digest=checkpoint.digest,
-            step=checkpoint.step,
-            verdict=Verdict.REQUEUED,
-            reason=REOPENED,
-        )
+        yield _settle(checkpoint, Verdict.REQUEUED, REOPENED)
 
 
 def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
@@ -117,3 +95,9 @@ def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple
 
 def _is_settled_for_all_tasks(checkpoint: Checkpoint, view: View) -> bool:
     return all(view.history.is_settled(checkpoint.key, task) for task in {*view.nodes.tasks, view.task})
+
+
+def _settle(checkpoint: Checkpoint, verdict: Verdict, reason: str, task: str | None = None) -> Settlement:
+    return Settlement(
+        name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=verdict, reason=reason, task=task
+    )

@@ -209,7 +209,7 @@ def test_a_run_does_not_end_while_a_copy_grows(node, monkeypatch):
     Copies(node).hang = True
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    (waiting,) = node.state.found.values()
+    (waiting,) = node.state.complete.values()
     digest, pinner = waiting.checkpoint.digest[:12], type(node.storage_thread.reconciler.pinner)
     monkeypatch.setattr(pinner, "bytes_copied", lambda _: {digest: int(node.clock.now())})
     for path in node.checkpoint_dir.glob("ckpt-5.*"):

@@ -91,7 +91,7 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
     save(first.checkpoint_dir, 5)
     second.wake()
     pass_time(1, second)
-    (found,) = second.state.found.values()
+    (found,) = second.state.complete.values()
     assert found.checkpoint.pin is None
     pass_time(10, first, second)
     assert [command.plan for command in second.active.told(Evaluate)] == [1]

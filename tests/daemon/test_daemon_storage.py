@@ -128,7 +128,7 @@ def test_looks_that_take_longer_than_the_lease_do_not_hold_up_all_the_rest(node,
         node.turn()
         node.clock.seconds += 0.5
     if all_visits:
-        assert [each.checkpoint.pin for each in node.state.found.values()] == [f"pins/{next(iter(pins(node)))}"]
+        assert [each.checkpoint.pin for each in node.state.complete.values()] == [f"pins/{next(iter(pins(node)))}"]
     else:
         assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 

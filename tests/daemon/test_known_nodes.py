@@ -6,9 +6,20 @@ from sidecar.coordination.heartbeats import HeartbeatReadings
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.records import Checkpoint, Heartbeat, Member, Plan, WorkerProgress
 
-CHECKPOINT = Checkpoint("ckpt-1", "d" * 64, 1, "tf_object", "pins/x")
+CHECKPOINT = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"))
-PLAN = Plan(7, "r", "p", CHECKPOINT, 1, MEMBERS, (), "t", "n1", "now")
+PLAN = Plan(
+    plan=7,
+    run="r",
+    nonce="p",
+    checkpoint=CHECKPOINT,
+    attempt=1,
+    members=MEMBERS,
+    settles=(),
+    task="t",
+    proposer="n1",
+    proposed_at="now",
+)
 
 
 def heartbeat(node, beat, phase=None, **changes):

@@ -163,7 +163,7 @@ def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, m
     with failing("stat", folder, errno.EIO):
         pass_time(20, node)
         assert "vanished" not in [verdict for verdict, _ in outcomes(node.history)]
-        assert [key[0] for key in node.state.found] == ["ckpt-5", "ckpt-6", "ckpt-7"]
+        assert [key[0] for key in node.state.complete] == ["ckpt-5", "ckpt-6", "ckpt-7"]
     node.silent = set()
     pass_time(60, node)
     ended = {name: verdict for verdict, name in outcomes(node.history)}

@@ -227,4 +227,4 @@ def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):
         save(node.checkpoint_dir, step, keep=range(1, step))
     node.silent = {"Evaluate"}
     pass_time(3, node)
-    assert [found.checkpoint.pin is not None for found in node.state.found.values()] == [True, False]
+    assert [found.checkpoint.pin is not None for found in node.state.complete.values()] == [True, False]

@@ -20,7 +20,26 @@ def ready(*standbys):
         task="t",
         plan=0,
         outcome=0,
-        slots=tuple(Slot(None, None, None, standby, standby and "h:1") for standby in standbys),
+        slots=tuple(
+            Slot(worker=None, group=None, address=None, standby=standby, standby_address=standby and "h:1")
+            for standby in standbys
+        ),
+    )
+
+
+def plan(*settles):
+    """Return a plan that evaluates nothing."""
+    return Plan(
+        plan=1,
+        run="r",
+        nonce="p",
+        checkpoint=None,
+        attempt=0,
+        members=None,
+        settles=settles,
+        task="t",
+        proposer="n1",
+        proposed_at="now",
     )
 
 
@@ -52,7 +71,7 @@ def test_work_is_timed_from_when_it_was_seen_until_a_plan_is_read():
     timers.note_work(10.0, waiting=True)
     timers.note_work(11.0, waiting=True)
     assert timers.view().turns_begin_at == 10.0
-    timers.note_plan(Plan(1, "r", "p", None, 0, None, (), "t", "n1", "now"), 12.0)
+    timers.note_plan(plan(), 12.0)
     assert (timers.view().work_waiting_since, timers.view().turns_begin_at) == (None, 12.0)
     timers.note_work(13.0, waiting=True)
     timers.note_work(14.0, waiting=False)
@@ -67,8 +86,8 @@ def test_a_failure_is_timed_until_a_success_or_a_person_ends_it():
     timers.note_outcome(KEY, 20.0, failed=False)
     assert timers.view().failed_at == {}
     timers.note_outcome(KEY, 30.0, failed=True)
-    requeued = Settlement(*KEY, 1, "requeued", "once more")
-    timers.note_plan(Plan(1, "r", "p", None, 0, None, (requeued,), "t", "n1", "now"), 40.0)
+    requeued = Settlement(name=KEY[0], digest=KEY[1], step=1, verdict="requeued", reason="once more")
+    timers.note_plan(plan(requeued), 40.0)
     assert (timers.view().failed_at, timers.view().last_activity_at) == ({}, 40.0)
 
 

@@ -132,7 +132,7 @@ def test_what_another_node_found_before_the_start_ends_nothing_with_start_new():
     found = DiscoveredCheckpoint(
         Checkpoint(name="ckpt-200", digest="d" * 64, step=200, format="tf_object"), Path("/ckpts"), 1.0, 1.0
     )
-    training.see([found], {found.checkpoint.key: found})
+    training.record_scan([found], {found.checkpoint.key: found})
     assert training.last_step == 200
     before.add(found.checkpoint.key)
     assert training.last_step == -1
