@@ -6,25 +6,20 @@ docs/reference/exit-codes.md lists the codes.
 
 import json
 import os
-import secrets
 import sys
 import time
 import traceback
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from sidecar.commands.load import configured_directory, load_settings, settings_file, warn
 from sidecar.commands.options import examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
-from sidecar.settings import FileHere, file_here, load
+from sidecar.settings import load
 from sidecar.version import __version__
-
-if TYPE_CHECKING:
-    from sidecar.commands.status.collect import RunObserver
-    from sidecar.commands.storage_timeout import StorageTimeout
-    from sidecar.settings import Settings
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
@@ -37,6 +32,13 @@ _RUN_OPTIONS: Final = (
     *("log_format", "queue", "every_steps", "start", "stop_after_step", "stop_idle_seconds", "done_marker"),
 )
 _EVAL_OPTIONS: Final = ("task", "replicas", "port_range", "role", "node", "host")
+
+
+def _switch(*names_and_help: str) -> Any:
+    """Return an option without a value."""
+    *names, text = names_and_help
+    return typer.Option(*names, help=text, metavar="", show_default=False)
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,9 +58,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", help="Print the version.", metavar="", show_default=False)
-    ] = False,
+    version: Annotated[bool, _switch("--version", "-V", "Print the version.")] = False,
 ) -> None:
     """Print the version, if that is asked."""
     if version:
@@ -72,13 +72,13 @@ def run(
     flags: dict[str, Any],
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Log every event with all of its fields.", metavar="", show_default=False),
+        _switch("--verbose", "-v", "Log every event with all of its fields."),
     ] = False,
 ) -> None:
     """Evaluate checkpoints as they appear, until stopped."""
     from sidecar.observability.log import configure
 
-    here = _file_here(flags)
+    here = settings_file(flags)
     settings = load(flags)
     configure(settings.log_format, verbose=verbose)
     from sidecar.commands.serve import serve
@@ -105,9 +105,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Directory in which each worker saves a folder.", metavar="DIR", show_default=False),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON.", metavar="", show_default=False)
-    ] = False,
+    as_json: Annotated[bool, _switch("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Evaluate one checkpoint now; nothing is written to the journal."""
     from sidecar.commands.evaluate import evaluate as evaluate_one
@@ -115,12 +113,12 @@ def evaluate(
 
     path = None if checkpoint is None else checkpoint.absolute()
     given = None if path is None else path if is_directory_of_checkpoints(path) else path.parent
-    settings = _load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or given})
+    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or given})
     settings.require_task()
     if path is None or given == path:
-        path = newest_in(settings if given is None else settings.model_copy(update={"checkpoint_dir": given}), _warn)
+        path = newest_in(settings if given is None else settings.model_copy(update={"checkpoint_dir": given}), warn)
     path = path.with_suffix("") if path.suffix == ".index" else path
-    evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=_warn)
+    evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
 
 
 @app.command(epilog=examples("sidecar history ckpts", "sidecar history ckpts --json"))
@@ -129,17 +127,18 @@ def history(
     flags: dict[str, Any],
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print a list of objects, oldest first.", metavar="", show_default=False),
+        _switch("--json", "Print a list of objects, oldest first."),
     ] = False,
 ) -> None:
     """List all results of a run, oldest first."""
     from sidecar.commands.hints import typed
+    from sidecar.commands.status.observe import observer_of
     from sidecar.commands.terminal import print_history
     from sidecar.coordination.journal import read_history
     from sidecar.coordination.run import find_run
     from sidecar.observability.report import rows, table
 
-    settings, storage_timeout, observer = _observing(flags)
+    settings, storage_timeout, observer = observer_of(flags)
     found = storage_timeout.call(lambda: read_history(observer.storage))
     if as_json:
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
@@ -157,11 +156,9 @@ def status(
     flags: dict[str, Any],
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print an object; with --watch one per line.", metavar="", show_default=False),
+        _switch("--json", "Print an object; with --watch one per line."),
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.", metavar="", show_default=False)
-    ] = False,
+    watch: Annotated[bool, _switch("--watch", "-w", "Repeat until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two scans with --watch.", metavar="S")] = 2.0,
 ) -> None:
     """Show the newest and the best result, nodes, queue and progress.
@@ -170,8 +167,9 @@ def status(
     """
     from sidecar.commands.status.collect import OBSERVED_BEATS
     from sidecar.commands.status.command import print_again, print_once
+    from sidecar.commands.status.observe import observer_of
 
-    settings, storage_timeout, observer = _observing(flags)
+    settings, storage_timeout, observer = observer_of(flags)
     if watch:
         try:
             print_again(
@@ -187,31 +185,9 @@ def status(
 @takes_settings(*_NODE_OPTIONS)
 def check(flags: dict[str, Any]) -> None:
     """Check this machine's setup, and report problems."""
-    from rich.console import Console
-    from rich.text import Text
+    from sidecar.commands.check.report import check as check_setup
 
-    from sidecar.commands.bootstrap import make_catalog, make_workers
-    from sidecar.commands.check.command import findings
-    from sidecar.commands.terminal import elapsed
-    from sidecar.plain_text import printable
-
-    settings, storage_timeout = _ask(flags)
-    console, failed = Console(), 0
-    name = f"check.{secrets.token_hex(4)}"
-    trials = findings(
-        settings,
-        os.environ,
-        catalog=make_catalog(settings, once=True, progress=storage_timeout.answered),
-        storage_timeout=storage_timeout,
-        make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=_warn),
-        search_path=str(Path.cwd()),
-    )
-    with elapsed(console, "checking; to import the task takes the longest"):
-        for found in trials:
-            mark = Text("ok  ", "green") if found.ok else Text("FAIL", "red")
-            console.print(mark, Text(printable(f"{found.what:<12}{found.text}")), soft_wrap=True)
-            failed += not found.ok
-    raise typer.Exit(_FAILED if failed else 0)
+    raise typer.Exit(0 if check_setup(flags) else _FAILED)
 
 
 @app.command(
@@ -232,22 +208,18 @@ def requeue(
             show_default=False,
         ),
     ] = None,
-    all_failed: Annotated[
-        bool, typer.Option("--all-failed", help="All checkpoints that failed for good.", metavar="", show_default=False)
-    ] = False,
+    all_failed: Annotated[bool, _switch("--all-failed", "All checkpoints that failed for good.")] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Also evaluated checkpoints: measure them again.", metavar="", show_default=False),
+        _switch("--again", "Also evaluated checkpoints: measure them again."),
     ] = False,
     all_evaluated: Annotated[
         bool,
-        typer.Option(
-            "--all", help="With --again: all evaluated checkpoints that exist.", metavar="", show_default=False
-        ),
+        _switch("--all", "With --again: all evaluated checkpoints that exist."),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the checkpoints that would be requeued.", metavar="", show_default=False),
+        _switch("--dry-run", "Print the checkpoints that would be requeued."),
     ] = False,
     wait_seconds: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the end of a running evaluation.", metavar="S")
@@ -258,6 +230,7 @@ def requeue(
     from sidecar.commands.requeue import Wanted, folder_and_names, what_next
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
+    from sidecar.commands.status.observe import observer_of
     from sidecar.plain_text import printable
     from sidecar.policy.node_identity import node_name
 
@@ -266,8 +239,8 @@ def requeue(
     if not checkpoints and not all_failed and not all_evaluated:
         more = " or --all" if again else ""
         raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
-    place, names = folder_and_names(checkpoints or (), flags["checkpoint_dir"], _configured_directory(flags))
-    settings, storage_timeout, observer = _observing(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
+    place, names = folder_and_names(checkpoints or (), flags["checkpoint_dir"], configured_directory(flags))
+    settings, storage_timeout, observer = observer_of(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
     waits = flags["wait"] is not False
     reopened = storage_timeout.call(
         lambda: reopen(
@@ -342,7 +315,7 @@ def demo(
     ] = Path("sidecar-demo"),
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Leave the daemons serving until Ctrl-C.", metavar="", show_default=False),
+        _switch("--keep", "Leave the daemons serving until Ctrl-C."),
     ] = False,
     checkpoints: Annotated[int, typer.Option(min=1, hidden=True)] = 8,
 ) -> None:
@@ -350,75 +323,6 @@ def demo(
     from sidecar.demo.run import run as run_demo
 
     raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints))
-
-
-def _file_here(flags: dict[str, Any]) -> FileHere:
-    """The settings file of the current directory, if it is read; says so if it is refused."""
-    if flags["config"] is not None or os.environ.get("SIDECAR_CONFIG"):
-        return FileHere()
-    here = file_here()
-    if here.refused is not None:
-        _warn(here.refused)
-    return here
-
-
-def _load(flags: dict[str, Any]) -> "Settings":
-    """Read the settings, and say which file they are from if nobody named it."""
-    here = _file_here(flags)
-    if here.path is not None:
-        _warn(f"settings are read from {here.path}")
-    return load(flags)
-
-
-def _ask(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout]":
-    """Read the settings, and who asks storage for them: looking at the directories may hang, too."""
-    from sidecar.commands.storage_timeout import StorageTimeout
-    from sidecar.settings import Settings
-
-    seconds = Settings.model_fields["storage_timeout_seconds"].default
-    settings = StorageTimeout(seconds, str(flags["checkpoint_dir"] or "the checkpoint directory")).call(
-        lambda: _load(flags)
-    )
-    return settings, StorageTimeout(settings.storage_timeout_seconds, str(settings.run_dir))
-
-
-def _configured_directory(flags: dict[str, Any]) -> Path | None:
-    """Return the directory that file and environment name; None if they name none, or cannot be understood."""
-    try:
-        return load(flags).checkpoint_dir
-    except SettingsError:  # told when they are loaded with the directory
-        return None
-
-
-def _observing(flags: dict[str, Any]) -> "tuple[Settings, StorageTimeout, RunObserver]":
-    """Who looks at a run from outside."""
-    from sidecar.clock import SystemClock
-    from sidecar.commands.bootstrap import make_catalog, make_rules
-    from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
-    from sidecar.commands.storage_timeout import ActivityStorage
-    from sidecar.coordination.storage import PosixStorage
-
-    settings, storage_timeout = _ask(flags)
-    storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
-    observer = RunObserver(
-        ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered),
-        make_catalog(settings, once=True, progress=storage_timeout.answered),
-        SystemClock(),
-        lease_seconds=settings.lease_seconds,
-        written_at=file_times(settings.run_dir),
-        runs=runs_in(settings.state_dir),
-        selection=make_rules(settings).selection,
-        min_workers=settings.min_workers,
-        beat_seconds=settings.beat_seconds,
-        place=str(settings.checkpoint_dir),
-    )
-    return settings, storage_timeout, observer
-
-
-def _warn(sentence: str) -> None:
-    from sidecar.plain_text import printable
-
-    typer.echo(printable(f"sidecar: {sentence}"), err=True)
 
 
 def main() -> None:
@@ -432,12 +336,12 @@ def main() -> None:
     except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
-        _warn(str(error))
+        warn(str(error))
         code = error.exit_code
     except PermissionError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "what is needed"
         who = f"the user with id {os.geteuid()}"
-        _warn(f"{where} cannot be reached: {who} has no right to it, or above it")
+        warn(f"{where} cannot be reached: {who} has no right to it, or above it")
         code = StorageError.exit_code
     except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
         traceback.print_exc()

@@ -1,0 +1,51 @@
+"""Read the settings of a command from its options, and print warnings about them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from sidecar.commands.storage_timeout import StorageTimeout
+from sidecar.errors import SettingsError
+from sidecar.plain_text import printable
+from sidecar.settings import FileHere, Settings, file_here, load
+
+
+def warn(sentence: str) -> None:
+    """Print a warning or an error to standard error."""
+    typer.echo(printable(f"sidecar: {sentence}"), err=True)
+
+
+def settings_file(flags: dict[str, Any]) -> FileHere:
+    """Return the settings file of the current directory, if it is read; warn if it is refused."""
+    if flags["config"] is not None or os.environ.get("SIDECAR_CONFIG"):
+        return FileHere()
+    here = file_here()
+    if here.refused is not None:
+        warn(here.refused)
+    return here
+
+
+def load_settings(flags: dict[str, Any]) -> Settings:
+    """Read the settings, and report their file if nobody named it."""
+    here = settings_file(flags)
+    if here.path is not None:
+        warn(f"settings are read from {here.path}")
+    return load(flags)
+
+
+def load_in_time(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout]:
+    """Read the settings, and return the limit of later calls to storage. To look at the directories may hang, too."""
+    seconds = Settings.model_fields["storage_timeout_seconds"].default
+    place = str(flags["checkpoint_dir"] or "the checkpoint directory")
+    settings = StorageTimeout(seconds, place).call(lambda: load_settings(flags))
+    return settings, StorageTimeout(settings.storage_timeout_seconds, str(settings.run_dir))
+
+
+def configured_directory(flags: dict[str, Any]) -> Path | None:
+    """Return the directory that file and environment name; None if they name none, or cannot be understood."""
+    try:
+        return load(flags).checkpoint_dir
+    except SettingsError:  # reported when they are loaded with the directory
+        return None

@@ -1,0 +1,30 @@
+"""Build the observer of a run for the commands that read shared storage only."""
+
+from typing import Any
+
+from sidecar.clock import SystemClock
+from sidecar.commands.bootstrap import make_catalog, make_rules
+from sidecar.commands.load import load_in_time
+from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
+from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
+from sidecar.coordination.storage import PosixStorage
+from sidecar.settings import Settings
+
+
+def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObserver]:
+    """Read the settings, and return them with the limit of calls to storage and the observer of their run."""
+    settings, storage_timeout = load_in_time(flags)
+    storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    observer = RunObserver(
+        ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered),
+        make_catalog(settings, once=True, progress=storage_timeout.answered),
+        SystemClock(),
+        lease_seconds=settings.lease_seconds,
+        written_at=file_times(settings.run_dir),
+        runs=runs_in(settings.state_dir),
+        selection=make_rules(settings).selection,
+        min_workers=settings.min_workers,
+        beat_seconds=settings.beat_seconds,
+        place=str(settings.checkpoint_dir),
+    )
+    return settings, storage_timeout, observer
