@@ -58,7 +58,7 @@ class Looks:
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
         beat = Heartbeat(
-            run=self.storage_thread._journal.run,
+            run=self.storage_thread._membership.journal.run,
             node="n1",
             incarnation="i",
             beat=1,

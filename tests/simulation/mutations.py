@@ -24,26 +24,26 @@ def _overwrite(storage, path, data):
     return data
 
 
-def _number_by_listing(self, request):
+def _number_by_listing(self, run, request):
     """Take the next free number, whether or not the outcomes before it were read."""
     if not isinstance(request, CreatePlan):
-        return _create(self, request)
+        return _create(self, run, request)
     plan = replace(request.plan, plan=len(self.storage.names("plans")) + 1)
-    self._journal._create(plan, journal.plan_path(plan.plan))
-    self._read_on()
+    run.journal._create(plan, journal.plan_path(plan.plan))
+    run.read_on()
     return Response(request)
 
 
-def _trust_the_call(self, request):
+def _trust_the_call(self, run, request):
     """The create did not fail, so the record is taken for the one that stands there."""
     if not isinstance(request, CreatePlan):
-        return _create(self, request)
-    if not self._read_on() and self._journal.through + 1 == request.plan.plan and self._journal.open is None:
+        return _create(self, run, request)
+    if not run.read_on() and run.journal.through + 1 == request.plan.plan and run.journal.open is None:
         path, is_open = journal.plan_path(request.plan.plan), request.plan.members is not None
         self.storage.create(path, journal.dumps(request.plan))
         newest = path, request.plan.nonce
-        self._journal._at = journal._Place(request.plan.plan, request.plan if is_open else None, newest)
-        self._read.append(request.plan)
+        run.journal._at = journal._Place(request.plan.plan, request.plan if is_open else None, newest)
+        run._records.append(request.plan)
     return Response(request)
 
 

@@ -1,0 +1,94 @@
+"""Read and write the shared storage of the run that this daemon has joined: journal, heartbeats, views of results.
+
+Called by the storage thread, which it blocks for as long as the storage does.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from sidecar.bounded_calls import Calls, HangingError
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.snapshot import Snapshot
+from sidecar.coordination.storage import Storage
+from sidecar.coordination.unfinished_writes import UnfinishedWrites
+from sidecar.errors import RecordError, StorageError
+from sidecar.records import Outcome, Plan
+from sidecar.states import OutcomeStatus
+
+_MOST_RECORDS: Final = 1000
+"""Records that are read at once: a long journal is read in pieces, between which the loop shows that it lives."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinedRun:
+    """The run that this daemon has joined. `views` makes calls that write what nothing depends on."""
+
+    storage: Storage
+    journal: Journal
+    heartbeats: Heartbeats
+    unfinished_writes: UnfinishedWrites
+    views: Calls
+    _records: list[Plan | Outcome] = field(default_factory=list)  # read, and not yet part of a response
+    _success: Closed | None = None  # the newest, until its view is written
+
+    def read_on(self) -> int:
+        """Read the journal on; return how many records there were."""
+        plan = self.journal.open
+        records = self.journal.read_new(_MOST_RECORDS)
+        self._records += records
+        for record in records:
+            if isinstance(record, Plan):
+                plan = record
+            elif record.status == OutcomeStatus.SUCCEEDED and plan is not None:
+                self._success = Closed(plan, record)
+        return len(records)
+
+    def read_more(self) -> bool:
+        """Read the journal on; return whether it goes on."""
+        return self.read_on() == _MOST_RECORDS or not self.journal.reaches_end()
+
+    def take_records(self) -> tuple[Plan | Outcome, ...]:
+        """Return the records that were read since this was called last."""
+        records, self._records = tuple(self._records), []
+        return records
+
+    def write_view(self) -> str | None:
+        """Write the view of the newest result, whose writer may have died before that; return why that failed.
+
+        Nothing waits for a view, and the next call tries again.
+        """
+        if self._success is None:
+            return None
+        try:
+            written = self.views("view", partial(_write_result, self.journal, self._success))
+        except (RecordError, StorageError, HangingError) as error:
+            return str(error)
+        if written is self._success:
+            self._success = None
+        return None
+
+    def write_snapshot(self, snapshot: Snapshot | None) -> str | None:
+        """Write a snapshot for daemons that start, if one is due; return why that failed."""
+        if snapshot is None:
+            return None
+        try:
+            return self.views("snapshot", partial(snapshot_store.write, self.storage, snapshot))
+        except HangingError as error:
+            return str(error)
+
+    def remove_unfinished_writes(self, now: float) -> None:
+        """Remove what killed writers left."""
+        storage_time = self.heartbeats.storage_time(now)
+        with contextlib.suppress(HangingError):
+            self.views("sweep", partial(self.unfinished_writes.sweep, now, storage_time))
+
+
+def _write_result(journal: Journal, success: Closed) -> Closed:
+    """Write the view of a success; return which it was, because that may have come to an end late."""
+    journal.write_result(success)
+    return success
