@@ -1,4 +1,4 @@
-"""Which evaluation is the best so far, by one metric: its saves are kept. Pure."""
+"""Find the best evaluation so far, by one metric: its saves are retained. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sidecar.coordination.journal_state import JournalState
 
 @dataclass(frozen=True, slots=True)
 class BestBy:
-    """Asks the journal.
+    """Compare the evaluations in the journal.
 
     Args:
         metric: EVAL_SET/METRIC. None: the first one with a direction that the task lists, chosen anew when its code
@@ -19,13 +19,13 @@ class BestBy:
     metric: str | None = None
 
     def folder(self, history: JournalState) -> str | None:
-        """Where the best evaluation so far saved; None if nothing says which it is."""
+        """Return where the best evaluation so far saved; None if nothing says which it is."""
         by_name = {f"{eval_set}/{name}": best for (eval_set, name), best in history.totals.best.items()}
         best = by_name.get(self.metric or next(_with_direction(history), ""))
         return None if best is None else best.folder
 
     def complaint(self, history: JournalState) -> str | None:
-        """Why the metric that was asked for cannot tell what is better, as far as the results so far say."""
+        """Return why the metric that was asked for cannot tell what is better, as far as the results so far say."""
         known = list(_with_direction(history))
         if self.metric is None or history.newest is None or self.metric in known:
             return None

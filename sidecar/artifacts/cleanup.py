@@ -1,4 +1,4 @@
-"""What workers saved of their evaluations, on disk: removes what is no longer kept, measures what is.
+"""Remove what workers saved and is no longer retained, and measure what is.
 
 Others may write there, too: every folder is opened by its name in the one above, and a link is followed nowhere.
 """
@@ -23,7 +23,7 @@ _DEEPEST: Final = 16  # folders in each other that are measured: what workers sa
 
 @dataclass(frozen=True, slots=True)
 class ArtifactCleanup:
-    """The folder `evaluations` of a run."""
+    """Clean up the folder `evaluations` of a run."""
 
     root: Path  # the run's state directory
     calls: Calls = call_directly  # makes calls that may hang

@@ -1,4 +1,4 @@
-"""What is kept of what workers saved. Pure.
+"""Decide what is retained of what workers saved. Pure.
 
 Metric states stay for ever. Weights and predictions stay for the newest evaluations and for the best one, as long as
 they fit into the bytes that may be used.
@@ -30,7 +30,7 @@ class CleanupRequest:
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What came of it."""
+    """What came of a request."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the folders that were to be measured
     failed: Mapping[str, str] = field(default_factory=dict)  # folders of which something stayed, and why
@@ -39,11 +39,11 @@ class CleanupResult:
 
 @dataclass(slots=True)
 class Retention:
-    """Follows the journal and says what may go.
+    """Follow the journal, and say what may be removed.
 
     Args:
         keep: How many of the newest evaluations keep everything.
-        best: Tells which one is kept beside them.
+        best: Says which evaluation is retained in addition.
         max_bytes: What all that is kept may use together. The newest stays even so, and the best one unless it alone
             uses more.
     """
@@ -73,7 +73,7 @@ class Retention:
         self._leaving = tuple(folder for folder in before if folder != self._best)
 
     def succeeded(self, history: JournalState) -> None:
-        """The saves of the last evaluation are the newest now, and maybe the best."""
+        """Note that an evaluation succeeded: its saves are the newest now, and maybe the best."""
         before = self._kept
         best = self.best.folder(history)
         self._best = None if best == self._too_large else best
@@ -82,13 +82,13 @@ class Retention:
         self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
 
     def failed(self, plan: Plan, now: float) -> None:
-        """Nobody will ask for its saves."""
+        """Note that a plan failed: nobody will ask for its saves."""
         self._failed[plan.folder] = now
         for folder in list(self._failed)[:-_FAILED_KEPT]:
             del self._failed[folder]
 
     def due(self, now: float) -> CleanupRequest:
-        """What to do now; said again until it is `done`, since storage may fail."""
+        """Return what to do now; said again until it is `done`, since storage may fail."""
         drop = (folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
         return CleanupRequest(
             tuple(folder for folder in drop if self._is_due(folder, now)),
@@ -97,8 +97,8 @@ class Retention:
         )
 
     def done(self, tidying: CleanupRequest, tidied: CleanupResult, now: float) -> list[str]:
-        """It was carried out; returns the folders that are given up, as they could not be tidied again and again."""
-        given_up = []
+        """Note that a request was carried out; return the folders that are not tried again."""
+        abandoned = []
         for folder in (*tidying.drop, *tidying.thin):
             tries, _ = self._trying.pop(folder, (0, now))
             if folder not in tidied.failed:
@@ -106,7 +106,7 @@ class Retention:
             if tries + 1 < TRIES:
                 self._trying[folder] = tries + 1, now + _AGAIN_SECONDS
             else:
-                given_up.append(folder)
+                abandoned.append(folder)
         for folder in set(tidying.drop) - self._trying.keys():
             self._failed.pop(folder, None)
         again = tuple(folder for folder in tidying.thin if folder in self._trying and folder not in self._leaving)
@@ -118,7 +118,7 @@ class Retention:
             self._best, self._too_large = None, self._best
         if tidying.measure:
             self._measured, self._sizes = tidying.measure, tidied.sizes
-        return given_up
+        return abandoned
 
     def _is_due(self, folder: str, now: float) -> bool:
         return now >= self._trying.get(folder, (0, now))[1]
@@ -129,7 +129,7 @@ class Retention:
         return self._newest if self._best in (None, *self._newest) else (str(self._best), *self._newest)
 
     def _too_much(self) -> list[str]:
-        """What has to go for the others to fit, the oldest first; nothing before all are measured."""
+        """Return what has to go for the others to fit, the oldest first; nothing before all are measured."""
         kept, found = self._kept, list[str]()
         if self.max_bytes is None or kept != self._measured:
             return []

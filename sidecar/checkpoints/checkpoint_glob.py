@@ -26,7 +26,7 @@ class CheckpointGlob:
 
     @property
     def depth(self) -> int:
-        """How many folders below the checkpoint directory a checkpoint may lie."""
+        """Return how many folders below the checkpoint directory a checkpoint may lie."""
         return max(len(pattern) for pattern in self.patterns) - 1
 
     def accepts(self, name: str) -> bool:

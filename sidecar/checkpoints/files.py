@@ -1,4 +1,4 @@
-"""The regular files of one folder: listed, opened and sampled without ever leaving it. No format is known here.
+"""List, open and sample the regular files of one folder without ever leaving it. No format is known here.
 
 A file in a sub-folder is named by its path from the folder, with `/`.
 """
@@ -41,12 +41,12 @@ class File(NamedTuple):
 
     @property
     def content(self) -> tuple[str, int, int]:
-        """What changes when the content does; a hard link made to the file changes only its ctime."""
+        """Return what changes when the content does; a hard link made to the file changes only its ctime."""
         return self.name, self.size, self.mtime_ns
 
 
 def contents(files: "Iterable[File]") -> list[tuple[str, int, int]]:
-    """What changes when one of these does; links that are made to them do not count."""
+    """Return what changes when one of these does; links that are made to them do not count."""
     return [file.content for file in files]
 
 
@@ -63,7 +63,7 @@ class Listing(NamedTuple):
 
 
 def is_temporary(name: str, *, folder: bool = False) -> bool:
-    """Whether a name says that this is not finished, or not a checkpoint's."""
+    """Return whether a name says that this is not finished, or not a checkpoint's."""
     return (_NEVER_FOLDERS if folder else _NEVER).match(name) is not None
 
 
@@ -83,7 +83,7 @@ def list_files(folder: Path, *, all_names: bool = False) -> Listing:
 
 
 def stat_files(folder: Path, descriptor: int, names: Iterable[str]) -> Listing:
-    """What lies under some names of a folder that was opened; names that are gone are left out. Raises OSError."""
+    """Return what lies under some names of an opened folder, without names that are gone. Raises OSError."""
     files, escaping, folders = {}, set(), []
     for name in names:
         found = _stat(folder, descriptor, name)
@@ -121,12 +121,12 @@ def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> o
 
 
 def as_file(name: str, found: os.stat_result) -> File:
-    """The part of a `stat` that is remembered."""
+    """Return the part of a `stat` that is remembered."""
     return File(name, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
 
 
 def resolve(folder: Path, name: str) -> Path:
-    """The real path of a file; a link may lead elsewhere in the folder, never out of it."""
+    """Return the real path of a file; a link may lead elsewhere in the folder, never out of it."""
     path = Path(os.path.realpath(folder / name))
     if not _is_inside(folder, path):
         raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
@@ -134,7 +134,7 @@ def resolve(folder: Path, name: str) -> Path:
 
 
 def size_of(folder: Path, name: str) -> int | None:
-    """Bytes of a regular file; None if there is none of that name."""
+    """Return bytes of a regular file; None if there is none of that name."""
     try:
         found = resolve(folder, name).stat()
     except OSError as error:
@@ -162,11 +162,11 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a regular file is there. It is opened, since on NFS listings and what is known of names may be old."""
+    """Return whether a regular file is there. It is opened, because on NFS listings and cached names may be old."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except PermissionError:
-        return path.is_file()  # whoever put it there had to say no more than that
+        return path.is_file()  # that it exists is all that it has to say
     except OSError as error:
         if error.errno in (*_ABSENT, errno.ESTALE, errno.ENXIO, errno.ELOOP):  # ENXIO: a socket
             return False
@@ -178,7 +178,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_file(folder: Path, name: str, *, limit: int) -> bytes:
-    """All of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
+    """Return all of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
     with open_file(folder, name) as file:
         return read_opened(file, folder / name, limit=limit)
 

@@ -1,4 +1,4 @@
-"""Which filesystem a path lies on: whether others' writes cause file events here, and are seen in time.
+"""Say which filesystem a path lies on: whether other machines' writes cause file events here, and are seen in time.
 
 Pure, given the text of /proc/self/mountinfo; its format is in proc_pid_mountinfo(5), NFS' options are in nfs(5).
 """
@@ -25,7 +25,7 @@ _CACHE_SECONDS: Final = ("actimeo", "acregmax", "acdirmax")  # how long a client
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted filesystem: options of the mount and of the filesystem together, null for those without a value."""
+    """A mounted filesystem: options of the mount and of the filesystem together, None for those without a value."""
 
     point: str
     filesystem: str
@@ -34,25 +34,25 @@ class Mount:
 
     @property
     def is_nfs(self) -> bool:
-        """Whether other machines write there, too, and this one caches what they wrote."""
+        """Return whether other machines write there, too, and this one caches what they wrote."""
         return self.filesystem in _NFS
 
     @property
     def is_shared(self) -> bool:
-        """Whether changes may be made elsewhere, so that file events do not tell of all. FUSE: nobody can know."""
+        """Return whether other machines may write there, of which no file events tell. With FUSE that is unknown."""
         return self.filesystem in _SHARED or self.filesystem.split(".")[0] == "fuse"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with a mount, and what to do; `fatal` if agreement cannot rest on it."""
+    """What is wrong with a mount, and what to do; `fatal` if the daemons cannot coordinate on it."""
 
     fatal: bool
     text: str
 
 
 def mount_of(path: Path, mountinfo: str) -> Mount | None:
-    """The mount that an absolute path without links lies on: the longest mount point above it, the last of equals."""
+    """Return the mount of an absolute path without links: that of the longest mount point, the last of equals."""
     best = None
     for mount in _parse(mountinfo):
         above = PurePosixPath(path).is_relative_to(mount.point)
@@ -62,7 +62,7 @@ def mount_of(path: Path, mountinfo: str) -> Mount | None:
 
 
 def mount_here(path: Path) -> Mount | None:
-    """The mount that a path of this machine lies on; None if the kernel does not tell. It reads, and may block."""
+    """Return the mount of a path of this machine; None if the kernel does not say. It reads, and may block."""
     try:
         return mount_of(path.resolve(), MOUNTINFO.read_text(errors="replace"))
     except OSError:  # no /proc, or the path cannot be followed
@@ -70,7 +70,7 @@ def mount_here(path: Path) -> Mount | None:
 
 
 def why_no_events(path: Path, *, file_events: str, sweep_seconds: float) -> str | None:
-    """Why file events of a directory are not used, as a line of text; None: they are. It reads, and may block."""
+    """Return why file events of a directory are not used; None: they are. It reads, and may block."""
     sweep = f"a sweep every {sweep_seconds:g} s looks"
     if file_events == "off":
         return f"file_events = off: {sweep}"
@@ -81,7 +81,7 @@ def why_no_events(path: Path, *, file_events: str, sweep_seconds: float) -> str 
 
 
 def troubles(mount: Mount, visibility_seconds: float) -> Iterator[Trouble]:
-    """What is wrong with the options of a mount that daemons meet on; only NFS has any that matter."""
+    """Return what is wrong with the options of a mount that daemons meet on; only NFS has any that matter."""
     if not mount.is_nfs:
         return
     if "nocto" in mount.options:

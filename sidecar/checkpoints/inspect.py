@@ -1,4 +1,4 @@
-"""One checkpoint whose place is known: which it is, whether its checksums match, where to restore it from."""
+"""Inspect one checkpoint whose place is known: which it is, whether its checksums match, where it is restored from."""
 
 import re
 from pathlib import Path, PurePath
@@ -12,13 +12,13 @@ from sidecar.records import Checkpoint, StepSource
 
 
 def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:
-    """The path that a worker restores from, `folder` being where the files are on that worker's node."""
+    """Return the path that a worker restores from, `folder` being where the files are on that worker's node."""
     record = checkpoint.checkpoint if isinstance(checkpoint, DiscoveredCheckpoint) else checkpoint
     return str(folder / PurePath(record.name).name)
 
 
 def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
-    """The digest of the checkpoint `name` as it lies in `folder` now.
+    """Return the digest of the checkpoint `name` as it lies in `folder` now.
 
     Raises:
         VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
@@ -94,7 +94,7 @@ def inspect_one(
     step_pattern: str | None = None,
     checkpoint_pattern: str | None = None,
 ) -> Checkpoint:
-    """The checkpoint at a path that somebody named, whether it is in a watched directory or not.
+    """Return the checkpoint at a path that somebody named, whether it is in a watched directory or not.
 
     `root`: the checkpoint directory; what lies below it is named by its path from there.
 

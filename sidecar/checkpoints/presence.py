@@ -1,4 +1,4 @@
-"""Whether a checkpoint's own files are there, asked by name. A listing that misses a name is not evidence.
+"""Ask whether the files of a checkpoint are there, by name. A listing that misses a name is not evidence.
 
 It reads no contents and blocks for as long as the storage does.
 """

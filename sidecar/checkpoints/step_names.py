@@ -128,24 +128,24 @@ def _compared(numbers: Sequence[_Number], shape: _Shape) -> int | None:
 
 
 def _parsed(stem: str) -> tuple[str, list[_Number]]:
-    """The shape of a name, and its whole numbers in order."""
+    """Return the shape of a name, and its whole numbers in order."""
     tokens = [(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(stem)]
     shape, numbers = list[str](), list[_Number]()
-    family = False  # whether a model's name stands before, and nothing but its sizes and numbers since
+    in_model_name = False  # whether a model's name stands before, and nothing but its sizes and numbers since
     for at, (group, text) in enumerate(tokens):
-        kind = _kind(tokens, at, in_family=family) if group == "integer" else None
+        kind = _kind(tokens, at, in_model_name=in_model_name) if group == "integer" else None
         if kind is not None:
             numbers.append(_Number(int(text), kind))
         if group == "word":
-            family = _KINDS.get(text.lower()) is _Kind.OTHER or (family and text.lower() in _SIZES)
+            in_model_name = _KINDS.get(text.lower()) is _Kind.OTHER or (in_model_name and text.lower() in _SIZES)
         elif text == "/":
-            family = False  # what a folder is named after says nothing of what is in it
+            in_model_name = False  # what a folder is named after says nothing of what is in it
         shape.append("#" if kind is not None else "@" if group in ("date", "real", "integer") else text)
     return "".join(shape), numbers
 
 
-def _kind(tokens: Sequence[tuple[str, str]], at: int, *, in_family: bool) -> _Kind | None:
-    """How well the whole number at a place says that it is the step; None: it is a time, or too long."""
+def _kind(tokens: Sequence[tuple[str, str]], at: int, *, in_model_name: bool) -> _Kind | None:
+    """Return how well the whole number at a place says that it is the step; None: it is a time, or too long."""
     digits = tokens[at][1]
     before, is_attached = _word(tokens, at, -1)
     behind, is_followed = _word(tokens, at, 1)
@@ -155,24 +155,24 @@ def _kind(tokens: Sequence[tuple[str, str]], at: int, *, in_family: bool) -> _Ki
     elif is_followed:
         kind = _Kind.OTHER
     elif kind is None or kind > _SURE:
-        kind = _unsure(digits, kind, is_attached=is_attached, in_family=in_family)
+        kind = _unsure(digits, kind, is_attached=is_attached, in_model_name=in_model_name)
     is_time = kind > _SURE and len(digits) in _SECONDS_DIGITS and digits.startswith("1")
     return None if is_time or len(digits) > _MOST_DIGITS else kind
 
 
-def _unsure(digits: str, kind: _Kind | None, *, is_attached: bool, in_family: bool) -> _Kind:
-    """What a number is behind a word that is not only written before steps, or behind none that is known."""
+def _unsure(digits: str, kind: _Kind | None, *, is_attached: bool, in_model_name: bool) -> _Kind:
+    """Return what a number is behind a word that is not only written before steps, or behind none that is known."""
     if kind is _Kind.WEIGHTS:
         return kind
     if is_attached:
         return _Kind.OTHER
     if digits.startswith("0") and len(digits) > 1:
         return _Kind.PADDED
-    return _Kind.OTHER if in_family or kind is _Kind.OTHER else _Kind.PLAIN
+    return _Kind.OTHER if in_model_name or kind is _Kind.OTHER else _Kind.PLAIN
 
 
 def _word(tokens: Sequence[tuple[str, str]], at: int, step: int) -> tuple[str, bool]:
-    """The word before or behind a number, whatever separates them, and whether nothing does; "" if it is no word."""
+    """Return the word before or behind a number, and whether nothing separates them; "" if it is not a word."""
     place = at + step
     while 0 <= place < len(tokens) and tokens[place][0] == "other":
         place += step

@@ -40,7 +40,7 @@ class StepSources:
 
     @property
     def are_doubtful(self) -> bool:
-        """Whether some step is unknown, or steps were found in ways that do not compare."""
+        """Return whether some step is unknown, or steps were found in ways that do not compare."""
         return len(self._count) > 1 or "order" in self._count
 
     def told(self) -> str:

@@ -11,7 +11,7 @@ existed is not, so a gap counts only if all of this holds:
 - the checkpoint before the gap is gone, too: training that deletes nothing has not deleted these.
 
 A number that is not higher than the last one is another start of training: its stride is learned anew. What happened
-before this daemon's first scan is not known here. Pure: the world tells of scans and of the journal.
+before this daemon's first scan is not known here. Pure: the daemon's state reports scans and the journal.
 """
 
 import re
@@ -160,7 +160,7 @@ class UnseenSteps:
 
 
 def _parsed(name: str) -> tuple[str, int] | None:
-    """The series that a name belongs to, and its number: the last one in it that is not the format's (`.h5`)."""
+    """Return the series that a name belongs to, and its number: the last one in it that is not the format's (`.h5`)."""
     suffix = max((each for each in _SUFFIXES if name.endswith(each)), key=len, default="")
     stem = name.removesuffix(suffix)
     match = _NUMBER.fullmatch(stem)

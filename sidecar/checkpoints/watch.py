@@ -177,7 +177,7 @@ class _Waker(FileSystemEventHandler):
         self._names: set[str] | None = None  # None: events were missed
 
     def take(self) -> frozenset[str] | None:
-        """The names since the last time, if all are known; from now on they are."""
+        """Return the names since the last time, if all are known; from now on they are."""
         with self._lock:
             names, self._names = self._names, set()
         return None if names is None else frozenset(names)
@@ -209,11 +209,11 @@ class _Waker(FileSystemEventHandler):
                     self._names = None
 
     def _is_near(self, folder: Path) -> bool:
-        """Whether checkpoints, or models, may lie in it."""
+        """Return whether checkpoints, or models, may lie in it."""
         return folder.is_relative_to(self._root) and 1 <= len(folder.relative_to(self._root).parts) <= self._depth + 1
 
     def _is_temporary(self, event: FileSystemEvent) -> bool:
-        """Whether it is about such a name; that the folder changed is told beside, of whatever name."""
+        """Return whether it is about such a name; that the folder changed is told beside, of whatever name."""
         if self._unless is None:
             return False
         return event.is_directory or Path(str(event.src_path)).name.startswith(self._unless)

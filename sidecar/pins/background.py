@@ -1,7 +1,7 @@
-"""Holds checkpoints without holding up the rest: a link is made at once, a copy of 500 GB goes on beside it.
+"""Pin checkpoints in threads: a link is made at once, a copy of 500 GB goes on in the background.
 
-Owned by the keeper. One checkpoint is pinned at a time, so that copies do not take the storage away from training; one
-whose files hang does not count as one of them.
+Owned by the reconciler. One checkpoint is pinned at a time, so that copies leave bandwidth to training; a checkpoint
+whose files hang does not count.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _MOST: Final = 4
 
 
 class MakePin(Protocol):
-    """Makes one pin; raises what `checkpoints.pin.pin` raises."""
+    """Makes one pin; raises what `pins.pin.pin` raises."""
 
     def __call__(self, found: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str) -> DiscoveredCheckpoint:
         """Make it, if `copies` also where it takes a copy of much."""
@@ -48,7 +48,7 @@ class _Work:
 
 @dataclass(slots=True)
 class BackgroundPinner:
-    """Pins in threads of its own, which are waited for only as long as links take."""
+    """Pin in threads, which are waited for only as long as links take."""
 
     pins: Path
     owner: str = ""  # this node's name: what it left half pinned in a former life is told by that
@@ -65,10 +65,10 @@ class BackgroundPinner:
         self._leftovers = UnfinishedPins(self.owner)
 
     def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
-        """The pinned checkpoint, or None while it is not finished: then ask again at the next scan.
+        """Return the pinned checkpoint, or None while it is not finished: then ask again at the next scan.
 
         `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
-        `checkpoints.pin.pin` raises, and `StorageError` if as many hang already as may.
+        `pins.pin.pin` raises, and `StorageError` if as many hang already as may.
         """
         key = found.checkpoint.key
         work = self._work.get(key)
@@ -90,7 +90,7 @@ class BackgroundPinner:
         return work.pinned
 
     def works_on(self, key: Key) -> bool:
-        """Whether it is being pinned."""
+        """Return whether it is being pinned."""
         return key in self._work
 
     def hanging(self) -> Mapping[str, str]:
@@ -104,19 +104,19 @@ class BackgroundPinner:
         return hanging
 
     def unpin(self, checkpoint: Checkpoint) -> None:
-        """Let it go; raises what `checkpoints.pin.unpin` raises."""
+        """Remove a pin; raises what `pins.pin.unpin` raises."""
         self.calls(f"/unpin {checkpoint.folder}", partial(unpin, checkpoint, self.pins))
 
     def bytes(self) -> int:
-        """What all pins hold together, but for those that were begun and do not grow."""
+        """Return what all pins hold together, but for those that were begun and do not grow."""
         return self.calls("/bytes", partial(pins_bytes, self.pins, self._idle))
 
     def bytes_alone(self) -> int:
-        """What of it the trainer deleted, or what was copied."""
+        """Return what of it the trainer deleted, or what was copied."""
         return self.calls("/bytes alone", partial(pins_bytes_alone, self.pins, self._idle))
 
     def bytes_copied(self) -> Mapping[str, int]:
-        """How far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
+        """Return how far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
         return bytes_copied(self.pins)
 
     def clean(self, now: float, turn_seconds: float) -> None:
@@ -143,6 +143,6 @@ class BackgroundPinner:
         return work
 
     def _forget_finished(self) -> None:
-        """What nobody asks for any more: it vanished, or others settled it. A pin that stands is found anyway."""
+        """Forget pins that nobody asked for since: the checkpoint vanished or was settled. A scan finds the pin."""
         for key in [key for key, work in self._work.items() if not work.thread.is_alive()]:
             del self._work[key]

@@ -1,7 +1,7 @@
-"""Which node copies a checkpoint whose files cannot be linked: one is enough, as each copy takes from training.
+"""Decide which node copies a checkpoint whose files cannot be linked: each copy takes bandwidth from training.
 
-Links cost nothing, so every node makes them at once. A copy is the first node's; the next in line makes it if none
-appears, or one that was begun no longer grows.
+Links cost nothing, so every node makes them at once. The first node makes the copy. The next node makes it if no copy
+appears, or if one that was begun no longer grows.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from sidecar.records import Key
 
 @dataclass(slots=True)
 class _Copy:
-    """Another node's, or none so far. What counts is the most: one that begins again and again gets nowhere."""
+    """A copy by another node, or none so far. Its largest size counts: one that begins again gets no further."""
 
     began_at: float
     grew_at: float
@@ -21,13 +21,13 @@ class _Copy:
 
     @property
     def seconds(self) -> float:
-        """For how long it grew."""
+        """Return for how long it grew."""
         return self.grew_at - self.began_at
 
 
 @dataclass(slots=True)
 class CopyArbiter:
-    """What this node saw of copies, by its own clock; the storage's times are never compared with it."""
+    """Remember how copies grow, by this node's own clock; the storage's times are never compared with it."""
 
     copy_turn_seconds: float = 10.0  # for each node that comes before this one
     _copies: dict[Key, _Copy] = field(default_factory=dict)
@@ -36,17 +36,17 @@ class CopyArbiter:
     _bytes: Mapping[str, int] | None = None  # None: this scan did not ask yet
 
     def begin(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """A scan begins; how far copies are on any node is read once in it, if at all, as `pin.bytes_copied` does."""
+        """Begin a scan. `read` returns how far copies are on any node; it is called at most once in a scan."""
         self._read, self._bytes = read, None
         self._copies = {key: copy for key, copy in self._copies.items() if key in self._asked}
         self._asked = set()
 
     def copied(self, found: DiscoveredCheckpoint) -> int | None:
-        """Bytes that some node has copied of it so far; None: none is at it."""
+        """Return bytes that some node has copied of it so far; None: none is at it."""
         return self._bytes_of(found.checkpoint.digest[:12])
 
     def is_mine(self, found: DiscoveredCheckpoint, *, before: int, now: float) -> bool:
-        """Whether this node should copy it now; `before`: how many nodes come first; `now`: seconds of its clock."""
+        """Return whether this node should copy it now; `before`: nodes that come first; `now`: seconds of its clock."""
         copied = self.copied(found)
         copy = self._follow(found.checkpoint.key, copied, now)
         patience = self.copy_turn_seconds * (before + (copied is not None))
@@ -55,13 +55,13 @@ class CopyArbiter:
         return now >= copy.grew_at + patience
 
     def goes_on(self, digest: str, now: float) -> bool:
-        """Whether some node is still copying what this one never saw, of which it knows 12 digits of the digest."""
+        """Return whether some node still copies a checkpoint never seen here, of which 12 digits are known."""
         copied = self._bytes_of(digest)
         copy = self._follow(("", digest), copied, now)
         return copied is not None and now < copy.grew_at + self.copy_turn_seconds + copy.seconds
 
     def anything_goes_on(self, now: float) -> bool:
-        """Whether any node is still copying anything."""
+        """Return whether any node is still copying anything."""
         self._bytes_of("")
         return bool([digest for digest in self._bytes or () if self.goes_on(digest, now)])
 

@@ -1,4 +1,4 @@
-"""How much of the storage pins may take: what the user allows, and never what training needs to go on.
+"""Bound how much of the storage pins may take: what the user allows, and never what training needs to go on.
 
 A link takes nothing while the trainer keeps the file, and all of it afterwards; a copy takes it at once.
 """
@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.errors import NoRoomError, StorageError
 
 _SMALL: Final = 100
-"""What takes less than this part of what is free is always allowed: however often, it never takes all of it.
+"""A pin that takes less than this part of the free bytes is always allowed: however often, it never takes all of them.
 
 Else a small disk with small checkpoints, which lacks `keep_free` from the start, would never see an evaluation.
 """
@@ -27,10 +27,10 @@ class DiskBudget:
     free: Callable[[], int | None] = lambda: None
 
     def require(self, size: int, held: Callable[[], int], held_alone: Callable[[], int]) -> None:
-        """Raise `NoRoomError` unless a checkpoint of that size may be held as well.
+        """Raise `NoRoomError` unless a checkpoint of that size may be pinned, too.
 
-        `held`: what all pins hold; `held_alone`: what of it nobody else holds, so that letting go would free it. The
-        first is held in any case, or nothing would go on.
+        `held`: returns the bytes of all pins; `held_alone`: returns those that removing the pins would free. The
+        first pin is made in any case, or nothing would go on.
         """
         if self.max_bytes is not None and 0 < (now := held()) > self.max_bytes - size:
             raise NoRoomError(f"pins hold {now} bytes, {size} more are over the {self.max_bytes} of pin_max_bytes")
@@ -53,7 +53,7 @@ class DiskBudget:
 
 
 def free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write on the storage of a folder, or of the first above it that exists."""
+    """Return what an ordinary user may still write on the storage of a folder, or of the first above it that exists."""
     for place in (folder, *folder.parents):
         try:
             found = os.statvfs(place)

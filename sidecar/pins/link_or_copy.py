@@ -1,4 +1,4 @@
-"""Brings the files of a checkpoint into a new folder: by links where they are granted, by copies where not.
+"""Bring the files of a checkpoint into a new folder: by links where they are allowed, else by copies.
 
 It blocks for as long as the storage does. The folder is open: nothing is written through a link.
 """
@@ -81,7 +81,7 @@ def gather(found: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copie
 def reading(what: str) -> Iterator[None]:
     """Tell errors of the files that are read from those of the ones that are written.
 
-    The first say nothing about the checkpoint, and are no reason to hold none of the others.
+    Errors of reading say nothing about the checkpoint, and the others are pinned all the same.
     """
     try:
         yield
@@ -92,7 +92,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def _folders(into: Folder, names: tuple[str, ...], stack: contextlib.ExitStack) -> dict[str, Folder]:
-    """The folder for each file, by its path; those below `into` are made."""
+    """Return the folder for each file, by its path; those below `into` are made."""
     folders = {"": into}
     for parent in sorted({_parent(name) for name in names} - {""}):
         folders[parent] = stack.enter_context(into.folder(parent, make=True))

@@ -1,4 +1,4 @@
-"""Names in the folder of pins: of what a pin holds in its own words, and of pins in the making.
+"""Name what lies in the folder of pins: pins, their records, and unfinished pins.
 
 No I/O.
 """

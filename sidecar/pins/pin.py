@@ -1,4 +1,4 @@
-"""Pins: checkpoints held against the trainer's own clean-up, while anybody may still need them.
+"""Pin checkpoints: protect them against the trainer's own clean-up while any node may still need them.
 
 A pin is a folder `<pins>/<name>@<digest12>` that appears by one rename and goes by one rename, so it is whole or
 absent. Several daemons share the folder of pins and may pin or unpin the same checkpoint at once. Everything here
@@ -45,16 +45,16 @@ def pin(
     room: DiskBudget = DiskBudget(),  # noqa: B008 - frozen
     owner: str = "",
 ) -> DiscoveredCheckpoint:
-    """Hold a checkpoint; if it is held already that is the answer.
+    """Pin a checkpoint and return it; if it is pinned already, return that pin.
 
     `copies`: also if more than a few MiB must be copied, as links are refused. `check`: compare all checksums first, of
     what was gathered, since that is what will be evaluated. `room`: asked before anything is copied. `owner`: the name
     of this node, by which it knows later what it left half made.
 
     Raises:
-        MustCopyError: they are; nothing is held.
-        NoRoomError: it would have to be copied, and there is not enough room; nothing is held.
-        ChecksumError: a checksum does not match; nothing is held.
+        MustCopyError: links are refused and `copies` is not set; nothing is pinned.
+        NoRoomError: it would have to be copied, and there is not enough room; nothing is pinned.
+        ChecksumError: a checksum does not match; nothing is pinned.
         VanishedError: one of its files is gone.
         UnreadableError: its files cannot be read now.
         IncompleteError: they are no longer what was found: scan again.
@@ -87,7 +87,7 @@ def pin(
 
 
 def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
-    """Let a checkpoint go; one that is not pinned is no error. Raises `StorageError`."""
+    """Remove the pin of a checkpoint, if there is one. Raises `StorageError`."""
     temporary = removing_name()
     try:
         with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
@@ -123,7 +123,7 @@ def _remove_in_place(name: str, pins: Folder) -> None:
 
 @contextlib.contextmanager
 def _opened(pins_dir: Path, found: DiscoveredCheckpoint) -> Iterator[Folder]:
-    """The folder of pins; it is made, unless the checkpoints' directory is gone and that would bring it back."""
+    """Return the folder of pins; it is made, unless the checkpoints' directory is gone and that would bring it back."""
     with contextlib.ExitStack() as stack:
         try:
             if not pins_dir.parent.is_dir():
@@ -138,7 +138,7 @@ def _opened(pins_dir: Path, found: DiscoveredCheckpoint) -> Iterator[Folder]:
 
 
 def _is_pinned(checkpoint: Checkpoint, pins: Folder) -> bool:
-    """Whether it is held already; raises OSError if its pin could not be called what it must be called."""
+    """Return whether it is pinned already; raises OSError if its pin could not be called what it must be called."""
     try:
         there = pins.stat(checkpoint.folder)
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def _publish(temporary: Folder, pins: Folder, name: str) -> None:
 
 
 def _reason(checkpoint: Checkpoint, error: OSError) -> str:
-    """What went wrong where pins are written, and what to do."""
+    """Return what went wrong where pins are written, and what to do."""
     if error.errno == errno.ENAMETOOLONG:
         return (
             f"the name {checkpoint.folder} or one of its files' is longer than the filesystem allows: "

@@ -1,4 +1,4 @@
-"""Reads one pin: what it holds, or why that cannot be said.
+"""Read one pin: what it holds, or why that cannot be said.
 
 `PinReader.read` changes nothing and remembers nothing. It blocks for as long as the storage does.
 """
@@ -55,7 +55,7 @@ Known = tuple[Signature, DiscoveredCheckpoint]
 
 @dataclass(frozen=True, slots=True)
 class PinReader:
-    """How pins are read; `step_key`, `step_pattern` and `checkpoint_pattern` are the catalog's."""
+    """Read pins; `step_key`, `step_pattern` and `checkpoint_pattern` are the catalog's."""
 
     step_key: str | None
     step_pattern: re.Pattern[str] | None

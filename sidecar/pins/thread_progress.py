@@ -1,4 +1,4 @@
-"""Whether a thread of this process gets on, as the kernel counts it: one that storage keeps waiting does not.
+"""Say whether a thread makes progress, as the kernel counts it: one that waits for storage makes none.
 
 A thread that waits for one read, copies, or compares checksums is put to sleep and woken, or interrupted, again and
 again; one that hangs in a single request is not. Linux only: elsewhere every thread seems to stand still.

@@ -1,6 +1,6 @@
-"""Which pins in the making nobody makes any more: their makers died, or could not remove them.
+"""Find unfinished pins that no node works on any more: their makers died, or could not remove them.
 
-Judged by this node's own clock from what it saw of them: the storage's times are compared with each other only. No I/O.
+This node's own clock counts; the storage's times are compared with each other only. No I/O.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _TURNS: Final = 10
 
 
 @dataclass(slots=True)
-class _Seen:
-    """One of them, as it was seen last; times are seconds of this node's clock."""
+class _Unfinished:
+    """An unfinished pin as it was in the last scan; times are seconds of this node's clock."""
 
     progress: Progress
     began_at: float
@@ -28,10 +28,10 @@ class _Seen:
 
 @dataclass(slots=True)
 class UnfinishedPins:
-    """What this node, named `owner`, saw of pins in the making."""
+    """Remember how unfinished pins grew. `owner`: the name of this node."""
 
     owner: str
-    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _seen: dict[str, _Unfinished] = field(default_factory=dict)
 
     def observe(self, making: Mapping[str, Progress], now: float) -> None:
         """Note how far they are now."""
@@ -55,10 +55,10 @@ class UnfinishedPins:
     def _bound(self, name: str, turn_seconds: float) -> float:
         return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
 
-    def _follow(self, name: str, progress: Progress, now: float) -> _Seen:
+    def _follow(self, name: str, progress: Progress, now: float) -> _Unfinished:
         seen = self._seen.get(name)
         if seen is None:
-            return _Seen(progress, now, now, now)
+            return _Unfinished(progress, now, now, now)
         grew_at = now if progress.size > seen.progress.size else seen.grew_at
         changed_at = now if progress != seen.progress else seen.changed_at
-        return _Seen(progress, seen.began_at, grew_at, changed_at)
+        return _Unfinished(progress, seen.began_at, grew_at, changed_at)

@@ -1,4 +1,4 @@
-"""What the folder of pins takes of the storage, and how far pins in the making are.
+"""Measure what the folder of pins takes of the storage, and how far unfinished pins are.
 
 Nothing is read but sizes and times, and no link is followed. It blocks for as long as the storage does. A pin that
 cannot be looked into is counted as far as it can.
@@ -24,20 +24,20 @@ class Progress(NamedTuple):
 
 
 def pins_bytes(pins_dir: Path, but: Container[str] = ()) -> int:
-    """Bytes in all pins, counting a linked file in full: what they would occupy once the trainer deleted its own.
+    """Return the bytes in all pins, counting a linked file in full, as if the trainer had deleted its own.
 
-    `but`: names of folders that do not count.
+    `but`: names of folders that are not counted.
     """
     return sum(there.st_size for there in _files(pins_dir, but))
 
 
 def pins_bytes_alone(pins_dir: Path, but: Container[str] = ()) -> int:
-    """Bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
+    """Return bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
     return sum(there.st_size for there in _files(pins_dir, but) if there.st_nlink == 1)
 
 
 def bytes_copied(pins_dir: Path) -> dict[str, int]:
-    """How far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
+    """Return how far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
     copied: dict[str, int] = {}
     for name, (size, _) in in_the_making(pins_dir).items():
         if (digest := being_made(name)) is not None:
@@ -46,7 +46,7 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
 
 
 def in_the_making(pins_dir: Path) -> Mapping[str, Progress]:
-    """The folders of pins that are being made or removed, by name."""
+    """Return the folders of pins that are being made or removed, by name."""
     found: dict[str, Progress] = {}
     with _opened(pins_dir) as pins:
         if pins is None:

@@ -9,12 +9,12 @@ _WORD: Final = 0xFFFFFFFF
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of `data`."""
+    """Return the checksum of `data`."""
     return extend(0, data)
 
 
 def extend(crc: int, data: bytes) -> int:
-    """The checksum of what had the checksum `crc` (0: nothing) followed by `data`."""
+    """Return the checksum of what had the checksum `crc` (0: nothing) followed by `data`."""
     return int(google_crc32c.extend(crc, data))
 
 
@@ -27,5 +27,5 @@ def masked(crc: int) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of `data` as it is stored."""
+    """Return the checksum of `data` as it is stored."""
     return masked(crc32c(data))

@@ -1,4 +1,4 @@
-"""What a checkpoint format must be able to say about files, without its framework."""
+"""Define what a checkpoint format must be able to say about files, without its framework."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -63,17 +63,17 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """As it stands in records."""
+        """Return the name of the format, as it stands in records."""
         ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """How names of such checkpoints end, beside what says which one it is; empty if they are bare."""
+        """Return how names of such checkpoints end, beside what says which one it is; empty if they are bare."""
         ...
 
     @property
     def endings(self) -> str:
-        """How names of its files in the folder itself end, as a regular expression; empty: there are none."""
+        """Return how names of its files in the folder itself end, as a regular expression; empty: there are none."""
         ...
 
     def file_group(self, name: str) -> str | None:
@@ -84,7 +84,7 @@ class Format(Protocol):
         ...
 
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
-        """What in a folder may be a checkpoint of this format, by a listing of all or of whole groups of files."""
+        """Return what may be a checkpoint of this format, by a listing of a folder or of whole groups of files."""
         ...
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
@@ -109,5 +109,5 @@ class Format(Protocol):
         ...
 
     def written_in_place(self, file: str) -> bool:
-        """Whether writers rewrite this file under its final name, so that a hard link would change with it."""
+        """Return whether writers rewrite this file under its final name, so that a hard link would change with it."""
         ...

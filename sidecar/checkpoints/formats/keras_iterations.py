@@ -57,7 +57,7 @@ def _counts(content: Hdf5Numbers) -> Iterator[int]:
 
 
 def _legacy_counts(content: Hdf5Numbers, group: int) -> Iterator[int]:
-    """The counts in a group and those within it, level by level."""
+    """Return the counts in a group and those within it, level by level."""
     waiting, opened = [group], 0
     while waiting and opened < _MOST_GROUPS:
         inner, opened = content.children(waiting.pop(0)), opened + 1

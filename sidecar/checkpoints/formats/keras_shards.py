@@ -75,13 +75,13 @@ class KerasShards:
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """All of them are."""
+        """Return True: writers rewrite all of them under their final names."""
         del file
         return True
 
 
 def _step(folder: Path, shards: tuple[str, ...]) -> int | None:
-    """The steps that the optimizer has made, of which one of its shards tells."""
+    """Return the steps that the optimizer has made, of which one of its shards tells."""
     known: int | None = None
     for shard in shards[:_MOST_OPENED]:
         with open_file(folder, shard) as file:
@@ -93,7 +93,7 @@ def _step(folder: Path, shards: tuple[str, ...]) -> int | None:
 
 
 def _beside(name: str, names: Mapping[str, Any]) -> list[str]:
-    """Which of some names are those of shards of this map."""
+    """Return which of some names are those of shards of this map."""
     base = name.removesuffix(MAP_SUFFIX)
     start = f"{base}_"
     return sorted(each for each in names if each.startswith(start) and _is_numbered(each.removeprefix(start)))
@@ -105,7 +105,7 @@ def _is_numbered(rest: str) -> bool:
 
 
 def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...], tuple[str, ...]]:
-    """The number of bytes of all values, the shards in order of their names, and those with values of optimizers."""
+    """Return the bytes of all values, the shards in order of names, and the shards with values of optimizers."""
     if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
         raise CorruptError(f"{name} holds more than the {MAX_VALUES} values that a map may have")
     try:

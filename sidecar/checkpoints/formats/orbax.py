@@ -46,7 +46,7 @@ class Orbax:
     endings: Final = ""
 
     def file_group(self, name: str) -> None:
-        """It consists of folders only."""
+        """Return None: a checkpoint of this format is a folder."""
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:

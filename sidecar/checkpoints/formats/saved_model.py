@@ -41,7 +41,7 @@ class SavedModel:
     endings: Final = ""
 
     def file_group(self, name: str) -> None:
-        """It consists of folders only."""
+        """Return None: a checkpoint of this format is a folder."""
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
@@ -91,7 +91,7 @@ class SavedModel:
             _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:
-        """The index of the variables and the assets are."""
+        """Return the index of the variables and the assets are."""
         return _BUNDLE.written_in_place(file) or PurePosixPath(file).parts[1:-1] == (ASSETS,)
 
 
@@ -105,7 +105,7 @@ def _file(folder: Path, name: str) -> File | None:
 
 
 def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
-    """The files of the variables and the assets, and one that is a link out of there, if any."""
+    """Return the files of the variables and the assets, and one that is a link out of there, if any."""
     if not _stays(folder, f"{name}/{MARKER}"):
         return (), f"{name}/{MARKER}"
     found: list[File] = []
@@ -172,7 +172,7 @@ def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> li
 
 
 def _asset(file: BinaryIO, span: range) -> str:
-    """The name of a file in `assets/`, and of no other."""
+    """Return the name of a file in `assets/`, and of no other."""
     if len(span) > _MAX_ASSET_BYTES:
         raise CorruptError(f"it names an asset in {len(span)} bytes: more than a file name needs")
     message = os.pread(file.fileno(), len(span), span.start)
