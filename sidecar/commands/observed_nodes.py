@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from sidecar.coordination.heartbeats import HeartbeatReadings, is_alive, natural_order
+from sidecar.coordination.liveness import HeartbeatReadings, SignsOfLife, natural_order
 from sidecar.records import Heartbeat
-from sidecar.states import NodeState
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement asks for
 _GAPS_NEEDED: Final = 2
@@ -22,26 +21,29 @@ class ObservedNode:
     """One node's heartbeat over time; times are seconds of the reader's clock."""
 
     heartbeat: Heartbeat
-    since: float  # its last change, or the first reading
+    signs: SignsOfLife
     read_at: float
-    changed: bool = False
     # When the file was seen changed by the same daemon, and the number of that beat.
     arrivals: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_ARRIVALS_KEPT))
 
     @property
     def left(self) -> bool:
         """Return whether the daemon said that it ended."""
-        return self.heartbeat.state == NodeState.LEFT
+        return self.signs.left
+
+    @property
+    def changed(self) -> bool:
+        """Return whether the file has changed since the first reading."""
+        return self.signs.changed
 
     @property
     def silent_seconds(self) -> float:
         """Return for how long at least it has not changed: the time before the first reading is unknown."""
-        return self.read_at - self.since
+        return self.read_at - self.signs.since
 
     def fresh(self, lease_seconds: float) -> bool | None:
         """Return whether the node is alive; None if it was not observed for long enough."""
-        silent = self.silent_seconds
-        return is_alive(self.heartbeat, changed=self.changed, silent_seconds=silent, lease_seconds=lease_seconds)
+        return self.signs.is_alive(self.read_at, lease_seconds)
 
     def late_seconds(self, beat_seconds: float) -> float | None:
         """Return how late its beats are seen, at most, as the gaps between them show; None before there are two gaps.
@@ -75,24 +77,19 @@ class ObservedNodes:
 
     def update(self, reading: HeartbeatReadings, now: float) -> None:
         """Note what was read at `now`. A file that cannot be read counts as unchanged."""
-        for observed in self._of.values():
-            observed.read_at = now
-        for found in reading.heartbeats:
-            known = self._of.get(found.node)
-            if known is None:
-                self._of[found.node] = ObservedNode(found, now, now)
-            elif found != known.heartbeat and not _older(found, known.heartbeat):
-                if found.incarnation == known.heartbeat.incarnation:
-                    known.arrivals.append((now, found.beat))
+        for node in self._of.values():
+            node.read_at = now
+        for heartbeat in reading.heartbeats:
+            observed = self._of.get(heartbeat.node)
+            if observed is None:
+                self._of[heartbeat.node] = ObservedNode(heartbeat, SignsOfLife(now, heartbeat), now)
+            elif observed.signs.note(heartbeat, now):
+                if heartbeat.incarnation == observed.heartbeat.incarnation:
+                    observed.arrivals.append((now, heartbeat.beat))
                 else:
-                    known.arrivals.clear()
-                known.heartbeat, known.since, known.changed = found, now, True
+                    observed.arrivals.clear()
+                observed.heartbeat = heartbeat
 
     def unknown(self) -> list[str]:
         """Return the nodes of which one more reading may tell whether they are alive."""
         return [observed.heartbeat.node for observed in self if not observed.changed and not observed.left]
-
-
-def _older(found: Heartbeat, known: Heartbeat) -> bool:
-    """Return whether the storage showed an earlier state of the file."""
-    return found.incarnation == known.incarnation and found.beat < known.beat

@@ -317,5 +317,5 @@ def _plan(history: JournalState, run: str, settles: tuple[Settlement, ...], by: 
         task=None,
         proposer=by,
         proposed_at=timestamp(clock.wall()),
-        line_open=history.line_open,
+        line_open=history.backlog_cutoff_pending,
     )

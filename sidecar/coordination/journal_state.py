@@ -26,7 +26,7 @@ LOSERS_KEPT: Final = 256
 _MOST_PLANS_WITHOUT: Final = 16
 """A node that lost plans in a row is left out of no more than that, and tried again then."""
 
-SPENT_KEPT: Final = 10_000
+RETIRED_WORKERS_KEPT: Final = 10_000
 """Workers that are of no use any more: more than storage could still show to be there."""
 
 
@@ -86,7 +86,7 @@ class JournalState:
     keep: int | None = None
     through: int = 0  # every plan to this number is known, and every outcome to this number unless `open` is that plan
     open: Plan | None = None
-    line_open: bool = True  # with start=new: the next plan says what was there before, or the rest of it
+    backlog_cutoff_pending: bool = True  # with start=new: the next plan settles (more of) what was there before
     entries: list[Entry] = field(default_factory=list)  # at least the newest `keep` of all `count`
     count: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -100,11 +100,11 @@ class JournalState:
     before_start: set[Key] = field(default_factory=set)  # of those skipped: there before the start, with start=new
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that may be tried again
-    spent_workers: dict[str, None] = field(default_factory=dict)  # of a failed plan, or replaced: never listed again
+    retired_workers: dict[str, None] = field(default_factory=dict)  # of a failed plan, or replaced: never listed again
     eval_sets: dict[str, tuple[EvalData | None, int]] = field(default_factory=dict)  # data and examples, as seen last
     folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
-    reached: int | None = None  # the step of the checkpoint that was planned for the first time last
+    last_planned_step: int | None = None  # the step of the checkpoint that was planned for the first time last
     requeued: set[Key] = field(default_factory=set)  # asked for again by a person, and not settled since
     losses: dict[tuple[str, str], Losses] = field(default_factory=dict)  # by node and incarnation
     ordinals: dict[Key, int] = field(default_factory=dict)  # of checkpoints without a step, in order of the journal
@@ -128,7 +128,7 @@ class JournalState:
     def _open(self, plan: Plan) -> list[Entry]:
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
-        self.through, self.nonces, self.line_open = plan.plan, (plan.nonce, None), plan.line_open
+        self.through, self.nonces, self.backlog_cutoff_pending = plan.plan, (plan.nonce, None), plan.line_open
         for settlement in plan.settles:
             self._settle(settlement)
         # Each entry has its own settlement: of thousands none should hold all.
@@ -136,8 +136,8 @@ class JournalState:
         if plan.checkpoint is not None and plan.members is not None:
             self.open = bare
             if self.newest is not None and self.newest.plan.members != plan.members:
-                self._spend(self.newest.plan)  # whoever sees this plan replaces them
-            self._reach(plan.checkpoint)
+                self._retire_workers(self.newest.plan)  # whoever sees this plan replaces them
+            self._note_planned(plan.checkpoint)
         return [Settled(bare, settlement) for settlement in plan.settles]
 
     def _numbered(self, plan: Plan) -> Checkpoint | None:
@@ -154,17 +154,17 @@ class JournalState:
             return plan.checkpoint
         return replace(plan.checkpoint, step=self.ordinals[plan.checkpoint.key], step_source="order")
 
-    def _spend(self, plan: Plan) -> None:
-        self.spent_workers |= dict.fromkeys(member.worker for member in plan.members or ())
-        for worker in list(self.spent_workers)[:-SPENT_KEPT]:
-            del self.spent_workers[worker]
+    def _retire_workers(self, plan: Plan) -> None:
+        self.retired_workers |= dict.fromkeys(member.worker for member in plan.members or ())
+        for worker in list(self.retired_workers)[:-RETIRED_WORKERS_KEPT]:
+            del self.retired_workers[worker]
 
-    def _reach(self, checkpoint: Checkpoint) -> None:
+    def _note_planned(self, checkpoint: Checkpoint) -> None:
         """Note where evaluation stands; a further attempt at an older checkpoint does not set it back."""
         key = checkpoint.key
         known = any(key in past for past in (self.failures, self.settled, self.requeued, self.succeeded))
         if checkpoint.step is not None and not known:
-            self.reached = checkpoint.step
+            self.last_planned_step = checkpoint.step
 
     def _settle(self, settlement: Settlement) -> None:
         key, verdict = settlement.key, settlement.verdict
@@ -199,7 +199,7 @@ class JournalState:
         else:
             self.totals.failed(outcome)
             self.failures.setdefault(plan.checkpoint.key, {}).setdefault(plan.task, []).append(outcome)
-            self._spend(plan)
+            self._retire_workers(plan)
             self._lose(plan, outcome)
             self._note_lasting(plan, outcome)
         return [closed]

@@ -147,7 +147,7 @@ def take(history: JournalState, run: str) -> Snapshot:
     """The record of a history that has a past, no open plan, and no open line."""
     assert history.nonces is not None
     assert history.open is None
-    assert not history.line_open
+    assert not history.backlog_cutoff_pending
     totals = history.totals
     settled: dict[str, list[str]] = {}
     for key, verdict in history.settled.items():
@@ -182,10 +182,10 @@ def take(history: JournalState, run: str) -> Snapshot:
             for key, by_task in history.failures.items()
             for task, outcomes in by_task.items()
         ),
-        spent_workers=tuple(history.spent_workers),
+        spent_workers=tuple(history.retired_workers),
         eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
         folders=tuple(history.folders),
-        reached=history.reached,
+        reached=history.last_planned_step,
         requeued=tuple(sorted(map(_join, history.requeued))),
         checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
         failed=totals.failures,
@@ -215,7 +215,7 @@ def _restore(snapshot: Snapshot) -> JournalState:
     history = JournalState(
         keep=RECENT,
         through=snapshot.through,
-        line_open=False,
+        backlog_cutoff_pending=False,
         entries=[_entry(each) for each in snapshot.recent],
         count=snapshot.count,
         totals=_totals(snapshot),
@@ -225,11 +225,11 @@ def _restore(snapshot: Snapshot) -> JournalState:
         goals=dict(snapshot.goals),
         latest={name: (each.checkpoint, each.result) for name, each in snapshot.latest.items()},
         failed_tasks={_split(each.key): set(each.tasks) for each in snapshot.failed_tasks},
-        spent_workers=dict.fromkeys(snapshot.spent_workers),
+        retired_workers=dict.fromkeys(snapshot.spent_workers),
         eval_sets={name: (each.data, each.examples) for name, each in snapshot.eval_sets.items()},
         folders=list(snapshot.folders),
         nonces=(snapshot.plan_nonce, snapshot.outcome_nonce),
-        reached=snapshot.reached,
+        last_planned_step=snapshot.reached,
         requeued=set(_keys(snapshot.requeued)),
         losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},
         ordinals={key: number for number, key in enumerate(_keys(snapshot.ordinals), start=1)},

@@ -184,7 +184,7 @@ class CheckpointTracker:
 
     def only_new(self, history: JournalState) -> bool:
         """Return whether the checkpoints of the first scan do not count."""
-        return self.start_new and history.line_open
+        return self.start_new and history.backlog_cutoff_pending
 
     def detected_after(self, key: Key) -> float | None:
         """Return the seconds from the last write of a checkpoint to its discovery; None if that was not watched.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sidecar.coordination.heartbeats import HeartbeatReadings, Liveness
 from sidecar.coordination.journal_state import incarnation_of
+from sidecar.coordination.liveness import HeartbeatReadings, Liveness
 from sidecar.policy.eligibility import ready_workers
 from sidecar.records import Heartbeat, Member, Plan
 from sidecar.states import GROUP_PHASES

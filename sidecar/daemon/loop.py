@@ -276,7 +276,7 @@ class Daemon:
         """
         history, run = self.state.history, self.state.run
         due = history.through >= self.schedule.snapshot_through + self.snapshot_plans
-        between_plans = history.open is None and not history.line_open
+        between_plans = history.open is None and not history.backlog_cutoff_pending
         if run is None or not (due and between_plans and self.state.caught_up and self.state.publishes(now)):
             return None
         self.schedule.snapshot_through = history.through

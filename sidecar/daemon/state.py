@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.coordination.heartbeats import HeartbeatReadings
 from sidecar.coordination.journal_state import Closed, Entry, JournalState
+from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.coordination.snapshot import RECENT
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.known_nodes import KnownNodes
@@ -84,7 +84,7 @@ class DaemonState:
     def resume(self, history: JournalState) -> None:
         """Go on from a snapshot of the journal."""
         self.history = history
-        self.training.apply((), history.reached, live=False)
+        self.training.apply((), history.last_planned_step, live=False)
         self.statistics.note_group(history.newest.plan if history.newest is not None else None, live=False)
 
     def apply(self, record: Plan | Outcome, now: float) -> list[Entry]:
@@ -92,7 +92,7 @@ class DaemonState:
         entries = self.history.apply(record)
         self.tracker.fold(record, now)
         self.statistics.note_names(record, entries, self._is_there)
-        self.training.apply(entries, self.history.reached, live=self.caught_up)
+        self.training.apply(entries, self.history.last_planned_step, live=self.caught_up)
         if isinstance(record, Plan):
             self.timers.note_plan(record, now)
         for entry in entries:

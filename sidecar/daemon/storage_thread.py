@@ -20,9 +20,10 @@ from sidecar.checkpoints.scan import ScanResult
 from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
-from sidecar.coordination.heartbeats import HeartbeatReadings, Heartbeats
+from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.coordination.run import find_run, open_run, read_run
 from sidecar.coordination.snapshot import Snapshot
 from sidecar.coordination.state_directory import StateDirectory

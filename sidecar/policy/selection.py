@@ -64,7 +64,7 @@ class Selection:
         every = self.every_steps
         if every is None:
             return list(waiting)
-        evaluate, reached, certain = [], history.reached, True
+        evaluate, reached, certain = [], history.last_planned_step, True
         for checkpoint in waiting:
             key, step = checkpoint.key, checkpoint.step
             if step is None or _counts_anyway(key, history) or key in history.failures:

@@ -304,7 +304,7 @@ def test_what_cannot_be_read_is_told(observer, writers, monkeypatch):
     writers.beat("node-0", 1)
     look = observer.catalog.scan
     unknown = {f"ckpt-{number}@e": "Input/output error" for number in range(7)}
-    monkeypatch.setattr(observer.catalog, "look", lambda: replace(look(), unknown=unknown))
+    monkeypatch.setattr(observer.catalog, "scan", lambda: replace(look(), unknown=unknown))
     found = observer.collect()
     assert strict(found)["unknown"][0] == {"checkpoint": "ckpt-0@e", "reason": "Input/output error"}
     text = shown(found)

@@ -6,7 +6,8 @@ import pytest
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
 from sidecar.codec import dumps
-from sidecar.coordination.heartbeats import HeartbeatReadings, Heartbeats, Liveness, heartbeat_path, natural_order
+from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.coordination.liveness import HeartbeatReadings, Liveness, natural_order
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
 

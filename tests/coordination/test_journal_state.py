@@ -161,7 +161,7 @@ def test_a_requeued_evaluation_does_not_set_back_where_evaluation_stands():
     history = fold(plan(1, A), success(1), plan(2, B), success(2), plan(3, None, settles=(settle(A, "requeued"),)))
     for entry in (plan(4, A), failure(4), plan(5, A), success(5)):
         history.apply(entry)
-        assert history.reached == B.step
+        assert history.last_planned_step == B.step
 
 
 def test_a_best_value_is_dropped_when_its_evaluation_is_to_be_repeated():
@@ -256,7 +256,7 @@ def test_a_plan_may_settle_some_and_evaluate_another():
 def test_workers_of_a_failed_plan_are_spent():
     """They are never listed again; those of a success stay warm."""
     history = fold(plan(1, workers=("w1", "w2")), failure(1), plan(2, workers=("w3",)), success(2))
-    assert list(history.spent_workers) == ["w1", "w2"]
+    assert list(history.retired_workers) == ["w1", "w2"]
 
 
 @pytest.mark.parametrize(
@@ -487,4 +487,4 @@ def test_checkpoints_without_a_step_are_numbered():
     assert about == [(1, "order"), (7, "optimizer"), (3, "order"), (3, "order")]
     assert history.open.checkpoint == replace(best, step=1, step_source="order")
     assert list(history.ordinals.values()) == [1, 2, 3]
-    assert history.reached == 7
+    assert history.last_planned_step == 7

@@ -143,7 +143,7 @@ def test_a_snapshot_and_the_rest_are_the_whole(seed):
     restored = restore(loads(Snapshot, dumps(take(history, "r"))))
     assert known(restored) == known(history)
     assert known(fold(rest, restored)) == known(whole)
-    assert list(restored.spent_workers) == list(whole.spent_workers)
+    assert list(restored.retired_workers) == list(whole.retired_workers)
 
 
 @pytest.fixture

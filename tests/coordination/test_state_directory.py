@@ -8,7 +8,7 @@ import pytest
 from catalogs import make_catalog
 from fakes import FakeClock
 
-from sidecar.checkpoints.formats import family
+from sidecar.checkpoints.formats import file_group
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RunReplacedError, SettingsError, StateUnavailableError
@@ -135,7 +135,7 @@ def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
     place = StateDirectory(elsewhere.checkpoint_dir, elsewhere.run_dir.with_name(name), 10.0, clock)
     place.run_dir.mkdir(exist_ok=True)
     place.join(RUN)
-    assert family(place.marker.name) is None
+    assert file_group(place.marker.name) is None
     catalog = make_catalog(place.checkpoint_dir, place.run_dir / "pins", quiet_seconds=0.0, clock=clock)
     clock.seconds += 1000
     look = catalog.scan()

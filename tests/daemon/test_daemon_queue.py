@@ -223,14 +223,14 @@ def test_start_new_holds_for_what_takes_several_records(new_node):
     while second.history.through < 2:
         if not second.turn():
             second.clock.seconds += 1.0
-    assert second.history.line_open
+    assert second.history.backlog_cutoff_pending
     assert ends(second) == {"skipped": [1, 2, 3, 4]}
     fresh, first = restarted(second, "i2", **settings), new_node("worker-1", **settings)
     pass_time(40, first, fresh)
     save(second.checkpoint_dir, 9, keep=range(1, 8))
     pass_time(20, first, fresh)
     assert ends(first) == {"skipped": [*range(1, 8)], "succeeded": [9]}
-    assert not first.history.line_open
+    assert not first.history.backlog_cutoff_pending
 
 
 def test_start_new_in_an_empty_directory_counts_all_that_comes(new_node):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.coordination.heartbeats import HeartbeatReadings
+from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.records import Checkpoint, Heartbeat, Member, Plan, WorkerProgress
 

@@ -12,7 +12,10 @@ from sidecar.records import Checkpoint
 def scan_of(count):
     """A scan that finds so many checkpoints."""
     names = [f"ckpt-{number}" for number in range(count)]
-    found = [DiscoveredCheckpoint(Checkpoint(name, name, 1, "tf_object"), Path(), 0.0, 0.0) for name in names]
+    found = [
+        DiscoveredCheckpoint(Checkpoint(name=name, digest=name, step=1, format="tf_object"), Path(), 0.0, 0.0)
+        for name in names
+    ]
     return ScanResult(by_key={item.checkpoint.key: item for item in found})
 
 

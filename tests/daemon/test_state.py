@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.coordination.heartbeats import HeartbeatReadings
+from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.state import DaemonState, Identity
 from sidecar.daemon.status_report import report_status

@@ -15,7 +15,7 @@ from sidecar.records import Checkpoint, Member
 from sidecar.workers.messages import Evaluate, Join
 
 SECONDS = {"restore": 1.0, "evaluate": 2.0, "save": 0.5, "reduce": 3.0}
-CHECKPOINT = Checkpoint("model-1", "digest", 1, "matching_file")
+CHECKPOINT = Checkpoint(name="model-1", digest="digest", step=1, format="matching_file")
 
 
 def command(folder, rank, ranks, plan=1):

@@ -103,7 +103,7 @@ def test_checkpoints_are_evaluated_in_the_order_they_were_found():
 def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
     """The one evaluated last says which multiple was reached: after 300 and then 80 or 200, 350 would count again."""
     rules, seen = Rules(every_steps=100, pin_wait_seconds=60.0), {"history": history, "work_waiting_since": NOW - 59}
-    step = 80 if history.reached is None else 200
+    step = 80 if history.last_planned_step is None else 200
     there = [checkpoint(step, pinned=False), checkpoint(300), checkpoint(350)]
     assert decided(rules, complete=there, **seen) == Wait(NOW + 1, "the first that was found is not pinned yet")
     assert decided(rules, complete=[checkpoint(step), *there[1:]], **seen).checkpoint == checkpoint(step)
@@ -247,7 +247,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert len(action.members) >= rules.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))
     assert len({member.worker for member in action.members}) == len(action.members)
-    assert not {member.worker for member in action.members} & seen.history.spent_workers.keys()
+    assert not {member.worker for member in action.members} & seen.history.retired_workers.keys()
     ready = {each.node: each for each in seen.nodes.ready if each.state == "ready"}
     listed_nodes = {member.node for member in action.members}
     assert listed_nodes <= ready.keys()

@@ -136,7 +136,7 @@ def test_the_first_that_reaches_a_new_multiple_is_evaluated(there, evaluated, sk
 )
 def test_the_journal_says_where_evaluation_stands(history, reached):
     """So a restart, or another node, goes on where the last one stopped: what is found is compared with that."""
-    assert history.reached == reached
+    assert history.last_planned_step == reached
     found = [saved(302), saved(400), saved(410)]
     assert chosen(HUNDRED, found, history)[0] == ([400] if reached == 300 else [302, 400])
 
@@ -202,7 +202,7 @@ def test_what_a_person_asked_for_again_is_evaluated(selection):
     assert chosen(selection, waiting, history)[0] == [110, 400]
     history.apply(plan(3, saved(110)))
     history.apply(outcome(3))
-    assert history.reached == 300
+    assert history.last_planned_step == 300
     assert chosen(selection, waiting[1:], history)[0] == [400]
     assert not history.requeued
 
@@ -215,7 +215,7 @@ def test_what_was_evaluated_and_is_asked_for_again_is_evaluated(selection):
     assert chosen(selection, waiting, history)[0] == [110, 400]
     history.apply(plan(4, saved(110)))
     history.apply(outcome(4))
-    assert history.reached == 300
+    assert history.last_planned_step == 300
     assert chosen(selection, waiting[1:], history)[0] == [400]
 
 

@@ -49,8 +49,8 @@ def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else()
     begun = plan(1, None, settles=first.settles, line_open=True)
     second = decided(Rules(most_settled=3), **seen, backlog_cutoff_pending=True, history=fold(begun))
     assert (second.checkpoint, len(second.settles), second.line_open) == (checkpoint(9), 3, False)
-    assert fold(begun).line_open
-    assert not fold(begun, plan(2, None, settles=second.settles)).line_open
+    assert fold(begun).backlog_cutoff_pending
+    assert not fold(begun, plan(2, None, settles=second.settles)).backlog_cutoff_pending
     assert not decided(Rules(most_settled=2), **seen).line_open
 
 

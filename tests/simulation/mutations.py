@@ -6,7 +6,7 @@ takes, and names the invariants that have to notice. Those about what users were
 
 from dataclasses import replace
 
-from sidecar.coordination import heartbeats, journal
+from sidecar.coordination import heartbeats, journal, liveness
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
@@ -114,7 +114,7 @@ def _list_whoever_is_there(nodes, history):
         (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
         for each in nodes
         for slot in each.slots
-        if (slot.worker or slot.standby) not in history.spent_workers
+        if (slot.worker or slot.standby) not in history.retired_workers
     )
 
 
@@ -150,7 +150,7 @@ MUTATIONS = (
         "stale incarnation accepted",
         (
             (decide, "judge_open_plan", _any_incarnation),
-            (heartbeats.Liveness, "lost", lambda self, node, _=None: _lost(self, node)),
+            (liveness.Liveness, "lost", lambda self, node, _=None: _lost(self, node)),
         ),
         ("the dead are noticed",),
         needs=lambda scenario: any(
@@ -186,15 +186,15 @@ MUTATIONS = (
     ),
     Mutation(
         "spent workers are listed again",
-        ((JournalState, "_spend", _nothing),),
+        ((JournalState, "_retire_workers", _nothing),),
         ("spent workers are not listed",),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_that_lost(), 20)),
     ),
     Mutation(
         "fresh by existence",
         (
-            (heartbeats.Liveness, "fresh", _there_is_a_file),
-            (heartbeats.Liveness, "gone_since", _nothing),
+            (liveness.Liveness, "fresh", _there_is_a_file),
+            (liveness.Liveness, "gone_since", _nothing),
         ),
         ("the dead are noticed", "all is settled"),
     ),
@@ -228,4 +228,4 @@ MUTATIONS = (
     *OF_PROMISES,
 )
 
-_lost = heartbeats.Liveness.lost
+_lost = liveness.Liveness.lost

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from sidecar.checkpoints.presence import Answer, Presence
-from sidecar.coordination import heartbeats, journal, run
+from sidecar.coordination import journal, liveness, run
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon import checkpoint_tracker, state
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
@@ -25,7 +25,7 @@ _choose, _see, _update, _decide = (
 )
 _settle, _evaluate, _judge = JournalState._settle, decide._evaluate, decide.judge_open_plan
 _may_write = PlanRunner.may_write
-_observe = heartbeats.Liveness._observe
+_observe = liveness.Liveness._observe
 
 
 # -- which checkpoints are evaluated ----------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def _newest_first(view, rules, now, queue):
 
 def _always_reach(self, checkpoint):
     if checkpoint.step is not None:
-        self.reached = checkpoint.step
+        self.last_planned_step = checkpoint.step
 
 
 def _keep_the_past(self, settlement):
@@ -114,8 +114,9 @@ def _by_own_settings(self, found):
 
 def _any_change(self, node, found, now):
     watch = self._watches.get(node)
-    if watch is not None and found is not None and watch.heartbeat is not None and found.beat < watch.heartbeat.beat:
-        watch.heartbeat = replace(watch.heartbeat, beat=-1)
+    known = None if watch is None else watch.signs.heartbeat
+    if found is not None and known is not None and found.beat < known.beat:
+        watch.signs.heartbeat = replace(known, beat=-1)
     return _observe(self, node, found, now)
 
 
@@ -175,7 +176,7 @@ def _in_turn(alike, *_):
     return list(alike)
 
 
-_spend, _exhausted = JournalState._spend, final_verdicts.verdict_of_failures
+_spend, _exhausted = JournalState._retire_workers, final_verdicts.verdict_of_failures
 _failure = RecordBuilder.failure
 
 
@@ -255,7 +256,7 @@ MUTATIONS = (
     ),
     Mutation(
         "every attempt reaches its step",
-        ((JournalState, "_reach", _always_reach),),
+        ((JournalState, "_note_planned", _always_reach),),
         ("passed over is not evaluated",),
         _EVERY_STEPS,
         tuple(by_hand.varied(by_hand.older_attempt_comes_later(), 20)),
@@ -283,7 +284,7 @@ MUTATIONS = (
     ),
     Mutation(
         "beats may go back",
-        ((heartbeats.Liveness, "_observe", _any_change),),
+        ((liveness.Liveness, "_observe", _any_change),),
         ("the dead are noticed", "all is settled"),
         with_fault("reads_go_back"),
         tuple(by_hand.varied(by_hand.dead_machine_shows_old_beats(), 40)),
@@ -311,7 +312,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a group that was replaced is not spent",
-        ((JournalState, "_spend", leave_the_replaced),),
+        ((JournalState, "_retire_workers", leave_the_replaced),),
         ("one group in a life", "nothing is mixed", "all is settled"),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_of_a_replaced_group(), 40)),
     ),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sidecar.checkpoints import discovery_order
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.coordination import journal
-from sidecar.coordination.heartbeats import Liveness
 from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.liveness import Liveness
 from sidecar.daemon import checkpoint_tracker
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.storage_schedule import StorageSchedule
@@ -140,7 +140,7 @@ REGRESSIONS = (
         "of a group that another one replaced, a worker was listed again, as an old heartbeat still showed it",
         Mutation(
             "a group that was replaced is not spent",
-            ((JournalState, "_spend", leave_the_replaced),),
+            ((JournalState, "_retire_workers", leave_the_replaced),),
             ("one group in a life",),
         ),
         by_hand=old_heartbeat_shows_a_worker_of_a_replaced_group(),

@@ -1,0 +1,249 @@
+"""Decide which nodes are alive, from what was read of their heartbeats. Pure: time is an argument.
+
+A heartbeat that is there says nothing: the *change* of it, seen by this reader, is the sign of life. Times are seconds
+of the reader's own clock, so no two machines' clocks are ever compared.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Final
+
+from sidecar.records import Heartbeat
+from sidecar.states import NodeState
+
+LONG_SILENT_SECONDS: Final = 600.0
+"""Nobody waits for a node that has been silent for that long."""
+
+_GAPS: Final = 300
+"""The largest of so many gaps, and of as many before, makes the lease: ten minutes of beats. One bad day passes."""
+
+
+@lru_cache(maxsize=4096)
+def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
+    """Sort key that counts as people do: worker-2 before worker-10. Different names have different keys."""
+    parts = re.split(r"([0-9]+)", node)  # text and digits alternate, so equal places hold equal types
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), node
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReadings:
+    """What one look at members' files found."""
+
+    heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
+    unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
+    unanswered: frozenset[str] = frozenset()  # unread as it could not be read: that says nothing about the node
+    returned: frozenset[str] = frozenset()  # nodes whose files were dormant: they may have changed a while ago
+    unknown: tuple[str, ...] = ()  # why, of every member whose file gave no heartbeat when it was last read
+    complete: bool = True  # every member has been looked for by now, if not in this look
+    round_seconds: float = 0.0  # in which each member that is not long silent is read once
+
+    @property
+    def nodes(self) -> set[str]:
+        """Whose files were looked at."""
+        return {heartbeat.node for heartbeat in self.heartbeats} | self.unread.keys()
+
+
+@dataclass(slots=True)
+class SignsOfLife:
+    """The changes of one node's heartbeat, as one reader saw them."""
+
+    since: float  # when it changed last, or when the reader began to watch it
+    heartbeat: Heartbeat | None = None  # None: its file was never understood
+    changed: bool = False  # since the reader began to watch it
+
+    def note(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Note what was read at `now`, and return whether it is a sign of life.
+
+        Storage may show an earlier state of the file, which is none.
+        """
+        known = self.heartbeat
+        if heartbeat == known:
+            return False
+        same_daemon = known is not None and known.incarnation == heartbeat.incarnation
+        if known is not None and same_daemon and heartbeat.beat < known.beat:
+            return False
+        self.heartbeat, self.since, self.changed = heartbeat, now, True
+        return True
+
+    @property
+    def left(self) -> bool:
+        """Return whether the daemon said that it ended."""
+        return self.heartbeat is not None and self.heartbeat.state == NodeState.LEFT
+
+    def is_alive(self, now: float, lease_seconds: float) -> bool | None:
+        """Return whether the node is alive; None if it was not watched for long enough to know."""
+        if self.heartbeat is None or self.left or now - self.since >= lease_seconds:
+            return False
+        return True if self.changed else None
+
+
+@dataclass(slots=True)
+class _Gaps:
+    """Of the newest seconds between two changes the largest: of a window that fills, and of the one before it."""
+
+    largest: float = 0.0
+    before: float = 0.0
+    count: int = 0
+
+    def add(self, gap: float) -> None:
+        if self.count == _GAPS:
+            self.before, self.largest, self.count = self.largest, 0.0, 0
+        self.largest, self.count = max(self.largest, gap), self.count + 1
+
+
+@dataclass(slots=True)
+class _WatchedNode:
+    """One node, as this one watches it."""
+
+    signs: SignsOfLife
+    looked_at: float
+    interrupted: bool = False  # this node looked at nobody for as long as the lease of that one
+    gaps: _Gaps = field(default_factory=_Gaps)  # between two changes
+
+    @property
+    def largest_gap(self) -> float:
+        return max(self.gaps.largest, self.gaps.before)
+
+
+class Liveness:
+    """The nodes that are alive, as this node sees it.
+
+    Silence counts only while this node looks. After a lease in which it looked at nobody (it was suspended, or storage
+    did not answer) it watches all nodes anew, as at the start. Its own sign of life is that it could write.
+    """
+
+    def __init__(self, node: str, lease_seconds: float) -> None:
+        self.node = node
+        self.lease_seconds = lease_seconds
+        self._watches: dict[str, _WatchedNode] = {}
+        self._looked_at_all: float | None = None  # when it looked at all nodes last
+        self._looked_at = float("-inf")  # when it looked at any node last
+        self._round_seconds = 0.0  # in which every node is looked at once
+        self._returned = frozenset[str]()  # see `HeartbeatReadings`
+        self._alive: tuple[float, list[Heartbeat]] | None = None  # at that time: the loop asks several times in a turn
+
+    def wrote(self, heartbeat: Heartbeat, now: float) -> None:
+        """Note that this node's own heartbeat was written."""
+        self._alive = None
+        self._watches[self.node] = _WatchedNode(SignsOfLife(now, heartbeat, changed=True), now)
+
+    def observe(self, reading: HeartbeatReadings, now: float) -> list[str]:
+        """Note what was read of the others at `now`; return the nodes that gave a sign of life."""
+        if (pause := now - self._looked_at) >= self.lease_seconds:
+            for node, watch in self._watches.items():
+                watch.interrupted |= pause >= self.lease_of(node)
+        self._alive, self._looked_at, self._round_seconds = None, now, reading.round_seconds
+        read = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
+        nodes = reading.nodes - reading.unanswered - {self.node}
+        self._returned = reading.returned
+        changed = [node for node in sorted(nodes, key=natural_order) if self._observe(node, read.get(node), now)]
+        if reading.complete:
+            self._looked_at_all = now
+        return changed
+
+    def lease_of(self, node: str) -> float:
+        """Return how many seconds a node may be silent: longer if storage shows its changes late, within reason."""
+        watch = self._watches.get(node)
+        if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
+            return self.lease_seconds
+        return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round_seconds))
+
+    def fresh(self, node: str, now: float) -> bool:
+        """Return whether a node is known to be alive: it changed within its lease, and did not say that it left."""
+        watch = self._watches.get(node)
+        return watch is not None and bool(watch.signs.is_alive(now, self.lease_of(node)))
+
+    def fresh_heartbeats(self, now: float) -> list[Heartbeat]:
+        """Return the newest heartbeats of the nodes that are alive, in natural order of names, this node among them."""
+        if self._alive is None or self._alive[0] != now:
+            nodes = sorted(self._watches, key=natural_order)
+            alive = [heartbeat for node in nodes if self.fresh(node, now) and (heartbeat := self.heartbeat(node))]
+            self._alive = now, alive
+        return list(self._alive[1])
+
+    def unheard(self, now: float) -> list[Heartbeat]:
+        """Return the newest heartbeats of other nodes that may or may not be alive, say while storage gives errors.
+
+        They may live, and see what this node does not. Nobody waits for them for longer than ten minutes.
+        """
+        return [
+            watch.signs.heartbeat
+            for node, watch in self._watches.items()
+            if node != self.node and watch.signs.heartbeat is not None and not watch.signs.left
+            if self.gone_since(node) is None and not self.fresh(node, now)
+            if now - watch.signs.since < LONG_SILENT_SECONDS
+        ]
+
+    def heartbeat(self, node: str) -> Heartbeat | None:
+        """Return the newest heartbeat of a node, however old it is."""
+        watch = self._watches.get(node)
+        return watch.signs.heartbeat if watch else None
+
+    def gone_since(self, node: str) -> float | None:
+        """Return since when a node is silent, if that has lasted a lease of looking; None while it may live."""
+        watch = self._watches.get(node)
+        if watch is None or watch.looked_at - watch.signs.since < self.lease_of(node):
+            return None
+        return watch.signs.since
+
+    def lost(self, node: str, incarnation: str | None = None) -> str | None:
+        """Return why a member of a plan will not finish it, as a sentence; None while it may.
+
+        `incarnation` is the one that the plan counted on. This is not the opposite of `fresh`: to be listed a node must
+        be known to be alive, to be given up it must be known to be gone.
+        """
+        heartbeat = self.heartbeat(node)
+        if heartbeat is not None and incarnation not in (None, heartbeat.incarnation):
+            return f"{node} was restarted"
+        if heartbeat is not None and heartbeat.state == NodeState.LEFT:
+            return f"{node} left"
+        if self.gone_since(node) is not None:
+            return f"{node} was silent for its lease of {self.lease_of(node):.1f} seconds"
+        return None
+
+    def ready_to_propose(self, now: float) -> bool:
+        """Return whether this node knows enough of the others, and can be seen by them, to propose what is done next.
+
+        It must have looked at all nodes. Each node whose file it saw must have changed once since then, or left, or
+        been silent for a lease. A node that is alone is ready at once.
+        """
+        return (
+            self._looked_at_all is not None
+            and self.fresh(self.node, now)
+            and all(map(partial(self._is_known, now), self._watches))
+        )
+
+    def _is_known(self, now: float, node: str) -> bool:
+        signs = self._watches[node].signs
+        return signs.changed or signs.left or now - signs.since >= self.lease_of(node)
+
+    def _observe(self, node: str, heartbeat: Heartbeat | None, now: float) -> bool:
+        watch = self._watches.get(node)
+        if watch is not None and self.gone_since(node) is not None and heartbeat in (None, watch.signs.heartbeat):
+            watch.looked_at = now  # it is gone as before, however long nobody looked
+            return False
+        if watch is None or watch.interrupted:
+            self._watches[node] = self._begin(watch, heartbeat, now, returned=node in self._returned)
+            return self._watches[node].signs.changed
+        watch.looked_at = now
+        signs, before = watch.signs, replace(watch.signs)
+        if heartbeat is None or not signs.note(heartbeat, now):
+            return False
+        same_daemon = before.heartbeat is not None and before.heartbeat.incarnation == heartbeat.incarnation
+        if same_daemon and before.changed:
+            watch.gaps.add(now - before.since)
+        return True
+
+    def _begin(
+        self, before: _WatchedNode | None, heartbeat: Heartbeat | None, now: float, *, returned: bool
+    ) -> _WatchedNode:
+        """Begin to watch a node, for the first time or after a lease in which nobody looked.
+
+        What changed while nobody looked may have changed long ago, so it is no sign of life. But a file that a look at
+        all nodes did not find a moment ago is new.
+        """
+        if before is not None:
+            return _WatchedNode(SignsOfLife(now, heartbeat or before.signs.heartbeat), now, gaps=before.gaps)
+        is_new = self._looked_at_all is not None and now - self._looked_at_all < self.lease_seconds
+        return _WatchedNode(SignsOfLife(now, heartbeat, changed=is_new and heartbeat is not None and not returned), now)
