@@ -261,7 +261,7 @@ def _library_threads(settings: Settings) -> dict[str, str | None]:
 
 
 def make_task_spec(settings: Settings) -> TaskSpec:
-    """Build what every worker of this node is told of the task."""
+    """Build the description of the task for every worker of this node."""
     return TaskSpec(
         task=settings.task or "",
         framework=settings.framework,

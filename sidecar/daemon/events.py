@@ -1,4 +1,4 @@
-"""What can happen to a daemon: the messages on its loop's queue."""
+"""The messages on the loop's queue: everything that can happen to a daemon."""
 
 from dataclasses import dataclass
 

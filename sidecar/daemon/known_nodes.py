@@ -1,4 +1,4 @@
-"""Which nodes are alive, as this daemon sees it, and which members of a plan are gone, or wait? No I/O and no clock."""
+"""Keeps track of which nodes are alive, and of the members of a plan that are gone or wait. No I/O and no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ _NUMBERS_SHOWN: Final = 20
 
 @dataclass(slots=True, kw_only=True)
 class OperatorWarnings:
-    """What one daemon warned of. It warns again only after the situation has changed."""
+    """The warnings of one daemon. Each is repeated only after the situation has changed."""
 
     log: Any
     _unmeasured: str | None = None

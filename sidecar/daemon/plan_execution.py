@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class PlanExecution:
-    """The members of a plan that are this node's own workers, and what became of them."""
+    """One plan on one node: the members that are its own workers, and how far they have come."""
 
     plan: Plan
     checkpoint: Checkpoint

@@ -1,4 +1,4 @@
-"""How does a daemon end? It drains, says that it left, and ends when the time is over, whether that was heard or not.
+"""Ends a daemon: it drains, says that it left, and goes when the time is over, whether that was heard or not.
 
 No I/O and no clock: times come in, in seconds of the loop's own clock.
 """
@@ -13,7 +13,7 @@ _LAST_BEATS: Final = 2  # after the time to drain, for storage to take the last 
 
 @dataclass(slots=True, kw_only=True)
 class Shutdown:
-    """What is left to do before the end, and by when."""
+    """The end of one daemon: how far it has come, and by when it is over."""
 
     drain_seconds: float  # for what is being evaluated, after a signal
     beat_seconds: float

@@ -50,7 +50,7 @@ class Identity:
 
 @dataclass(slots=True, kw_only=True)
 class DaemonState:
-    """What one daemon knows."""
+    """The knowledge of one daemon."""
 
     # settings
     identity: Identity

@@ -11,7 +11,7 @@ from sidecar.states import OutcomeStatus
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What one daemon has counted and measured since it started."""
+    """The counts and sizes of one daemon since it started."""
 
     pins_bytes: int = 0
     saves_bytes: int = 0

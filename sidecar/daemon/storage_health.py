@@ -1,4 +1,4 @@
-"""Can shared storage be reached, as one daemon's loop sees it?
+"""Keeps track of whether shared storage answers, as one daemon's loop sees it.
 
 No I/O and no clock: times come in, in seconds of the loop's own clock.
 """

@@ -1,4 +1,4 @@
-"""What is shared storage asked next, and when? Pure: heartbeat and time come in, the next request comes out.
+"""Decides what shared storage is asked next, and when. Pure: heartbeat and time come in, the next request comes out.
 
 One request is open at a time. A sync, which writes the heartbeat and reads the journal, is due once in a beat and when
 the heartbeat changes; with a scan if one is due, too. Between syncs records are written and the journal is polled.

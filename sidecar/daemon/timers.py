@@ -1,4 +1,4 @@
-"""Since when does something last that the policy waits for? Times are seconds of the daemon's own clock."""
+"""Keeps the times since when something lasts that the policy waits for, in seconds of the daemon's own clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How far has the training come that goes on now, as one daemon sees it? `stop_after_step` asks for nothing else.
+"""Keeps track of how far the current training has come, as one daemon sees it: `stop_after_step` asks for it.
 
 The journal alone does not say: a directory that is used again has the journal of an earlier training. So a step counts
 if its checkpoint is there, or was settled while this daemon lived. With start=new, no checkpoint counts that was there

@@ -1,4 +1,4 @@
-"""What is done next? Pure: a view and the time go in, one action comes out; no I/O, no clock, no state.
+"""Decide what is done next. Pure: a view and the time go in, one action comes out; no I/O, no clock, no state.
 
 Any worker-role daemon may close a plan that cannot succeed; one of them, the proposer, opens plans. Two proposers are
 harmless, since creating the plan's number in shared storage decides; so nothing here needs to be sure of the others.

@@ -1,4 +1,4 @@
-"""Does another node find whole what this node gave up? Pure: answered from the checkpoints that heartbeats name."""
+"""Decide whether another node finds whole what this node gave up. Pure: heartbeats name the checkpoints they see."""
 
 from collections.abc import Sequence
 

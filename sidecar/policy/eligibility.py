@@ -1,4 +1,4 @@
-"""Which nodes take part in the next plan, and which are left out and why? Pure.
+"""Decide which nodes take part in the next plan, and which are left out and why. Pure.
 
 All of it follows from heartbeats and the journal, so nodes that read the same decide the same. The policy lists
 members by it, the daemon decides by it which node lets go of pins, and `sidecar status` and `sidecar check` show it.

@@ -1,4 +1,4 @@
-"""Is the run over for this node? Pure."""
+"""Decide whether the run is over for this node. Pure."""
 
 from sidecar.policy.actions import Stop, Wait
 from sidecar.policy.disputes import is_disputed

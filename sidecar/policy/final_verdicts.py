@@ -1,4 +1,4 @@
-"""When has a checkpoint failed for good? Pure: concluded from failures in the journal, by the class of each."""
+"""Decide whether a checkpoint has failed for good. Pure: it follows from the class of each failure in the journal."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which worker processes form the group of the next evaluation? Pure."""
+"""Decide which worker processes form the group of the next evaluation. Pure."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,6 +1,6 @@
-"""Which name does this node have among the daemons, and under which address do other nodes reach its workers?
+"""Decide this node's name among the daemons, and the address under which other nodes reach its workers.
 
-Decided once at start-up: a setting, else the training job's own TF_CONFIG, else what the host says of itself.
+That happens once at start-up: a setting, else the training job's own TF_CONFIG, else what the host says of itself.
 """
 
 import socket

@@ -1,4 +1,7 @@
-"""Can the open plan still succeed? Pure. Each daemon's own workers report for themselves; this is about all others."""
+"""Decide whether the open plan can still succeed. Pure.
+
+A daemon's own workers report for themselves, so this is about those of other nodes.
+"""
 
 from collections.abc import Sequence
 

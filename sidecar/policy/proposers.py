@@ -1,4 +1,4 @@
-"""Whose turn is it to propose the next plan, and to publish? Pure.
+"""Decide which node proposes the next plan, and which publishes. Pure.
 
 Two proposers are harmless, since creating the plan's number in shared storage decides. Taking turns only avoids races.
 """

@@ -1,4 +1,4 @@
-"""When may a checkpoint be tried again? Pure."""
+"""Decide when a checkpoint may be tried again. Pure."""
 
 from typing import Final
 

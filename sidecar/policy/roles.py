@@ -1,6 +1,6 @@
-"""Which role does this node have? It never evaluates where the training job's chief runs.
+"""Decide this node's role: it never evaluates where the training job's chief runs.
 
-Decided once at start-up, from the settings and the environment that launchers leave. The environment is asked only
+That happens once at start-up, from the settings and the environment that launchers leave. The environment is asked only
 where no setting answers, so a setting also overrides a hint that cannot be understood. No I/O.
 """
 
@@ -25,7 +25,7 @@ _HIDDEN_IN: Final[Mapping[str, str]] = {"NOTIFY_SOCKET": "systemd", "KUBERNETES_
 
 @dataclass(frozen=True, slots=True)
 class RoleDecision:
-    """The role, the hint it came from, and what may be wrong with it (None: nothing)."""
+    """A role, the hint it came from, and a warning if the hint is doubtful."""
 
     role: "Role"
     source: str

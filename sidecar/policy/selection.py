@@ -1,4 +1,4 @@
-"""Which waiting checkpoints are evaluated, which are skipped, and which are pinned until that is clear? Pure.
+"""Decide which waiting checkpoints are evaluated, skipped, or pinned until that is clear. Pure.
 
 The choice follows from the journal and the scan alone, so all nodes choose the same and a restart changes nothing. The
 policy settles by it what is skipped, and the daemon pins by it.

@@ -1,4 +1,4 @@
-"""Which checkpoints are settled without an evaluation, and which are to be evaluated? Pure."""
+"""Decide which checkpoints are settled without an evaluation, and which are to be evaluated. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

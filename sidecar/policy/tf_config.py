@@ -1,4 +1,4 @@
-"""Read TF_CONFIG as TensorFlow's resolver would, without TensorFlow: which task of the job runs here? No I/O."""
+"""Read TF_CONFIG as TensorFlow's resolver would, without TensorFlow, and find the task that runs here. No I/O."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What one daemon knows when it decides: the input of the policy. Times are seconds of the daemon's own clock."""
+"""The input of the policy: all that one daemon knows. Times are seconds of the daemon's own clock."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,7 +10,7 @@ from sidecar.records import Checkpoint, Heartbeat, Key, Settlement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesView:
-    """What the heartbeats say of the nodes."""
+    """The nodes, as their heartbeats describe them."""
 
     ready: Sequence[Heartbeat] = ()  # workers that are alive and ready, this node's among them, in natural order
     liveness_unknown: bool = False  # another worker may be alive, though its heartbeat cannot be read now
@@ -22,7 +22,7 @@ class NodesView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsView:
-    """What this node's scans of the checkpoint directory found."""
+    """The checkpoints, as this node's scans found them."""
 
     complete: Sequence[Checkpoint] = ()  # in order of discovery
     given_up: Sequence[Settlement] = ()  # corrupt, vanished, or skipped and gone, as this node saw it
@@ -40,7 +40,7 @@ class CheckpointsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimersView:
-    """Since when something has lasted, as this node saw it."""
+    """The moments since when something has lasted, as this node saw it."""
 
     plan_opened_at: float = 0.0  # when the open plan was first seen
     all_ranks_waiting_since: float | None = None  # since when every rank of the open plan waits for the others
@@ -58,7 +58,7 @@ class TimersView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What one daemon knows."""
+    """All that one daemon knows when it decides."""
 
     node: str
     incarnation: str

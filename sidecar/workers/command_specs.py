@@ -1,4 +1,4 @@
-"""What is known of commands to workers before there is a plan. The plan adds the group, the ranks and the paths."""
+"""The parts of commands to workers that are known at start. A plan adds the group, the ranks and the paths."""
 
 from dataclasses import dataclass, field
 
