@@ -82,18 +82,18 @@ def _plan(folder: Path) -> Path:
 
 def _workers(plan: Path) -> Iterator[Path]:
     """Return every rank's folder, in their order."""
-    found = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
-    sizes = {name.rpartition("-")[2] for name in found}
+    folders = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
+    sizes = {name.rpartition("-")[2] for name in folders}
     if len(sizes) != 1:
-        raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(found) or 'none'}")
+        raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(folders) or 'none'}")
     size = int(sizes.pop())
-    if len(found) > size:
-        raise RecordError(f"{plan}: there are {len(found)} folders for {size} workers: {sorted(found)}")
+    if len(folders) > size:
+        raise RecordError(f"{plan}: there are {len(folders)} folders for {size} workers: {sorted(folders)}")
     for rank in range(size):
         name = f"worker-{rank}-of-{size}"
-        if name not in found or not (found[name] / STATES).is_file():
+        if name not in folders or not (folders[name] / STATES).is_file():
             raise RecordError(f"{plan / name}: {STATES} is missing, so this worker's saves are not complete")
-        yield found[name]
+        yield folders[name]
 
 
 def read_record(worker: Path) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def read_record(worker: Path) -> dict[str, Any]:
             eval_set: {name: _state(parsed) for name, parsed in by_name.items()}
             for eval_set, by_name in record["states"].items()
         }
-    found: dict[str, Any] = record
-    return found
+    checked: dict[str, Any] = record
+    return checked
 
 
 def _state(parsed: dict[str, Any]) -> State:
@@ -147,11 +147,11 @@ def _join(
     """Join the rows of all ranks by eval set and column. A rank without examples of a set lists no columns of it."""
     listed = [record[PREDICTIONS] for record in records]
     joined = {}
-    for eval_set in dict.fromkeys(name for each in listed for name in each):
+    for eval_set in dict.fromkeys(name for tables in listed for name in tables):
         parts = [
-            _columns(worker / PREDICTIONS / file_name(eval_set), each[eval_set])
-            for worker, each in zip(workers, listed, strict=True)
-            if eval_set in each
+            _columns(worker / PREDICTIONS / file_name(eval_set), tables[eval_set])
+            for worker, tables in zip(workers, listed, strict=True)
+            if eval_set in tables
         ]
         where = workers[0].parent / f"*/{PREDICTIONS}/{eval_set}"
         with _reading(where):
@@ -159,7 +159,7 @@ def _join(
                 raise RecordError(f"{where}: the ranks have different columns")
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             rows, counted = (
-                sum(each[eval_set]["rows"] for each in listed if eval_set in each),
+                sum(tables[eval_set]["rows"] for tables in listed if eval_set in tables),
                 _counted(states, eval_set),
             )
             if rows != counted:

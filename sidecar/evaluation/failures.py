@@ -148,14 +148,14 @@ def _sentence(error: BaseException, phase: WorkerPhase) -> str:
 
 def _user_traceback(error: BaseException) -> str:
     """Return the traceback as if the user had called their own code: without the frames of this program."""
-    told = traceback.TracebackException.from_exception(error)
-    if told.stack and all(_is_ours(frame) for frame in told.stack):
-        return "".join(told.format()).rstrip()  # nobody else's code took part: this is for whoever mends ours
-    part: traceback.TracebackException | None = told
+    whole = traceback.TracebackException.from_exception(error)
+    if whole.stack and all(_is_ours(frame) for frame in whole.stack):
+        return "".join(whole.format()).rstrip()  # nobody else's code took part: this is for whoever mends ours
+    part: traceback.TracebackException | None = whole
     while part is not None:
         part.stack = traceback.StackSummary.from_list(_of_the_user(part.stack))
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
-    return _OUR_LINES.sub("", "".join(told.format())).rstrip()
+    return _OUR_LINES.sub("", "".join(whole.format())).rstrip()
 
 
 def _of_the_user(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

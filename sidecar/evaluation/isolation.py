@@ -45,8 +45,8 @@ def check_isolated(path: str, check: Callable[[], None], *, cpu_seconds: int) ->
         os.close(receiving)
         os.close(sending)
     if said:
-        if found := json.loads(said):
-            raise EvaluationError(*found)
+        if failure := json.loads(said):
+            raise EvaluationError(*failure)
         return
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         raise EvaluationError("out_of_memory", f"the process that looked at {path} was killed, as for want of memory")

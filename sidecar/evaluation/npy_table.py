@@ -131,13 +131,13 @@ def columns_of(name: str, structure: Any) -> dict[str, Any]:
     if not isinstance(structure, Mapping | list | tuple):
         return {name: structure}
     parts = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for key, part in parts:
-        for column, each in columns_of(f"{name}_{key}", part).items():
-            if column in found:
+        for column, array in columns_of(f"{name}_{key}", part).items():
+            if column in columns:
                 raise _refused(column, "is the name of two parts: give them others")
-            found[column] = each
-    return found
+            columns[column] = array
+    return columns
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:

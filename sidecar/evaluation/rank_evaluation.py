@@ -117,13 +117,13 @@ def evaluate(
         group=join.group,
         workers=len(join.members),
         examples=examples,
-        metrics={name: dict(each.values) for name, each in numbers.items()},
+        metrics={name: dict(metric.values) for name, metric in numbers.items()},
         phases=total.slowest,
         variables=variables,
         task=task_digest,
         profile=profile,
         saves=(),
-        classes={name: found for name, each in numbers.items() if (found := _few_classes(each))},
+        classes={name: few for name, metric in numbers.items() if (few := _few_classes(metric))},
         data={stream.eval_set: _data(stream) for stream in streams},
         nonfinite=found_nonfinite,
         notes=_notes(numbers),
@@ -168,17 +168,17 @@ def _say_hello(
     """
     texts = [said[name] for name in _HELLO]
     compared = [stream for stream in streams if stream.fingerprint]
-    texts += [f"{each.sharding} {each.fingerprint} {each.batches} {each.examples}" for each in compared]
+    texts += [f"{stream.sharding} {stream.fingerprint} {stream.batches} {stream.examples}" for stream in compared]
     row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
     row[: len(texts)] = [short_digest(text) for text in texts]
     profile = np.frombuffer(said["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
     rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
         if groups := differing(rows[:, column]):
-            told = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or sides_of(groups, join)
+            difference = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or sides_of(groups, join)
             if name == "outside":
-                told = f"{_tell_parts(collective, join, outside)}: {told}"
-            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {told}", sides=groups)
+                difference = f"{_tell_parts(collective, join, outside)}: {difference}"
+            raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {difference}", sides=groups)
     for column, stream in enumerate(compared, start=len(_HELLO)):
         if groups := differing(rows[:, column]):
             raise EvaluationError(
@@ -193,8 +193,8 @@ def _say_hello(
 def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
     """Return each note once, after the names of its eval sets if it is not a note of all."""
     by_note: dict[str, list[str]] = {}
-    for name, each in numbers.items():
-        for note in each.notes:
+    for name, result in numbers.items():
+        for note in result.notes:
             by_note.setdefault(note, []).append(name)
     return tuple(
         note if len(names) == len(numbers) else f"eval set {', '.join(map(repr, names))}: {note}"
@@ -220,17 +220,17 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
     """Count the examples evaluated per set; raise `count` unless they are the examples that were read."""
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
-        found = counted[stream.eval_set]
-        if stream.sharding == "batches" and found != stream.examples:
+        evaluated = counted[stream.eval_set]
+        if stream.sharding == "batches" and evaluated != stream.examples:
             raise EvaluationError(
-                "count", f"eval set {stream.eval_set!r}: {found} examples were evaluated of {stream.examples} read"
+                "count", f"eval set {stream.eval_set!r}: {evaluated} examples were evaluated of {stream.examples} read"
             )
-        if stream.expected is not None and found != stream.expected:
+        if stream.expected is not None and evaluated != stream.expected:
             raise EvaluationError(
                 "count",
-                f"eval set {stream.eval_set!r}: {found} examples were evaluated, EvalSet says {stream.expected}",
+                f"eval set {stream.eval_set!r}: {evaluated} examples were evaluated, EvalSet says {stream.expected}",
             )
-        if found == 0:
+        if evaluated == 0:
             raise EvaluationError("task_error", f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
     return counted
 
@@ -262,12 +262,12 @@ def _tell_profiles(rows: Int64s, join: Join) -> str:
     """Name the entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
     lines = [row.tobytes().rstrip(b"\0").decode(errors="replace").splitlines() for row in rows]
     profiles = [dict(line.split("\t", 1) for line in each if "\t" in line) for each in lines]
-    told = []
+    differences = []
     for name in dict.fromkeys(name for each in profiles for name in each):
         by_value: dict[str, list[int]] = {}
         for rank, each in enumerate(profiles):
             by_value.setdefault(each.get(name, "nothing"), []).append(rank)
         if len(by_value) > 1:
             values = (f"{value!r} for {named(ranks, join)}" for value, ranks in by_value.items())
-            told.append(f"{name} is {' against '.join(values)}")
-    return "; ".join(told)
+            differences.append(f"{name} is {' against '.join(values)}")
+    return "; ".join(differences)

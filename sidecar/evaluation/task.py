@@ -238,13 +238,13 @@ def load(reference: str, search_path: str) -> LoadedTask:
     else:
         module = _import_module(location, search_path, reference)
     try:
-        found = getattr(module, attribute)
+        value = getattr(module, attribute)
     except AttributeError:
         names = sorted(name for name in vars(module) if not name.startswith("_"))
         raise TaskError(
             f"task {reference!r}: {location} has no {attribute!r}; it defines {', '.join(names) or 'nothing'}"
         ) from None
-    task = found if isinstance(found, Task) else call(f"task {reference!r}", found) if callable(found) else found
+    task = value if isinstance(value, Task) else call(f"task {reference!r}", value) if callable(value) else value
     if not isinstance(task, Task):
         raise TaskError(
             f"task {reference!r}: expected a sidecar.Task or a function that returns one, "
@@ -303,11 +303,11 @@ def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
 def _digest(module: ModuleType, attribute: str) -> str:
     """Return the digest of the task's file and of every imported module next to or below it that is not installed."""
     digest = hashlib.sha256(attribute.encode())
-    own = getattr(module, "__file__", None)
-    if own is None:
+    file = getattr(module, "__file__", None)
+    if file is None:
         return digest.hexdigest()
-    root = Path(own).resolve().parent
-    for path in sorted(_own_files(root) | {Path(own).resolve()}):
+    root = Path(file).resolve().parent
+    for path in sorted(_own_files(root) | {Path(file).resolve()}):
         digest.update(f"\0{path.relative_to(root)}\0".encode(errors="surrogateescape"))
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

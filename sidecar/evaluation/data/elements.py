@@ -32,7 +32,7 @@ def with_labels(batch: Any) -> tuple[Any, Any, Any]:
         raise EvaluationError(
             "task_error",
             f"Task(metrics=…) and Task(loss=…) compare predictions with labels: elements of an eval set must be "
-            f"{_FORMS}, found {told(batch)}. Map them to that, (x, x) for an autoencoder; or leave out metrics and "
+            f"{_FORMS}, found {describe(batch)}. Map them to that, (x, x) for an autoencoder; or leave out metrics and "
             f"loss, so that the compiled model's own test_step takes the elements as they are",
         )
     return parts
@@ -43,8 +43,8 @@ def require_form_of_keras(batch: Any) -> None:
     if unpack(batch) is None:
         raise EvaluationError(
             "task_error",
-            f"elements of an eval set must be x, (x,), {_FORMS} for the test_step of Keras, found {told(batch)}: map "
-            f"them to that, or give the model a test_step of its own",
+            f"elements of an eval set must be x, (x,), {_FORMS} for the test_step of Keras, found "
+            f"{describe(batch)}: map them to that, or give the model a test_step of its own",
         )
 
 
@@ -54,7 +54,7 @@ def placed(batch: Any) -> Iterator[tuple[str, Any]]:
     return ((place, part) for place, part in parts if part is not None)
 
 
-def told(batch: Any) -> str:
+def describe(batch: Any) -> str:
     """Describe the structure of a batch in words."""
     if isinstance(batch, tuple):
         return f"a tuple of {len(batch)}"

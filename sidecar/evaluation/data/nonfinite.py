@@ -50,21 +50,21 @@ class Finds:
             first: Place of its first example in the whole eval set; None where that is not known.
         """
         of_examples = [rows for rows in finite if rows.shape == (examples,) and not rows.all()]
-        if not of_examples or (found := np.flatnonzero(~np.logical_and.reduce(of_examples))).size == 0:
+        if not of_examples or (rows := np.flatnonzero(~np.logical_and.reduce(of_examples))).size == 0:
             return
         column = PLACES.index(place)
-        self.counts[column] += found.size
+        self.counts[column] += rows.size
         if first is not None:
-            self.first[:, column] = np.minimum(self.first[:, column], (batch, first + found[0]))
+            self.first[:, column] = np.minimum(self.first[:, column], (batch, first + rows[0]))
 
 
 def states(shard: Shard, *finds: Finds) -> SetStates:
     """Return the states in which the findings of a rank travel."""
     counts, first = ExactSum((len(PLACES),), "int64"), MinMax((2, len(PLACES)), "int64", "min", shard)
-    for each in finds:
-        counts.add(each.counts)
-        if (each.first != _NOWHERE).any():
-            first.add(each.first)
+    for of_part in finds:
+        counts.add(of_part.counts)
+        if (of_part.first != _NOWHERE).any():
+            first.add(of_part.first)
     return {_COUNTS: counts, _FIRST: first}
 
 
@@ -74,16 +74,16 @@ def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, No
     Raises `EvaluationError` (`nonfinite_input`) for what an eval set refuses; predictions never are: a diverged model
     is a result.
     """
-    found = {stream.eval_set: dict(_found(reduced[stream.eval_set])) for stream in streams}
+    totals_by_set = {stream.eval_set: dict(_found(reduced[stream.eval_set])) for stream in streams}
     for stream in streams:
-        for place, each in found[stream.eval_set].items():
+        for place, total in totals_by_set[stream.eval_set].items():
             if stream.refuses_nonfinite and place != "prediction":
                 raise EvaluationError(
                     "nonfinite_input",
-                    f"{each.told(stream.eval_set, place)}, and EvalSet(nonfinite='refuse') allows none: mend the data "
+                    f"{total.told(stream.eval_set, place)}, and EvalSet(nonfinite='refuse') allows none: mend the data "
                     f"or filter such examples out; where they stand for values that are missing, nonfinite='count'",
                 )
-    return {eval_set: places for eval_set, places in found.items() if places}
+    return {eval_set: places for eval_set, places in totals_by_set.items() if places}
 
 
 def _found(of_set: SetStates) -> Iterator[tuple[str, Nonfinite]]:

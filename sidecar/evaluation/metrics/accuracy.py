@@ -45,9 +45,11 @@ class Accuracy:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit to `labels`."""
-        found = decisions(self.name, batch, self._labels, self._threshold)
-        right, unknown = found.predicted == found.actual, found.predicted == UNDECIDED
-        self._proportion.add(states, right, unknown, found.pairs.weights, one_per_example=found.pairs.one_per_example)
+        decided = decisions(self.name, batch, self._labels, self._threshold)
+        right, unknown = decided.predicted == decided.actual, decided.predicted == UNDECIDED
+        self._proportion.add(
+            states, right, unknown, decided.pairs.weights, one_per_example=decided.pairs.one_per_example
+        )
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the accuracy; NaN for a total weight of 0."""
@@ -94,9 +96,9 @@ class TopK:
         count = pairs.predicted.shape[-1]
         if count < self._k:
             raise TaskError(f"metric {self.name!r}: TopK(k={self._k}) needs as many classes, predictions have {count}")
-        own = np.take_along_axis(pairs.predicted, pairs.actual[:, np.newaxis], axis=-1)
+        score = np.take_along_axis(pairs.predicted, pairs.actual[:, np.newaxis], axis=-1)
         is_later = np.arange(count) > pairs.actual[:, np.newaxis]
-        before = (pairs.predicted > own) | ((pairs.predicted == own) & is_later)
+        before = (pairs.predicted > score) | ((pairs.predicted == score) & is_later)
         right = np.count_nonzero(before, axis=-1) < self._k
         self._proportion.add(
             states, right, has_nan(pairs.predicted), pairs.weights, one_per_example=pairs.one_per_example

@@ -58,15 +58,15 @@ class AUC:
                 f"{batch.predictions.shape}: use BinnedAUC"
             )
         assert batch.first is not None, "the places of examples are known where their number is"
-        for name, found in (
+        for name, values in (
             ("scores", pairs.predicted),
             ("weights", np.where(pairs.actual, pairs.weights, -pairs.weights)),
         ):
             state = states[name]
             assert isinstance(state, PerExampleValues), f"{name} has no places"
-            each = np.zeros(len(batch.y), np.float64)
-            each[pairs.places] = found
-            state.put(batch.first, each)
+            column = np.zeros(len(batch.y), np.float64)
+            column[pairs.places] = values
+            state.put(batch.first, column)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_auc` and `pr_auc`."""

@@ -65,14 +65,14 @@ class ConfusionMatrix:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and another number of classes."""
-        found = decisions(self.name, batch, self._labels, self._threshold)
-        if found.classes != len(self._classes):
+        decided = decisions(self.name, batch, self._labels, self._threshold)
+        if decided.classes != len(self._classes):
             raise TaskError(
-                f"metric {self.name!r}: predictions have {found.classes} classes, but it was made for "
-                f"{len(self._classes)}: write ConfusionMatrix({found.classes})"
+                f"metric {self.name!r}: predictions have {decided.classes} classes, but it was made for "
+                f"{len(self._classes)}: write ConfusionMatrix({decided.classes})"
             )
-        cells = np.where(found.predicted < 0, -1, found.actual * found.classes + found.predicted)
-        self._tally.add(states, cells, found.pairs.weights)
+        cells = np.where(decided.predicted < 0, -1, decided.actual * decided.classes + decided.predicted)
+        self._tally.add(states, cells, decided.pairs.weights)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `precision`, `recall` and `f1` of each class, and their `_macro`, `_micro` and `_weighted` means."""
@@ -84,17 +84,20 @@ class ConfusionMatrix:
         by_class: dict[str, Mapping[str, Value]] = {}
         for name, above, below in _ratios(right, predicted, actual):
             key = f"{self._prefix}{name}"
-            each = self._divide(above, below)
-            by_class[key] = {own: value(float(one), "max") for own, one in zip(self._classes, each, strict=True)}
-            numbers[f"{key}_macro"] = value(_average(each, np.ones(len(each))), "max")
+            ratios = self._divide(above, below)
+            by_class[key] = {
+                name_of_class: value(float(ratio), "max")
+                for name_of_class, ratio in zip(self._classes, ratios, strict=True)
+            }
+            numbers[f"{key}_macro"] = value(_average(ratios, np.ones(len(ratios))), "max")
             numbers[f"{key}_micro"] = value(float(self._divide(above.sum(), below.sum())), "max")
-            numbers[f"{key}_weighted"] = value(_average(each, actual), "max")
+            numbers[f"{key}_weighted"] = value(_average(ratios, actual), "max")
         return MetricResult(numbers, by_class)
 
     def _divide(self, above: Floats, below: Floats) -> Floats:
         with np.errstate(all="ignore"):
-            found: Floats = np.where((below == 0) & ~np.isnan(above), self._zero_division, above / below)
-        return found
+            ratios: Floats = np.where((below == 0) & ~np.isnan(above), self._zero_division, above / below)
+        return ratios
 
 
 def _ratios(right: Floats, predicted: Floats, actual: Floats) -> Iterator[tuple[str, Floats, Floats]]:
@@ -104,18 +107,18 @@ def _ratios(right: Floats, predicted: Floats, actual: Floats) -> Iterator[tuple[
     yield "f1", 2 * right, predicted + actual
 
 
-def _average(each: Floats, weights: Floats) -> float:
+def _average(numbers: Floats, weights: Floats) -> float:
     """Return the mean of those that are not NaN."""
-    kept = ~np.isnan(each)
-    total = math.fsum(weights[kept].tolist())
-    return math.fsum((each[kept] * weights[kept]).tolist()) / total if total else math.nan
+    defined = ~np.isnan(numbers)
+    total = math.fsum(weights[defined].tolist())
+    return math.fsum((numbers[defined] * weights[defined]).tolist()) / total if total else math.nan
 
 
 def _names(metric: str, classes: int | Sequence[str]) -> list[str]:
     if isinstance(classes, int) and not isinstance(classes, bool) and classes >= _BINARY_CLASSES:
         return [str(number) for number in range(classes)]
     if isinstance(classes, Sequence) and not isinstance(classes, str):
-        found = [each for each in classes if isinstance(each, str)]
-        if len(set(found)) == len(classes) >= _BINARY_CLASSES:
-            return found
+        names = [name for name in classes if isinstance(name, str)]
+        if len(set(names)) == len(classes) >= _BINARY_CLASSES:
+            return names
     raise TaskError(f"metric {metric!r}: classes must be a number from 2, or different names, found {classes!r}")

@@ -40,8 +40,8 @@ def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logit
 
 
 def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = np.take_along_axis(scores, actual[:, np.newaxis], axis=-1)[:, 0]
-    return found
+    truth: NDArray[np.float64] = np.take_along_axis(scores, actual[:, np.newaxis], axis=-1)[:, 0]
+    return truth
 
 
 def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
@@ -53,8 +53,8 @@ def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[n
 
 
 def _minus_log(probabilities: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = -np.log(np.clip(probabilities, eps, 1 - eps))
-    return found
+    losses: NDArray[np.float64] = -np.log(np.clip(probabilities, eps, 1 - eps))
+    return losses
 
 
 def _eps(predictions: NDArray[Any]) -> float:

@@ -46,14 +46,14 @@ class Mean:
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
         made = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
-        found = as_numbers(self.name, "values", np.asarray(made))
-        if found.shape[:1] != batch.predictions.shape[:1]:
+        values = as_numbers(self.name, "values", np.asarray(made))
+        if values.shape[:1] != batch.predictions.shape[:1]:
             raise TaskError(
                 f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "
-                f"examples, found shape {found.shape}: leave averages to the metric"
+                f"examples, found shape {values.shape}: leave averages to the metric"
             )
-        found = without_trailing_ones(found)
-        positions = counting(self.name, batch.weights, found.shape, found)
+        values = without_trailing_ones(values)
+        positions = counting(self.name, batch.weights, values.shape, values)
         self._average.add(states, positions.arrays[0], positions.weights, one_per_example=positions.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:

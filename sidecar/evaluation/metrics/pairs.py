@@ -59,9 +59,9 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have one shape: "
             f"let the model return one value for each label"
         )
-    found = counting(metric, batch.weights, y.shape, y, predictions)
-    own_labels, own_predictions = found.arrays
-    return Pairs(own_labels, own_predictions, found.weights, found.places, found.one_per_example)
+    positions = counting(metric, batch.weights, y.shape, y, predictions)
+    labels, predicted = positions.arrays
+    return Pairs(labels, predicted, positions.weights, positions.places, positions.one_per_example)
 
 
 def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
@@ -89,16 +89,16 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not fit to "
             f"labels={labels!r}, predictions (n, …, classes): {_REMEDY}"
         )
-    found = counting(metric, batch.weights, scores.shape[:-1], y, scores)
-    own, own_scores = found.arrays
-    actual = _of_one_hot(metric, own) if labels == "one_hot" else _index(metric, own, scores.shape[-1])
-    return Pairs(actual, own_scores, found.weights, found.places, found.one_per_example)
+    positions = counting(metric, batch.weights, scores.shape[:-1], y, scores)
+    counted, counted_scores = positions.arrays
+    actual = _of_one_hot(metric, counted) if labels == "one_hot" else _index(metric, counted, scores.shape[-1])
+    return Pairs(actual, counted_scores, positions.weights, positions.places, positions.one_per_example)
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which positions (m,) have no ranking, since one of their scores (m, …) is NaN."""
-    found: NDArray[np.bool_] = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
-    return found
+    is_nan: NDArray[np.bool_] = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
+    return is_nan
 
 
 def _index(metric: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:

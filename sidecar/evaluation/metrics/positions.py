@@ -41,17 +41,17 @@ def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], 
     flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
     if weights is None:
         return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), len(shape) == 1)
-    own = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
+    flat_weights = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
     with np.errstate(all="ignore"):
-        own = own.astype(np.float32)
-    wrong = own[~((own >= 0) & (own <= _LARGEST_WEIGHT))]
+        flat_weights = flat_weights.astype(np.float32)
+    wrong = flat_weights[~((flat_weights >= 0) & (flat_weights <= _LARGEST_WEIGHT))]
     if wrong.size:
         raise TaskError(
             f"metric {metric!r}: weights must be from 0 to {_LARGEST_WEIGHT:g}, found {wrong[0]:g}: "
             f"give an example that does not count the weight 0"
         )
-    places = np.flatnonzero(own)
-    return Positions(tuple(each[places] for each in flat), own[places], places, len(shape) == 1)
+    places = np.flatnonzero(flat_weights)
+    return Positions(tuple(array[places] for array in flat), flat_weights[places], places, len(shape) == 1)
 
 
 def as_numbers(metric: str, what: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -74,13 +74,15 @@ def without_trailing_ones(array: NDArray[Any]) -> NDArray[Any]:
 
 def _broadcast(metric: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return one weight per position, flat: an example's weight holds for all its positions."""
-    own = weights
-    while own.ndim > len(shape) and own.shape[-1] == 1:
-        own = own[..., 0]
-    if own.ndim and own.ndim <= len(shape):
-        own = own.reshape(*own.shape, *(1,) * (len(shape) - own.ndim))
-        if own.shape[0] == shape[0] and all(one in (1, other) for one, other in zip(own.shape, shape, strict=True)):
-            return np.broadcast_to(own, shape).reshape(-1)
+    array = weights
+    while array.ndim > len(shape) and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim and array.ndim <= len(shape):
+        array = array.reshape(*array.shape, *(1,) * (len(shape) - array.ndim))
+        if array.shape[0] == shape[0] and all(
+            size in (1, other) for size, other in zip(array.shape, shape, strict=True)
+        ):
+            return np.broadcast_to(array, shape).reshape(-1)
     raise TaskError(
         f"metric {metric!r}: weights {weights.shape} do not fit to values {shape}: "
         f"give one for each example, ({shape[0]},), or one for each value, {shape}"

@@ -44,5 +44,5 @@ class Tally:
 
     def totals(self, states: SetStates) -> NDArray[np.float64]:
         """Return weight of each cell; all NaN if something belonged nowhere."""
-        found = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
-        return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(found)
+        sums = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
+        return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(sums)

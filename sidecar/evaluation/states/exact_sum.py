@@ -94,11 +94,11 @@ class ExactSum:
         """
         array = self._accept(values)
         for first in range(0, len(array), _BLOCK):
-            own, at = array[first : first + _BLOCK], elements[first : first + _BLOCK]
-            self._reserve(self._growth(own) * len(own))
-            whole = np.ones(len(own), np.bool_) if self.is_integral else _is_count(own)
-            np.add.at(self._units(), at[whole], own[whole].astype(np.int64))
-            self._add_others(at[~whole], own[~whole])
+            block, at = array[first : first + _BLOCK], elements[first : first + _BLOCK]
+            self._reserve(self._growth(block) * len(block))
+            whole = np.ones(len(block), np.bool_) if self.is_integral else _is_count(block)
+            np.add.at(self._units(), at[whole], block[whole].astype(np.int64))
+            self._add_others(at[~whole], block[~whole])
 
     def merge(self, other: Self) -> None:
         """Add what was added to another sum. Raises `ValueError` unless it has the same shape and layout."""
@@ -142,19 +142,19 @@ class ExactSum:
         Raises `ValueError` for another length or dtype, `OverflowError` for what no sum of 8192 packs can be.
         """
         chosen = chosen_rows(self, rows)
-        found = dict(zip(chosen, matrix_of(self, packed, len(chosen)), strict=True))
-        flags = found.pop(self.rows - 1, None) if not self.is_integral else None
-        reach = max((_largest(row) for row in found.values()), default=0)
+        matrix = dict(zip(chosen, matrix_of(self, packed, len(chosen)), strict=True))
+        flags = matrix.pop(self.rows - 1, None) if not self.is_integral else None
+        reach = max((_largest(row) for row in matrix.values()), default=0)
         if reach > _LIMIT:
             raise OverflowError(f"a digit of the pack is {reach}: it is damaged, or more than 8192 packs were summed")
         units = self._layout.fraction_digits
         self._digits, self._flags = np.zeros((1, self._size), np.int64), np.zeros(self._size, np.int64)
-        if any(row.any() for number, row in found.items() if number != units):
+        if any(row.any() for number, row in matrix.items() if number != units):
             self._widen()
-            for number, row in found.items():
+            for number, row in matrix.items():
                 self._digits[number] = row
-        elif units in found:
-            self._digits[0] = found[units]
+        elif units in matrix:
+            self._digits[0] = matrix[units]
         self._reach = reach
         if flags is not None:
             for flag in (_NAN, _POSITIVE, _NEGATIVE):
@@ -248,8 +248,8 @@ class ExactSum:
         finite = np.isfinite(values)
         if finite.any():
             self._add_digits(elements[finite], values[finite])
-        for flag, found in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
-            np.bitwise_or.at(self._flags, elements[found(values)], flag)
+        for flag, is_such in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
+            np.bitwise_or.at(self._flags, elements[is_such(values)], flag)
 
     def _add_digits(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
         """Add finite floats, each to its element, by their bits (IEEE 754-2019, section 3.4)."""
@@ -314,8 +314,8 @@ def exact_sum(states: SetStates, name: str) -> ExactSum:
 
 def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which floats are whole and fit into one digit; NaN and infinities do not."""
-    found: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
-    return found
+    is_count: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
+    return is_count
 
 
 def _largest(values: NDArray[Any]) -> int:

@@ -77,8 +77,8 @@ class MinMax:
 
     def values(self) -> NDArray[Any]:
         """Return the largest or smallest values: float64 or int64 of this shape."""
-        found: NDArray[Any] = self._values.copy()
-        return found
+        copy: NDArray[Any] = self._values.copy()
+        return copy
 
     def used(self) -> NDArray[np.bool_]:
         """Return this rank's own row, if anything was added."""
@@ -99,10 +99,10 @@ class MinMax:
         matrix = matrix_of(self, packed, len(chosen_rows(self, rows)))
         if not np.isin(matrix[:, 0], (0, _SAW)).all():
             raise ValueError("a rank's row was added more than once: the pack is damaged")
-        seen = matrix[matrix[:, 0] == _SAW, 1:]
-        self._saw = bool(len(seen))
+        present = matrix[matrix[:, 0] == _SAW, 1:]
+        self._saw = bool(len(present))
         self._values = self._nothing
-        for row in seen:
+        for row in present:
             values = np.ascontiguousarray(row).view(self._nothing.dtype).reshape(self.shape)
             self._values = np.asarray(self._choose(self._values, values))
 

@@ -62,12 +62,12 @@ SetStates = dict[str, State]
 def within(states: SetStates, name: str) -> SetStates:
     """Return the states that `named` gave this name."""
     start = f"{name}/"
-    return {each.removeprefix(start): state for each, state in states.items() if each.startswith(start)}
+    return {full_name.removeprefix(start): state for full_name, state in states.items() if full_name.startswith(start)}
 
 
 def named(name: str, states: SetStates) -> SetStates:
     """Return the states of one metric under names that no other metric uses."""
-    return {f"{name}/{each}": state for each, state in states.items()}
+    return {f"{name}/{own_name}": state for own_name, state in states.items()}
 
 
 def chosen_rows(state: State, rows: NDArray[np.bool_] | None) -> list[int]:

@@ -47,20 +47,20 @@ class Measurement:
         Weights are empty where there are none, so that there are three arrays for each output.
         """
         _, y, weights = with_labels(batch)
-        found: list[NDArray[Any]] = []
+        arrays: list[NDArray[Any]] = []
         for output in self._outputs:
-            own = pick_weights(weights, output)
-            found += [_one(pick(y, output)), _one(pick(predictions, output))]
-            found.append(np.zeros(0, np.float32) if own is None else _one(own))
-        return found
+            weight = pick_weights(weights, output)
+            arrays += [_one(pick(y, output)), _one(pick(predictions, output))]
+            arrays.append(np.zeros(0, np.float32) if weight is None else _one(weight))
+        return arrays
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches: of each of `arrays` a list with an array for each batch."""
         for name, (output, metric) in self._metrics.items():
             at = 3 * self._outputs.index(output)
-            own = within(states, name)
+            of_metric = within(states, name)
             for first, y, predictions, weights in zip(firsts, *arrays[at : at + 3], strict=True):
-                metric.add(own, EvalBatch(y, predictions, weights if len(weights) else None, first))
+                metric.add(of_metric, EvalBatch(y, predictions, weights if len(weights) else None, first))
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two of them have one name."""
@@ -76,7 +76,7 @@ class Measurement:
                         "task_error", f"metric {name!r}: another gives a number the name {key!r}, too"
                     )
                 values[shown(output, key)] = number
-            classes |= {shown(output, key): each for key, each in result.classes.items()}
+            classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
         return MetricResult(values, classes, notes)
 
 
