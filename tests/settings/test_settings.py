@@ -149,6 +149,14 @@ def test_save_weights_was_a_boolean_once(write, line, remedy):
     assert told.endswith(f"says whose weights are saved: {remedy}")
 
 
+def test_a_pattern_replaces_the_formats():
+    """Only one of the two says what a checkpoint is."""
+    environ = MINIMAL | {"SIDECAR_CHECKPOINT_PATTERN": "m-*"}
+    assert load({}, environ=environ).checkpoint_pattern == "m-*"
+    (problem,) = problems(environ=environ | {"SIDECAR_FORMATS": "keras"})
+    assert "checkpoint_pattern" in problem.lower()
+
+
 def test_http_may_be_an_ipv6_address():
     """Brackets belong to the notation, not to the address to bind."""
     settings = load({"http": "[::1]:0"}, environ=MINIMAL)
@@ -206,6 +214,9 @@ BAD = [
     ("step_pattern", "(", "'('", "not a regular expression"),
     ("step_pattern", r"\d+", r"'\\d+'", "has 0 groups: put exactly one"),
     ("formats", "keras,hdf", "'keras,hdf'", "write some of tf_object, keras, hdf5"),
+    ("framework", "torch", "'torch'", "'tensorflow' or 'python'"),
+    ("checkpoint_pattern", "models/*", "'models/*'", "such as model-*.joblib"),
+    ("checkpoint_pattern", ".hidden*", "'.hidden*'", "such as model-*.joblib"),
     ("complete_marker", "{name}", "'{name}'", "such as {name}.STABLE"),
     ("complete_marker", "{name}/", "'{name}/'", "such as {name}.STABLE"),
     ("complete_marker", "/data/DONE", "'/data/DONE'", "such as {name}.STABLE"),

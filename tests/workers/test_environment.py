@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.workers.environment import worker_environment
+from sidecar.workers.environment import thread_variables, worker_environment
 
 
 def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",), framework="tensorflow"):
@@ -56,3 +56,10 @@ def test_the_user_has_the_last_word():
     environment = made({"A": "1", "B": "2"}, {"A": None, "B": "3", "C": "4", "TF_CONFIG": "{}", "NONE": None})
     assert {name: environment.get(name) for name in "ABC"} == {"A": None, "B": "3", "C": "4"}
     assert environment["TF_CONFIG"] == "{}"
+
+
+def test_numpy_computes_with_as_many_threads_as_the_settings_say():
+    """Before it is imported; the user's own variables are stronger than that."""
+    variables = thread_variables(3)
+    assert set(variables.values()) == {"3"}
+    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} <= variables.keys()
