@@ -1,9 +1,11 @@
-"""Which labels and predictions belong together: a model with several outputs has metrics and losses of each."""
+"""Bring labels, predictions and metrics of a model's outputs together: a model with several has metrics of each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.records import Value
 
 Output = str | int | None
 """The key of an output in a dict, its place in a list, or None for a model that has one."""
@@ -40,3 +42,21 @@ def pick_weights(weights: Any, output: Output) -> Any:
     if weights is None or not isinstance(weights, Mapping | list | tuple):
         return weights
     return pick(weights, output)
+
+
+def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricResult:
+    """Join the results of metrics, each after the metric's name and its output.
+
+    Raises `EvaluationError` if two metrics give a number the same name.
+    """
+    values: dict[str, Value] = {}
+    classes: dict[str, Mapping[str, Value]] = {}
+    notes: tuple[str, ...] = ()
+    for name, output, result in results:
+        notes += result.notes
+        for key, number in result.values.items():
+            if shown(output, key) in values:
+                raise EvaluationError("task_error", f"metric {name!r}: another gives a number the name {key!r}, too")
+            values[shown(output, key)] = number
+        classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
+    return MetricResult(values, classes, notes)

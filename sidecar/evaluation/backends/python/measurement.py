@@ -1,6 +1,6 @@
 """Measure with `sidecar.metrics`: which of them the task wants, their states, and their numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,10 +10,9 @@ from sidecar.evaluation.backends.python.structure import as_arrays, leaves
 from sidecar.evaluation.data.elements import with_labels
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
-from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
-from sidecar.records import Value
 
 _NEEDED: Final = ("name", "states", "add", "compute")
 _EXAMPLE: Final = "such as [sidecar.metrics.Accuracy()]"
@@ -64,20 +63,9 @@ class Measurement:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two of them have one name."""
-        values: dict[str, Value] = {}
-        classes: dict[str, Mapping[str, Value]] = {}
-        notes: tuple[str, ...] = ()
-        for name, (output, metric) in self._metrics.items():
-            result = metric.compute(within(states, name))
-            notes += result.notes
-            for key, number in result.values.items():
-                if shown(output, key) in values:
-                    raise EvaluationError(
-                        "task_error", f"metric {name!r}: another gives a number the name {key!r}, too"
-                    )
-                values[shown(output, key)] = number
-            classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
-        return MetricResult(values, classes, notes)
+        return join_results(
+            (name, output, metric.compute(within(states, name))) for name, (output, metric) in self._metrics.items()
+        )
 
 
 def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:

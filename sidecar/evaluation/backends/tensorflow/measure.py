@@ -4,7 +4,8 @@ Both are a traced function of one batch whose outputs are added, exactly and out
 be summed over batches and ranks; the final numbers are made from the sums, once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import tensorflow as tf
@@ -24,10 +25,9 @@ from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
-from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
-from sidecar.records import Value
 
 _LOSS: Final = "loss"
 _OF_KERAS: Final = ("name", "update_state", "reset_state", "result", "variables")
@@ -170,19 +170,8 @@ class ChosenMeasurement:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with intervals where single values were seen."""
-        values: dict[str, Value] = {}
-        classes: dict[str, Mapping[str, Value]] = {}
-        notes = told(self.by_batch.names(states))
-        for name, output, numbers in self._computed(states):
-            notes += numbers.notes
-            for key, each in numbers.values.items():
-                if shown(output, key) in values:
-                    raise EvaluationError(
-                        "task_error", f"metric {name!r}: another gives a number the name {key!r}, too"
-                    )
-                values[shown(output, key)] = each
-            classes |= {shown(output, key): each for key, each in numbers.classes.items()}
-        return MetricResult(values, classes, notes)
+        joined = join_results(self._computed(states))
+        return replace(joined, notes=told(self.by_batch.names(states)) + joined.notes)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
