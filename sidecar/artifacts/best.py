@@ -26,11 +26,11 @@ class BestBy:
 
     def complaint(self, history: JournalState) -> str | None:
         """Return why the metric that was asked for cannot tell what is better, as far as the results so far say."""
-        known = list(_with_direction(history))
-        if self.metric is None or history.newest is None or self.metric in known:
+        with_direction = list(_with_direction(history))
+        if self.metric is None or history.newest is None or self.metric in with_direction:
             return None
         trouble = "has no direction" if self.metric in history.goals else "was not measured"
-        return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(known) or 'none'}"
+        return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(with_direction) or 'none'}"
 
 
 def _with_direction(history: JournalState) -> Iterator[str]:

@@ -121,10 +121,10 @@ def _bytes_below(folder: Folder, errors: _Errors, deepest: int) -> int:
     size = 0
     for name in _names(folder, errors):
         with errors.noted():
-            found = folder.stat(name)
-            if stat.S_ISREG(found.st_mode):
-                size += found.st_size
-            elif stat.S_ISDIR(found.st_mode) and deepest > 0:
+            there = folder.stat(name)
+            if stat.S_ISREG(there.st_mode):
+                size += there.st_size
+            elif stat.S_ISDIR(there.st_mode) and deepest > 0:
                 with folder.folder(name) as below:
                     size += _bytes_below(below, errors, deepest - 1)
     return size

@@ -78,7 +78,7 @@ class Retention:
         best = self.best.folder(history)
         self._best = None if best == self._too_large else best
         self._newest = (*self._newest, history.folders[-1])[-self.keep :]
-        gone = tuple(each for each in before if each not in self._kept)
+        gone = tuple(folder for folder in before if folder not in self._kept)
         self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
 
     def failed(self, plan: Plan, now: float) -> None:
@@ -111,7 +111,7 @@ class Retention:
             self._failed.pop(folder, None)
         again = tuple(folder for folder in tidying.thin if folder in self._trying and folder not in self._leaving)
         self._leaving = (
-            tuple(each for each in self._leaving if each not in tidying.thin or each in self._trying) + again
+            tuple(folder for folder in self._leaving if folder not in tidying.thin or folder in self._trying) + again
         )
         self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
         if self._best in tidying.thin:
@@ -130,7 +130,7 @@ class Retention:
 
     def _too_much(self) -> list[str]:
         """Return what has to go for the others to fit, the oldest first; nothing before all are measured."""
-        kept, found = self._kept, list[str]()
+        kept, removed = self._kept, list[str]()
         if self.max_bytes is None or kept != self._measured:
             return []
         left = self.bytes
@@ -138,5 +138,5 @@ class Retention:
             fits_alone = self._sizes[folder] <= self.max_bytes
             if left > self.max_bytes and not (folder == self._best and fits_alone):
                 left -= self._sizes[folder]
-                found.append(folder)
-        return found
+                removed.append(folder)
+        return removed

@@ -184,14 +184,14 @@ class Catalog:
     def _merge(self, pins: PinScan, now: float) -> None:
         """Put everything that was read in order of discovery; what is pinned is found in its pin."""
         directories = (self._directory, *self._subfolders.directories())
-        lying = {found.checkpoint.key: found for directory in directories for found in directory.found()}
-        sources = lying | dict(pins.found)
+        in_directory = {found.checkpoint.key: found for directory in directories for found in directory.found()}
+        sources = in_directory | dict(pins.found)
         if sources == self._sources:
             return
         changed = {key: found for key, found in sources.items() if found is not self._sources.get(key)}
         changed |= self._with_agreed_steps(changed)
         new = [found for key, found in changed.items() if key not in self._found]
-        self._discovery.add(new, self._found, lying, now)
+        self._discovery.add(new, self._found, in_directory, now)
         merged = {key: self._as_discovered(changed.get(key) or self._found[key]) for key in sources}
         self._found = {key: merged[key] for key in sorted(merged, key=self._discovery.places.__getitem__)}
         self._sources = sources

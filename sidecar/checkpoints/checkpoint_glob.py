@@ -22,7 +22,7 @@ class CheckpointGlob:
     @classmethod
     def of(cls, patterns: Iterable[str]) -> "CheckpointGlob":
         """Return the glob of these patterns, which the settings checked."""
-        return cls(tuple(tuple(re.compile(translate(part)) for part in each.split("/")) for each in patterns))
+        return cls(tuple(tuple(re.compile(translate(part)) for part in pattern.split("/")) for pattern in patterns))
 
     @property
     def depth(self) -> int:

@@ -86,14 +86,14 @@ def stat_files(folder: Path, descriptor: int, names: Iterable[str]) -> Listing:
     """Return what lies under some names of an opened folder, without names that are gone. Raises OSError."""
     files, escaping, folders = {}, set(), []
     for name in names:
-        found = _stat(folder, descriptor, name)
-        if found is None:
+        there = _stat(folder, descriptor, name)
+        if there is None:
             continue
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(there.st_mode):
             escaping.add(name)
-        elif stat.S_ISREG(found.st_mode):
-            files[name] = as_file(name, found)
-        elif stat.S_ISDIR(found.st_mode) and not is_temporary(name, folder=True):
+        elif stat.S_ISREG(there.st_mode):
+            files[name] = as_file(name, there)
+        elif stat.S_ISDIR(there.st_mode) and not is_temporary(name, folder=True):
             folders.append(name)
     return Listing(files, frozenset(escaping), tuple(sorted(folders)))
 
@@ -102,12 +102,12 @@ def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> o
     """A name, or the file that it links to; the link itself if it leads out of the folder; None if it is not there."""
     link = False
     try:
-        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        if link := stat.S_ISLNK(found.st_mode):
+        there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        if link := stat.S_ISLNK(there.st_mode):
             if not _is_inside(folder, folder / name):
-                return found
-            found = os.stat(name, dir_fd=descriptor)
-            return None if stat.S_ISDIR(found.st_mode) else found
+                return there
+            there = os.stat(name, dir_fd=descriptor)
+            return None if stat.S_ISDIR(there.st_mode) else there
     except OSError as error:
         if link and error.errno in (errno.ENOTDIR, errno.ELOOP):
             return None  # a link to nothing
@@ -117,12 +117,12 @@ def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> o
             case Meaning.RETRY:
                 return _stat(folder, descriptor, name, again=True)
         raise
-    return found
+    return there
 
 
-def as_file(name: str, found: os.stat_result) -> File:
+def as_file(name: str, there: os.stat_result) -> File:
     """Return the part of a `stat` that is remembered."""
-    return File(name, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
+    return File(name, there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns)
 
 
 def resolve(folder: Path, name: str) -> Path:
@@ -136,12 +136,12 @@ def resolve(folder: Path, name: str) -> Path:
 def size_of(folder: Path, name: str) -> int | None:
     """Return bytes of a regular file; None if there is none of that name."""
     try:
-        found = resolve(folder, name).stat()
+        there = resolve(folder, name).stat()
     except OSError as error:
         if error.errno in _ABSENT:
             return None
         raise
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return there.st_size if stat.S_ISREG(there.st_mode) else None
 
 
 @contextlib.contextmanager

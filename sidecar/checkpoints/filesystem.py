@@ -116,7 +116,7 @@ def _option(text: str) -> tuple[str, str | None]:
 
 def _plain(text: str) -> str:
     r"""Undo the kernel's escapes of space, tab, line end and backslash: `\040` and the like."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _seconds(text: str | None) -> float | None:

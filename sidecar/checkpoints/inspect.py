@@ -119,5 +119,5 @@ def inspect_one(
         hint = remedy_below(folder) if not there and folder.is_dir() else None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    found = ", ".join(there[:10]) or "none"
-    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {found}" + (f"; {hint}" if hint else ""))
+    names = ", ".join(there[:10]) or "none"
+    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {names}" + (f"; {hint}" if hint else ""))

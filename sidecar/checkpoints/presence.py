@@ -31,12 +31,12 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-def ask(found: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
+def ask(discovered: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
     """Ask for the files of a checkpoint, where training wrote them and in the pins.
 
     It is gone if both places say so, there if one of them has it, else unknown.
     """
-    answers = [_ask(Entry.PIN, found, pins), _ask(Entry.CHECKPOINT, found, root)]
+    answers = [_ask(Entry.PIN, discovered, pins), _ask(Entry.CHECKPOINT, discovered, root)]
     for presence in (Presence.THERE, Presence.UNKNOWN):
         for answer in answers:
             if answer.presence is presence:
@@ -44,11 +44,11 @@ def ask(found: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
     return answers[0]
 
 
-def _ask(entry: Entry, found: DiscoveredCheckpoint, place: Path) -> Answer:
+def _ask(entry: Entry, discovered: DiscoveredCheckpoint, place: Path) -> Answer:
     again = False
     while True:
         try:
-            is_there = _is_pinned(found, place) if entry is Entry.PIN else _lies_in(found, place)
+            is_there = _is_pinned(discovered, place) if entry is Entry.PIN else _lies_in(discovered, place)
         except OSError as error:
             match meaning(entry, error, again=again):
                 case Meaning.RETRY:
@@ -60,22 +60,22 @@ def _ask(entry: Entry, found: DiscoveredCheckpoint, place: Path) -> Answer:
         return Answer(Presence.THERE if is_there else Presence.GONE)
 
 
-def _is_pinned(found: DiscoveredCheckpoint, pins: Path) -> bool:
+def _is_pinned(discovered: DiscoveredCheckpoint, pins: Path) -> bool:
     with open_folder(pins.parent) as state, state.folder(pins.name) as folder:
-        return stat.S_ISDIR(folder.stat(found.checkpoint.folder).st_mode)
+        return stat.S_ISDIR(folder.stat(discovered.checkpoint.folder).st_mode)
 
 
-def _lies_in(found: DiscoveredCheckpoint, root: Path) -> bool:
+def _lies_in(discovered: DiscoveredCheckpoint, root: Path) -> bool:
     """Return whether all files are as they were; the folder is opened first, since NFS then asks its server anew."""
-    below = parent_of(found.checkpoint.name)
+    below = parent_of(discovered.checkpoint.name)
     with open_folder(root) as folder:
-        if not found.files:
-            return found.checkpoint.pin is None
+        if not discovered.files:
+            return discovered.checkpoint.pin is None
         if not below:
-            return all(_is_as_it_was(file, folder.descriptor, root) for file in found.files)
+            return all(_is_as_it_was(file, folder.descriptor, root) for file in discovered.files)
         try:
             with folder.folder(below) as inner:
-                return all(_is_as_it_was(file, inner.descriptor, inner.path) for file in found.files)
+                return all(_is_as_it_was(file, inner.descriptor, inner.path) for file in discovered.files)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return False  # a file or a link is there instead

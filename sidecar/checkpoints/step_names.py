@@ -91,7 +91,7 @@ class NamedSteps:
     def add(self, stem: str) -> None:
         """Take in the name of a checkpoint, without its format's suffix."""
         text, numbers = _parsed(stem)
-        values = tuple(each.value for each in numbers)
+        values = tuple(number.value for number in numbers)
         shape = self._shapes.setdefault(text, _Shape(stem, values))
         shape.several = shape.several or stem != shape.first
         shape.differing |= {place for place, value in enumerate(values) if value != shape.values[place]}
@@ -111,8 +111,8 @@ def step_in_name(stem: str) -> int | None:
 
 
 def _alone(numbers: Sequence[_Number]) -> int | None:
-    best = min((each.kind for each in numbers), default=_Kind.OTHER)
-    values = [each.value for each in numbers if each.kind is best]
+    best = min((number.kind for number in numbers), default=_Kind.OTHER)
+    values = [number.value for number in numbers if number.kind is best]
     if best is _Kind.OTHER or (len(set(values)) > 1 and best >= _Kind.PADDED):
         return None  # of `12-75` only other names can say which number counts
     return values[0]
@@ -120,9 +120,9 @@ def _alone(numbers: Sequence[_Number]) -> int | None:
 
 def _compared(numbers: Sequence[_Number], shape: _Shape) -> int | None:
     among = [
-        (each.kind, place, each.value)
-        for place, each in enumerate(numbers)
-        if each.kind <= _SURE or place in shape.differing
+        (number.kind, place, number.value)
+        for place, number in enumerate(numbers)
+        if number.kind <= _SURE or place in shape.differing
     ]
     return min(among)[2] if among else None
 
@@ -182,5 +182,5 @@ def _word(tokens: Sequence[tuple[str, str]], at: int, step: int) -> tuple[str, b
 
 
 def _last_part(word: str) -> str:
-    found = _LAST_PART.search(word)
-    return (found[0] if found else word).lower()
+    match = _LAST_PART.search(word)
+    return (match[0] if match else word).lower()

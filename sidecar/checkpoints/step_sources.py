@@ -31,12 +31,12 @@ class StepSources:
 
     def add(self, checkpoints: Iterable[Checkpoint]) -> bool:
         """Count some; return whether any step was found in a way that none was found before."""
-        known = len(self._count)
-        for each in checkpoints:
-            source = each.step_source or "order"
+        before = len(self._count)
+        for checkpoint in checkpoints:
+            source = checkpoint.step_source or "order"
             self._count[source] = self._count.get(source, 0) + 1
-            self._example.setdefault(source, each)
-        return len(self._count) > known
+            self._example.setdefault(source, checkpoint)
+        return len(self._count) > before
 
     @property
     def are_doubtful(self) -> bool:
@@ -45,12 +45,12 @@ class StepSources:
 
     def told(self) -> str:
         """Return a sentence such as `step = the optimizer's iterations for 4; the name for 1 (e-3 is step 3), of 5`."""
-        sources = [each for each in get_args(StepSource) if each in self._count]
-        parts = [f"{_SHOWN[each]} for {self._count[each]}{self._for_example(each)}" for each in sources]
+        sources = [source for source in get_args(StepSource) if source in self._count]
+        parts = [f"{_SHOWN[source]} for {self._count[source]}{self._for_example(source)}" for source in sources]
         return f"step = {'; '.join(parts)}, of {sum(self._count.values())}"
 
     def _for_example(self, source: str) -> str:
-        each = self._example[source]
+        checkpoint = self._example[source]
         if source not in _OF_NAMES:
             return ""
-        return f" ({each.name})" if each.step is None else f" ({each.name} is step {each.step})"
+        return f" ({checkpoint.name})" if checkpoint.step is None else f" ({checkpoint.name} is step {checkpoint.step})"

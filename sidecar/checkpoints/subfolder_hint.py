@@ -22,7 +22,7 @@ _MOST_PATTERNS: Final = 3
 def names_in(folder: Path, listing: Listing | None = None, formats: Iterable[Format] = FORMATS.values()) -> list[str]:
     """Return the names of what may be checkpoints directly in a folder, by its listing. Raises OSError."""
     listing = list_files(folder) if listing is None else listing
-    return sorted({each.name for format_ in formats for each in format_.candidates(folder, listing)})
+    return sorted({candidate.name for format_ in formats for candidate in format_.candidates(folder, listing)})
 
 
 def remedy_below(root: Path, never: str | None = None) -> str | None:
@@ -30,14 +30,14 @@ def remedy_below(root: Path, never: str | None = None) -> str | None:
 
     `never`: the path of a sub-folder that holds none, whatever lies in it.
     """
-    found = list(_found_below(root, never))
-    if not found:
+    places = list(_found_below(root, never))
+    if not places:
         return None
-    patterns = {pattern_of(folder) for folder, _ in found}
+    patterns = {pattern_of(folder) for folder, _ in places}
     if len(patterns) > _MOST_PATTERNS:
-        patterns = {re.sub("[^/]+", "*", each) for each in patterns}
+        patterns = {re.sub("[^/]+", "*", pattern) for pattern in patterns}
     return (
-        f'sub-folders hold checkpoints ({in_folder(*found[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
+        f'sub-folders hold checkpoints ({in_folder(*places[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
     )
 
 
@@ -54,10 +54,10 @@ def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
             continue
         if folder and names:
             yield folder, names[-1]
-        inner = [each for each in listing.folders if each not in names and each not in NOT_ENTERED]
+        inner = [name for name in listing.folders if name not in names and name not in NOT_ENTERED]
         if level < _LEVELS:
-            paths = [in_folder(folder, each) for each in reversed(inner)]
-            waiting += [(each, level + 1) for each in paths if each != never]
+            paths = [in_folder(folder, name) for name in reversed(inner)]
+            waiting += [(name, level + 1) for name in paths if name != never]
 
 
 def pattern_of(folder: str) -> str:

@@ -63,9 +63,9 @@ class _Series:
     suspected: list[_Suspected] = field(default_factory=list)
     ahead: set[int] = field(default_factory=set)  # numbers above `last` that the journal names: other nodes saw them
 
-    def follow(self, number: int, found: DiscoveredCheckpoint, pause: float) -> None:
+    def follow(self, number: int, discovered: DiscoveredCheckpoint, pause: float) -> None:
         """Go on to the next higher number."""
-        difference, seconds = number - self.last, max(found.written_at - self.written_at, 0.0)
+        difference, seconds = number - self.last, max(discovered.written_at - self.written_at, 0.0)
         goes_on = difference == self.difference
         self.pairs = self.pairs + 1 if goes_on else 1
         self.quickest = min(self.quickest, seconds) if goes_on else seconds
@@ -83,7 +83,7 @@ class _Series:
             missing = dict.fromkeys(each for each in between if each not in self.ahead)
             self.suspected = [*self.suspected[1 - _MOST_SUSPECTED :], _Suspected(self.name, number, missing)]
         self.ahead = {each for each in self.ahead if each > number}
-        self.last, self.name, self.written_at = number, found.checkpoint.name, found.written_at
+        self.last, self.name, self.written_at = number, discovered.checkpoint.name, discovered.written_at
 
     def _is_gap(self, difference: int, seconds: float, pause: float) -> bool:
         if self.stride is None or difference % self.stride:
@@ -94,17 +94,17 @@ class _Series:
 
     def forget(self, number: int) -> bool:
         """Take a number, which somebody saw, out of the gaps; returns whether it was in one."""
-        return any(each.missing.pop(number, 0) is None for each in self.suspected)
+        return any(gap.missing.pop(number, 0) is None for gap in self.suspected)
 
     def judge(self, settled: int, is_there: Callable[[str], bool]) -> list[tuple[int, ...]]:
         """End the gaps below a number that is settled; returns what is missing of those that count."""
         ripe = [
-            each
-            for each in self.suspected
-            if each.confirmed and each.above <= settled and not is_there(each.before)  # perhaps it is held, still
+            gap
+            for gap in self.suspected
+            if gap.confirmed and gap.above <= settled and not is_there(gap.before)  # perhaps it is held, still
         ]
-        self.suspected = [each for each in self.suspected if each not in ripe]
-        return [tuple(each.missing) for each in ripe if each.missing]
+        self.suspected = [gap for gap in self.suspected if gap not in ripe]
+        return [tuple(gap.missing) for gap in ripe if gap.missing]
 
 
 @dataclass(slots=True)
@@ -124,16 +124,16 @@ class UnseenSteps:
             self._pauses = [*recent, (now, now - self._looked_at)]
         self._looked_at = now
         pause = max((seconds for _, seconds in self._pauses), default=-1.0)
-        for found in new:
-            if (parsed := _parsed(found.checkpoint.name)) is not None:
-                self._discovered(*parsed, found, pause)
+        for discovered in new:
+            if (parsed := _parsed(discovered.checkpoint.name)) is not None:
+                self._discovered(*parsed, discovered, pause)
 
-    def _discovered(self, name: str, number: int, found: DiscoveredCheckpoint, pause: float) -> None:
+    def _discovered(self, name: str, number: int, discovered: DiscoveredCheckpoint, pause: float) -> None:
         series = self._series.pop(name, None)
         if series is None or (number <= series.last and not series.forget(number)):
-            series = _Series(number, found.checkpoint.name, found.written_at)
+            series = _Series(number, discovered.checkpoint.name, discovered.written_at)
         elif number > series.last:
-            series.follow(number, found, pause)
+            series.follow(number, discovered, pause)
         self._series[name] = series
         if len(self._series) > _MOST_SERIES:
             del self._series[next(iter(self._series))]

@@ -67,8 +67,8 @@ class Watch:
     def ensure(self) -> None:
         """Begin again if the directory appeared, vanished or was replaced; each sweep calls this before it scans."""
         self._ensure()
-        for each in self._beside:
-            each.ensure()
+        for watch in self._beside:
+            watch.ensure()
 
     def changed(self) -> frozenset[str] | None:
         """Paths from `root`, of at most `depth` + 1 names, that events told of since this was asked last.
@@ -82,7 +82,7 @@ class Watch:
         """Watch these sub-folders from now on, and no more those that were named before; there may be few."""
         if self._observer is None:
             return
-        for folder in [each for each in self._followed if each not in folders]:
+        for folder in [watch for watch in self._followed if watch not in folders]:
             self._forget(self._followed.pop(folder))
         for folder in folders:
             if folder not in self._followed and (watch := self._schedule(folder)) is not None:
@@ -91,8 +91,8 @@ class Watch:
     def stop(self) -> None:
         """End the threads; without any this does nothing."""
         self._stop()
-        for each in self._beside:
-            each.stop()
+        for watch in self._beside:
+            watch.stop()
 
     def _ensure(self) -> None:
         try:
@@ -140,8 +140,8 @@ class Watch:
         observer = self._observer
         if observer is None or not observer.is_alive():
             return False
-        own = [each for each in observer.emitters if each.watch.path == str(self._root)]
-        return bool(own) and all(each.is_alive() for each in own)
+        emitters = [emitter for emitter in observer.emitters if emitter.watch.path == str(self._root)]
+        return bool(emitters) and all(emitter.is_alive() for emitter in emitters)
 
     def _enter(self, folder: Path) -> None:
         """Watch a sub-folder that just came, in place of the oldest if need be. Called by watchdog's thread."""

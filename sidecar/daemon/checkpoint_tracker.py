@@ -99,16 +99,16 @@ class CheckpointTracker:
     ) -> list[DiscoveredCheckpoint]:
         """Take in a scan of the checkpoint directory; return what is new there, in order of discovery."""
         here, before = scan.by_key, self.found
-        new = [found for key, found in here.items() if key not in before]
+        new = [discovered for key, discovered in here.items() if key not in before]
         if new and new[-1] is scan.found[-1] and not self._is_older(new[-1]):
             latest = new[-1].checkpoint
             self.newest = Newest(latest.step, new[-1].written_at, latest.name, latest.digest, latest.step_source)
         if self.unwanted is None:
             only_new = self.only_new(history) and not self.began_first
-            self.unwanted = {found.checkpoint.key for found in new} if only_new else set()
+            self.unwanted = {discovered.checkpoint.key for discovered in new} if only_new else set()
         else:
             self._appeared = {key: at for key, at in self._appeared.items() if key in here}
-            self._appeared |= {found.checkpoint.key: wall for found in new}
+            self._appeared |= {discovered.checkpoint.key: wall for discovered in new}
         if scan.missing:
             self.lost.postpone(now)
         else:
@@ -145,10 +145,12 @@ class CheckpointTracker:
         if incomplete != self._incomplete or scan.copied:  # a copy that grows ends as a pin, or is reported as lost
             self._incomplete, self._incomplete_since = incomplete, now
 
-    def _is_older(self, found: DiscoveredCheckpoint) -> bool:
+    def _is_older(self, discovered: DiscoveredCheckpoint) -> bool:
         """Return whether it may be the pin of a checkpoint that training saved before the one discovered last."""
         newest = self.newest
-        return found.checkpoint.pin is not None and newest is not None and found.written_at < newest.written_at
+        return (
+            discovered.checkpoint.pin is not None and newest is not None and discovered.written_at < newest.written_at
+        )
 
     def _passed_over(self, waiting: Sequence[Checkpoint], history: JournalState, task: str | None) -> Mapping[Key, str]:
         choice = self.selection.choose(self._waiting_among(waiting, history, task), history)
@@ -191,8 +193,8 @@ class CheckpointTracker:
 
         The storage's clock is compared with this node's, so this is only ever shown, never decided on.
         """
-        found, appeared = self.found.get(key), self._appeared.get(key)
-        return max(0.0, appeared - found.written_at) if found is not None and appeared is not None else None
+        discovered, appeared = self.found.get(key), self._appeared.get(key)
+        return max(0.0, appeared - discovered.written_at) if discovered is not None and appeared is not None else None
 
     def relevant(self, history: JournalState, task: str | None) -> list[Checkpoint]:
         """Return the checkpoints that need an evaluation or are pinned, in order of discovery."""
@@ -207,7 +209,7 @@ class CheckpointTracker:
         moment = history.through, history.open is None, task, self.done
         if self._selected is None or self._selected.moment != moment:
             relevant = {*history.unsettled(self.found, task), *self._scan.pinned()}
-            checkpoints = [found.checkpoint for key, found in self.found.items() if key in relevant]
+            checkpoints = [discovered.checkpoint for key, discovered in self.found.items() if key in relevant]
             waiting = self._waiting_among(checkpoints, history, task)
             choice = self.selection.choose(waiting, history, over=self.done)
             self._selected = _Selected(moment, checkpoints, choice)
@@ -256,8 +258,8 @@ class CheckpointTracker:
             if history.settled.get(key) == Verdict.VANISHED and key not in history.succeeded
         }
         return [
-            found.checkpoint
-            for key, found in (self.found.items() if vanished else ())
+            discovered.checkpoint
+            for key, discovered in (self.found.items() if vanished else ())
             if key in vanished and now >= self._reopened_at.get(key, float("-inf")) + self.vanished_after_seconds
         ]
 

@@ -29,7 +29,9 @@ _MOST: Final = 4
 class MakePin(Protocol):
     """Makes one pin; raises what `pins.pin.pin` raises."""
 
-    def __call__(self, found: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str) -> DiscoveredCheckpoint:
+    def __call__(
+        self, discovered: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str
+    ) -> DiscoveredCheckpoint:
         """Make it, if `copies` also where it takes a copy of much."""
         ...
 
@@ -64,13 +66,13 @@ class BackgroundPinner:
     def __post_init__(self) -> None:
         self._leftovers = UnfinishedPins(self.owner)
 
-    def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
+    def pin(self, discovered: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
         """Return the pinned checkpoint, or None while it is not finished: then ask again at the next scan.
 
         `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
         `pins.pin.pin` raises, and `StorageError` if as many hang already as may.
         """
-        key = found.checkpoint.key
+        key = discovered.checkpoint.key
         work = self._work.get(key)
         if work is None:
             self._forget_finished()
@@ -78,9 +80,9 @@ class BackgroundPinner:
             if len(self._work) > len(hanging):
                 return None
             if len(hanging) >= _MOST:
-                names = ", ".join(sorted(each.checkpoint.name for each in self._work.values()))
+                names = ", ".join(sorted(work.checkpoint.name for work in self._work.values()))
                 raise StorageError(f"not begun, since reading {_MOST} others hangs: {names}")
-            work = self._work[key] = self._begin(found, copies=copies)
+            work = self._work[key] = self._begin(discovered, copies=copies)
             work.thread.join(self.patience_seconds)
         if work.thread.is_alive():
             return None
@@ -130,15 +132,15 @@ class BackgroundPinner:
             with contextlib.suppress(OSError):
                 remove(name, self.pins)
 
-    def _begin(self, found: DiscoveredCheckpoint, *, copies: bool) -> _Work:
+    def _begin(self, discovered: DiscoveredCheckpoint, *, copies: bool) -> _Work:
         def run() -> None:
             try:
-                work.pinned = self.make(found, self.pins, copies=copies, owner=self.owner)
+                work.pinned = self.make(discovered, self.pins, copies=copies, owner=self.owner)
             except Exception as error:  # noqa: BLE001 - raised where it is asked for
                 work.error = error
 
         thread = threading.Thread(target=run, name="pin", daemon=True)
-        work = _Work(found.checkpoint, thread, self.clock.now())
+        work = _Work(discovered.checkpoint, thread, self.clock.now())
         thread.start()
         return work
 

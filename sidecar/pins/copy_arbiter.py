@@ -41,16 +41,16 @@ class CopyArbiter:
         self._copies = {key: copy for key, copy in self._copies.items() if key in self._asked}
         self._asked = set()
 
-    def copied(self, found: DiscoveredCheckpoint) -> int | None:
+    def copied(self, discovered: DiscoveredCheckpoint) -> int | None:
         """Return bytes that some node has copied of it so far; None: none is at it."""
-        return self._bytes_of(found.checkpoint.digest[:12])
+        return self._bytes_of(discovered.checkpoint.digest[:12])
 
-    def is_mine(self, found: DiscoveredCheckpoint, *, before: int, now: float) -> bool:
+    def is_mine(self, discovered: DiscoveredCheckpoint, *, before: int, now: float) -> bool:
         """Return whether this node should copy it now; `before`: nodes that come first; `now`: seconds of its clock."""
-        copied = self.copied(found)
-        copy = self._follow(found.checkpoint.key, copied, now)
+        copied = self.copied(discovered)
+        copy = self._follow(discovered.checkpoint.key, copied, now)
         patience = self.copy_turn_seconds * (before + (copied is not None))
-        if copied is not None and copied >= sum(file.size for file in found.files):
+        if copied is not None and copied >= sum(file.size for file in discovered.files):
             patience += copy.seconds  # it is made durable, and checked: no slower than it was copied
         return now >= copy.grew_at + patience
 

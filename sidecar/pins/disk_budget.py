@@ -56,10 +56,10 @@ def free_bytes(folder: Path) -> int:
     """Return what an ordinary user may still write on the storage of a folder, or of the first above it that exists."""
     for place in (folder, *folder.parents):
         try:
-            found = os.statvfs(place)
+            there = os.statvfs(place)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise StorageError(f"cannot see how much is free in {place}: {error.strerror}") from error
-        return found.f_bavail * found.f_frsize
+        return there.f_bavail * there.f_frsize
     raise StorageError(f"{folder} has no place: not even the root of its path is there")

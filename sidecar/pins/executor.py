@@ -105,7 +105,7 @@ class PinExecutor:
         `leaving`: there is no later scan.
         """
         changes, pinned = PinChanges(), scan.pinned()
-        unneeded = {key: found.checkpoint for key, found in pinned.items() if key not in decision.retain}
+        unneeded = {key: discovered.checkpoint for key, discovered in pinned.items() if key not in decision.retain}
         for broken in scan.broken:
             checkpoint = broken.expected.checkpoint
             if not policy.retains(broken.expected):
@@ -160,46 +160,48 @@ class PinExecutor:
     def pin(self, scan: ScanResult, decision: PinDecision, before: int, changes: PinChanges) -> None:
         """Pin what must be pinned, and note what came of it; `before`: how many nodes come first."""
         pinned = scan.pinned()
-        readable = {key for key, found in pinned.items() if found.checkpoint.folder not in scan.unknown}
+        readable = {key for key, discovered in pinned.items() if discovered.checkpoint.folder not in scan.unknown}
         useful = readable & (decision.retain | decision.pin) - changes.by_key.keys()
         concerned = {*decision.pin, *pinned, *self.damaged}
         for key in [key for key in scan.by_key if key in concerned]:
-            found = changes.by_key.get(key) or scan.by_key[key]
-            if self._is_damaged(found, changes):
+            discovered = changes.by_key.get(key) or scan.by_key[key]
+            if self._is_damaged(discovered, changes):
                 continue
-            if key not in decision.pin or found.checkpoint.pin is not None:
+            if key not in decision.pin or discovered.checkpoint.pin is not None:
                 continue
-            if self._try_to_pin(found, before, changes, is_first=not useful):
+            if self._try_to_pin(discovered, before, changes, is_first=not useful):
                 useful.add(key)
         changes.unknown |= self.pinner.hanging()
         self._changing, self._to_copy = changes.changing, changes.to_copy
         self._pin_backoff.forget_others(changes.failed)
         self._read_backoff.forget_others(changes.unknown)
 
-    def _is_damaged(self, found: DiscoveredCheckpoint, changes: PinChanges) -> bool:
+    def _is_damaged(self, discovered: DiscoveredCheckpoint, changes: PinChanges) -> bool:
         """Return whether its files are those that were found damaged, and report that again."""
-        damaged = self.damaged.get(found.checkpoint.key)
-        if damaged is None or damaged[0] != contents(found.files):
+        damaged = self.damaged.get(discovered.checkpoint.key)
+        if damaged is None or damaged[0] != contents(discovered.files):
             return False
         changes.given_up.append(damaged[1])
-        changes.by_key[found.checkpoint.key] = None
+        changes.by_key[discovered.checkpoint.key] = None
         return True
 
-    def _try_to_pin(self, found: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool) -> bool:
+    def _try_to_pin(
+        self, discovered: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool
+    ) -> bool:
         """Pin one checkpoint and note what came of it; return whether it is pinned."""
-        key, name, now = found.checkpoint.key, found.checkpoint.folder, self.clock.now()
+        key, name, now = discovered.checkpoint.key, discovered.checkpoint.folder, self.clock.now()
         for backoff, reasons in ((self._pin_backoff, changes.failed), (self._read_backoff, changes.unknown)):
             if (why := backoff.why_not(name, now)) is not None:
                 reasons[name] = why
                 return False
         try:
-            pinned = self._pin(found, before, changes, is_first=is_first)
+            pinned = self._pin(discovered, before, changes, is_first=is_first)
         except MustCopyError:
             changes.to_copy.add(key)
         except NoRoomError as error:
             changes.no_room[key] = str(error)
         except CheckpointError as error:
-            self._note_trouble(found, error, changes)
+            self._note_trouble(discovered, error, changes)
         except (StorageError, OSError) as error:
             self._pin_backoff.fail(name, str(error), now)
             changes.failed[name] = str(error)
@@ -211,80 +213,80 @@ class PinExecutor:
                 changes.changing[key] = self._changing[key]  # it is tried again, which takes more than one scan
         return False
 
-    def _note_trouble(self, found: DiscoveredCheckpoint, error: CheckpointError, changes: PinChanges) -> None:
+    def _note_trouble(self, discovered: DiscoveredCheckpoint, error: CheckpointError, changes: PinChanges) -> None:
         """Note why its files could not be pinned as they were found."""
-        key, name = found.checkpoint.key, found.checkpoint.folder
+        key, name = discovered.checkpoint.key, discovered.checkpoint.folder
         if isinstance(error, VanishedError):
-            self._note_vanished(found, error, changes)
+            self._note_vanished(discovered, error, changes)
         elif isinstance(error, UnreadableError):
             self._read_backoff.fail(name, str(error), self.clock.now())
             changes.unknown[name] = str(error)
         elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next scan finds what it became
-            self._note_changed(found, error, changes)
+            self._note_changed(discovered, error, changes)
         else:
-            reason = settlement(found, Verdict.CORRUPT, error)
-            self.damaged[key] = contents(found.files), reason
+            reason = settlement(discovered, Verdict.CORRUPT, error)
+            self.damaged[key] = contents(discovered.files), reason
             changes.given_up.append(reason)
             changes.by_key[key] = None
 
-    def _note_vanished(self, found: DiscoveredCheckpoint, error: VanishedError, changes: PinChanges) -> None:
+    def _note_vanished(self, discovered: DiscoveredCheckpoint, error: VanishedError, changes: PinChanges) -> None:
         """Note that files were not there. Only the files themselves, asked for by name, can say that it is gone."""
-        presence, why = self.ask(found)
+        presence, why = self.ask(discovered)
         if presence is Presence.UNKNOWN:
-            changes.unknown[found.checkpoint.folder] = f"cannot be read: {why}"
+            changes.unknown[discovered.checkpoint.folder] = f"cannot be read: {why}"
         elif presence is Presence.THERE:
-            changes.waiting.append((found.checkpoint.name, str(error)))
+            changes.waiting.append((discovered.checkpoint.name, str(error)))
         else:
-            changes.given_up.append(settlement(found, Verdict.VANISHED, error))
-            changes.by_key[found.checkpoint.key] = None
+            changes.given_up.append(settlement(discovered, Verdict.VANISHED, error))
+            changes.by_key[discovered.checkpoint.key] = None
 
-    def _note_changed(self, found: DiscoveredCheckpoint, error: IncompleteError, changes: PinChanges) -> None:
-        key, content, now = found.checkpoint.key, contents(found.files), self.clock.now()
+    def _note_changed(self, discovered: DiscoveredCheckpoint, error: IncompleteError, changes: PinChanges) -> None:
+        key, content, now = discovered.checkpoint.key, contents(discovered.files), self.clock.now()
         before, since = self._changing.get(key, (None, now))
         since = since if before == content else now
-        changes.waiting.append((found.checkpoint.name, str(error)))
+        changes.waiting.append((discovered.checkpoint.name, str(error)))
         changes.changing[key] = content, since
         if now - since >= self.corrupt_after_seconds:  # its files say that nothing did
-            self.damaged[key] = content, settlement(found, Verdict.CORRUPT, error)
+            self.damaged[key] = content, settlement(discovered, Verdict.CORRUPT, error)
 
     def _pin(
-        self, found: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool
+        self, discovered: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool
     ) -> DiscoveredCheckpoint | None:
         """Return the pinned checkpoint, or None while it is copied. Raises what `BackgroundPinner.pin` raises."""
-        if not self.pinner.works_on(found.checkpoint.key):
-            self._require_room(found, changes, is_first=is_first)
+        if not self.pinner.works_on(discovered.checkpoint.key):
+            self._require_room(discovered, changes, is_first=is_first)
         try:
-            return self._link(found)
+            return self._link(discovered)
         except MustCopyError:
-            if not self.turns.is_mine(found, before=before, now=self.clock.now()):
+            if not self.turns.is_mine(discovered, before=before, now=self.clock.now()):
                 raise
-            return self.pinner.pin(found, copies=True)
+            return self.pinner.pin(discovered, copies=True)
 
-    def _require_room(self, found: DiscoveredCheckpoint, changes: PinChanges, *, is_first: bool) -> None:
+    def _require_room(self, discovered: DiscoveredCheckpoint, changes: PinChanges, *, is_first: bool) -> None:
         """Raise `NoRoomError` unless there is room. The first pin is made all the same, or nothing would go on.
 
         The pins that take the room then are of no use to this node: they are unpinned soon, or cannot be read, or their
         makers died.
         """
         try:
-            self.room.require(sum(file.size for file in found.files), self.pinner.bytes, self.pinner.bytes_alone)
+            self.room.require(sum(file.size for file in discovered.files), self.pinner.bytes, self.pinner.bytes_alone)
         except NoRoomError as error:
             if not is_first or self.turns.anything_goes_on(self.clock.now()):
                 raise
             why = f"pinned all the same, as no other pin is of use to this node: {error}"
-            changes.waiting.append((found.checkpoint.name, why))
+            changes.waiting.append((discovered.checkpoint.name, why))
 
-    def _link(self, found: DiscoveredCheckpoint) -> DiscoveredCheckpoint | None:
+    def _link(self, discovered: DiscoveredCheckpoint) -> DiscoveredCheckpoint | None:
         """Pin it if that takes no large copy, or ask how far a copy is that has begun."""
-        key = found.checkpoint.key
+        key = discovered.checkpoint.key
         if key in self._to_copy and not self.pinner.works_on(key):
-            raise MustCopyError(found.checkpoint.name)
-        return self.pinner.pin(found, copies=False)
+            raise MustCopyError(discovered.checkpoint.name)
+        return self.pinner.pin(discovered, copies=False)
 
 
-def settlement(found: DiscoveredCheckpoint, verdict: Verdict, why: Exception | str) -> Settlement:
+def settlement(discovered: DiscoveredCheckpoint, verdict: Verdict, why: Exception | str) -> Settlement:
     """Return the end of a checkpoint that was found."""
-    checkpoint = found.checkpoint
+    checkpoint = discovered.checkpoint
     return Settlement(
         name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=verdict, reason=str(why)
     )

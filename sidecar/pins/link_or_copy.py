@@ -39,17 +39,17 @@ _SMALL_BYTES: Final = 16 * 1024 * 1024
 """What every node copies by itself: it is over before others could leave it to one, and holds against deletion."""
 
 
-def gather(found: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copies: bool) -> tuple[File, ...]:
+def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copies: bool) -> tuple[File, ...]:
     """Link or copy each file, durably, and say which files of the trainer's these were.
 
     All that can be linked comes first, so that it is known what a copy of the rest takes before the first byte. Raises
     `MustCopyError`, `NoRoomError`, `UnreadableError`, and OSError of where it writes, or if a file is gone.
     """
-    format_ = FORMATS[found.checkpoint.format]
-    names = tuple(file.name for file in found.files)
+    format_ = FORMATS[discovered.checkpoint.format]
+    names = tuple(file.name for file in discovered.files)
     if not names:
-        with reading(found.checkpoint.name):
-            names = format_.inspect(found.folder, PurePath(found.checkpoint.name).name).files
+        with reading(discovered.checkpoint.name):
+            names = format_.inspect(discovered.folder, PurePath(discovered.checkpoint.name).name).files
     with contextlib.ExitStack() as stack:
         folders = _folders(into, names, stack)
         gathered: dict[str, File] = {}
@@ -57,20 +57,20 @@ def gather(found: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copie
         for name in names:
             if refused or format_.written_in_place(name):
                 continue
-            linked = _link(found.folder, name, folders[_parent(name)])
+            linked = _link(discovered.folder, name, folders[_parent(name)])
             refused = linked is None
             if linked is not None:
                 gathered[name] = linked
         rest = [name for name in names if name not in gathered]
-        with reading(found.checkpoint.name):
-            sizes = [size_of(found.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
+        with reading(discovered.checkpoint.name):
+            sizes = [size_of(discovered.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
         if not copies and sum(sizes) > _SMALL_BYTES:
-            raise MustCopyError(f"{sum(sizes)} bytes of {found.checkpoint.name} cannot be linked")
+            raise MustCopyError(f"{sum(sizes)} bytes of {discovered.checkpoint.name} cannot be linked")
         # What is open can be copied though training deletes it meanwhile.
-        opened = {name: stack.enter_context(_open(found.folder, name)) for name in rest[:_MOST_OPEN]}
+        opened = {name: stack.enter_context(_open(discovered.folder, name)) for name in rest[:_MOST_OPEN]}
         for place, name in enumerate(rest):
             room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
-            with opened.get(name) or _open(found.folder, name) as original:
+            with opened.get(name) or _open(discovered.folder, name) as original:
                 gathered[name] = _copy(original, name, folders[_parent(name)])
         for folder in folders.values():
             folder.sync()

@@ -37,7 +37,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def pin(
-    found: DiscoveredCheckpoint,
+    discovered: DiscoveredCheckpoint,
     pins_dir: Path,
     *,
     copies: bool = True,
@@ -60,16 +60,16 @@ def pin(
         IncompleteError: they are no longer what was found: scan again.
         StorageError: the pin cannot be written.
     """
-    checkpoint, pins_dir = found.checkpoint, pins_dir.absolute()
+    checkpoint, pins_dir = discovered.checkpoint, pins_dir.absolute()
     folder = pins_dir / checkpoint.folder
-    pinned = replace(found, checkpoint=replace(checkpoint, pin=f"{pins_dir.name}/{folder.name}"), folder=folder)
+    pinned = replace(discovered, checkpoint=replace(checkpoint, pin=f"{pins_dir.name}/{folder.name}"), folder=folder)
     again = False
     while True:
         try:
-            with _opened(pins_dir, found) as pins:
+            with _opened(pins_dir, discovered) as pins:
                 if _is_pinned(checkpoint, pins):
                     return pinned
-                return replace(pinned, files=_make(found, pins, room, copies=copies, check=check, owner=owner))
+                return replace(pinned, files=_make(discovered, pins, room, copies=copies, check=check, owner=owner))
         except ChecksumError:
             raise
         except CorruptError as error:
@@ -122,18 +122,18 @@ def _remove_in_place(name: str, pins: Folder) -> None:
 
 
 @contextlib.contextmanager
-def _opened(pins_dir: Path, found: DiscoveredCheckpoint) -> Iterator[Folder]:
+def _opened(pins_dir: Path, discovered: DiscoveredCheckpoint) -> Iterator[Folder]:
     """Return the folder of pins; it is made, unless the checkpoints' directory is gone and that would bring it back."""
     with contextlib.ExitStack() as stack:
         try:
             if not pins_dir.parent.is_dir():
-                if not found.folder.is_dir():
-                    raise VanishedError(f"{found.folder} is gone, and {found.checkpoint.name} with it")
+                if not discovered.folder.is_dir():
+                    raise VanishedError(f"{discovered.folder} is gone, and {discovered.checkpoint.name} with it")
                 pins_dir.parent.mkdir(parents=True, exist_ok=True)
             state = stack.enter_context(open_folder(pins_dir.parent))
             pins = stack.enter_context(state.folder(pins_dir.name, make=True))
         except OSError as error:
-            raise StorageError(f"cannot pin to {pins_dir}: {_reason(found.checkpoint, error)}") from error
+            raise StorageError(f"cannot pin to {pins_dir}: {_reason(discovered.checkpoint, error)}") from error
         yield pins
 
 
@@ -149,15 +149,15 @@ def _is_pinned(checkpoint: Checkpoint, pins: Folder) -> bool:
 
 
 def _make(
-    found: DiscoveredCheckpoint, pins: Folder, room: DiskBudget, *, copies: bool, check: bool, owner: str
+    discovered: DiscoveredCheckpoint, pins: Folder, room: DiskBudget, *, copies: bool, check: bool, owner: str
 ) -> tuple[File, ...]:
     """Gather the files in a folder of their own, check them there, and give it the name of the pin."""
-    checkpoint = found.checkpoint
+    checkpoint = discovered.checkpoint
     with _temporary_folder(pins, checkpoint, owner) as temporary:
-        files = gather(found, temporary, room, copies=copies)
+        files = gather(discovered, temporary, room, copies=copies)
         _write_record(checkpoint, temporary)
         temporary.sync()
-        _require_unchanged(found, temporary.path, files)
+        _require_unchanged(discovered, temporary.path, files)
         if check:
             with reading(checkpoint.name):
                 FORMATS[checkpoint.format].check(temporary.path, PurePath(checkpoint.name).name)
@@ -217,10 +217,10 @@ def _touched(folder: Folder) -> Iterator[None]:
         over.set()
 
 
-def _require_unchanged(found: DiscoveredCheckpoint, temporary: Path, files: tuple[File, ...]) -> None:
+def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files: tuple[File, ...]) -> None:
     """Check what was gathered, there: the trainer may have replaced one file and not yet the other."""
-    checkpoint = found.checkpoint
-    then = {file.name: file for file in found.files}
+    checkpoint = discovered.checkpoint
+    then = {file.name: file for file in discovered.files}
     for file in files:
         # The digest trusts the index about the tensors, so a new shard beside the old index shows here only.
         if file.name in then and then[file.name].content != file.content:

@@ -88,7 +88,7 @@ class PinReader:
         if known is not None and known[0] == signature:
             return PinReading(PinState.WHOLE, signature, known[1])
         try:
-            found = _as_recorded(self._content(pins.path / name, now), pins, name)
+            discovered = _as_recorded(self._content(pins.path / name, now), pins, name)
         except (CheckpointError, FileNotFoundError) as error:
             return self._broken(pins, name, str(error), now)
         except OSError:
@@ -96,15 +96,15 @@ class PinReader:
         except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
             why = f"reading it failed, please report it: {type(error).__name__}: {error}"
             return self._broken(pins, name, why, now)
-        if known is not None and (known[1].checkpoint, known[1].files) == (found.checkpoint, found.files):
-            found = known[1]
-        return PinReading(PinState.WHOLE, signature, found)
+        if known is not None and (known[1].checkpoint, known[1].files) == (discovered.checkpoint, discovered.files):
+            discovered = known[1]
+        return PinReading(PinState.WHOLE, signature, discovered)
 
     def _content(self, folder: Path, now: float) -> DiscoveredCheckpoint:
         """Return what a pin holds; its name is a promise about its content, and the content is believed."""
         listing, parents = list_files(folder), self._parents(folder)
-        own = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
-        for format_ in (*looked_for(), *own):
+        by_pattern = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
+        for format_ in (*looked_for(), *by_pattern):
             for candidate in format_.candidates(folder, listing):
                 inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
                 for parent in parents:
@@ -121,8 +121,8 @@ class PinReader:
             names.append(unquote(folder.name.rpartition("@")[0], errors="surrogatepass"))
         with contextlib.suppress(CheckpointError, RecordError, FileNotFoundError):  # long names are cut
             names.append(loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES)).name)
-        found = dict.fromkeys(["", *map(parent_of, names)])
-        return tuple(each for each in found if not {"", ".", ".."} & {*each.split("/")} or each == "")
+        parents = dict.fromkeys(["", *map(parent_of, names)])
+        return tuple(parent for parent in parents if not {"", ".", ".."} & {*parent.split("/")} or parent == "")
 
     def _broken(self, pins: Folder, name: str, why: str, now: float) -> PinReading:
         """Return what is said of a pin whose content is not what it should be; it may be gone, or not to be judged."""
@@ -140,22 +140,22 @@ class PinReader:
         return PinReading(PinState.BROKEN, found=_found(meant, pins.path / name, (), now), why=why)
 
 
-def _as_recorded(found: DiscoveredCheckpoint, pins: Folder, name: str) -> DiscoveredCheckpoint:
+def _as_recorded(discovered: DiscoveredCheckpoint, pins: Folder, name: str) -> DiscoveredCheckpoint:
     """Return a pin with the step that the node that made it found, if that is a matter of names.
 
     Which names a node compares depends on when it looked, and all nodes that see this pin should say the same step.
     """
-    if found.checkpoint.step_source not in ("name", "order"):
-        return found
+    if discovered.checkpoint.step_source not in ("name", "order"):
+        return discovered
     try:
         with pins.folder(name) as folder:
             record = loads(Checkpoint, folder.read(PIN_RECORD, _MAX_RECORD_BYTES))
     except (OSError, RecordError):
-        return found
-    if record.key != found.checkpoint.key or record.step_source not in ("name", "order"):
-        return found
-    checkpoint = replace(found.checkpoint, step=record.step, step_source=record.step_source)
-    return replace(found, checkpoint=checkpoint)
+        return discovered
+    if record.key != discovered.checkpoint.key or record.step_source not in ("name", "order"):
+        return discovered
+    checkpoint = replace(discovered.checkpoint, step=record.step, step_source=record.step_source)
+    return replace(discovered, checkpoint=checkpoint)
 
 
 def _require_readable(folder: Folder) -> bytes | None:

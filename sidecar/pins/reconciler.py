@@ -98,8 +98,8 @@ class PinReconciler:
             ask=self._ask,
         )
 
-    def _ask(self, found: DiscoveredCheckpoint) -> Answer:
-        return self.catalog.ask(found)
+    def _ask(self, discovered: DiscoveredCheckpoint) -> Answer:
+        return self.catalog.ask(discovered)
 
     def has_no_place(self) -> bool:
         """Return whether the state directory lies in a checkpoint directory that does not exist yet.
@@ -195,33 +195,35 @@ class PinReconciler:
         self._given_up += scan.corrupt
         broken = {pin.expected.checkpoint.key for pin in scan.broken}
         absent, unknown = dict[Key, DiscoveredCheckpoint](), dict(scan.unknown)
-        for key, found in self._missed_by(scan, self._absent).items():
+        for key, discovered in self._missed_by(scan, self._absent).items():
             if key in broken:
                 continue
-            presence, why = self.catalog.ask(found)
+            presence, why = self.catalog.ask(discovered)
             if presence is not Presence.GONE:
-                absent[key] = found
+                absent[key] = discovered
             if presence is Presence.UNKNOWN:
-                unknown[found.checkpoint.folder] = f"cannot be read: {why}"
+                unknown[discovered.checkpoint.folder] = f"cannot be read: {why}"
         self._absent = absent
         return replace(scan.with_changes(absent), unknown=unknown)
 
     def _missed_by(self, scan: ScanResult, others: dict[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
         """Return what was reported last, and `others`, that are not in a scan."""
-        reported = {key: found for key, found in self._reported.items() if key not in others}
-        return {key: found for key, found in (reported | others).items() if key not in scan.by_key}
+        reported = {key: discovered for key, discovered in self._reported.items() if key not in others}
+        return {key: discovered for key, discovered in (reported | others).items() if key not in scan.by_key}
 
     def _follow_copies(
         self, scan: ScanResult, policy: PinPolicy, changes: PinChanges
     ) -> dict[Key, DiscoveredCheckpoint]:
         """Return what is gone but still being copied; it has vanished once the copy ends without a pin, or stops."""
         copied: dict[Key, DiscoveredCheckpoint] = {}
-        for key, found in self._missed_by(scan, self._copied).items():
-            if key not in policy.decide({key: found}).pin:
+        for key, discovered in self._missed_by(scan, self._copied).items():
+            if key not in policy.decide({key: discovered}).pin:
                 continue
-            if self.turns.copied(found) is not None and not self.turns.is_mine(found, before=0, now=self.clock.now()):
-                copied[key] = found
-                changes.waiting.append((found.checkpoint.name, "it was deleted, and is still being copied"))
+            if self.turns.copied(discovered) is not None and not self.turns.is_mine(
+                discovered, before=0, now=self.clock.now()
+            ):
+                copied[key] = discovered
+                changes.waiting.append((discovered.checkpoint.name, "it was deleted, and is still being copied"))
             elif key in self._copied:
-                self._given_up.append(settlement(found, Verdict.VANISHED, "it was deleted before it was copied"))
+                self._given_up.append(settlement(discovered, Verdict.VANISHED, "it was deleted before it was copied"))
         return copied

@@ -11,7 +11,7 @@ from pathlib import Path
 def turns_of(thread: threading.Thread) -> int | None:
     """Return how often the thread was given up the processor; None if nobody knows. It grows as long as it gets on."""
     try:
-        told = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
     except OSError:
         return None
-    return sum(int(line.split()[1]) for line in told.splitlines() if "ctxt_switches" in line)
+    return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)

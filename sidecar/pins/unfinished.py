@@ -43,22 +43,20 @@ class UnfinishedPins:
         A copy that is whole is made durable and checked, which takes no longer than copying it took.
         """
         return frozenset(
-            name
-            for name, each in self._seen.items()
-            if now >= each.grew_at + turn_seconds + each.grew_at - each.began_at
+            name for name, pin in self._seen.items() if now >= pin.grew_at + turn_seconds + pin.grew_at - pin.began_at
         )
 
     def abandoned(self, now: float, turn_seconds: float) -> list[str]:
         """Return those that nobody has even touched for long: they may be removed."""
-        return [name for name, each in self._seen.items() if now >= each.changed_at + self._bound(name, turn_seconds)]
+        return [name for name, pin in self._seen.items() if now >= pin.changed_at + self._bound(name, turn_seconds)]
 
     def _bound(self, name: str, turn_seconds: float) -> float:
         return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
 
     def _follow(self, name: str, progress: Progress, now: float) -> _Unfinished:
-        seen = self._seen.get(name)
-        if seen is None:
+        before = self._seen.get(name)
+        if before is None:
             return _Unfinished(progress, now, now, now)
-        grew_at = now if progress.size > seen.progress.size else seen.grew_at
-        changed_at = now if progress != seen.progress else seen.changed_at
-        return _Unfinished(progress, seen.began_at, grew_at, changed_at)
+        grew_at = now if progress.size > before.progress.size else before.grew_at
+        changed_at = now if progress != before.progress else before.changed_at
+        return _Unfinished(progress, before.began_at, grew_at, changed_at)

@@ -47,18 +47,18 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
 
 def in_the_making(pins_dir: Path) -> Mapping[str, Progress]:
     """Return the folders of pins that are being made or removed, by name."""
-    found: dict[str, Progress] = {}
+    making: dict[str, Progress] = {}
     with _opened(pins_dir) as pins:
         if pins is None:
-            return found
+            return making
         for name in filter(is_temporary, _names(pins)):
             with contextlib.suppress(OSError):
                 itself = pins.stat(name)
                 if stat.S_ISDIR(itself.st_mode):
                     inside = _inside(name, pins)
                     newest = max(there.st_ctime_ns for there in (itself, *inside))
-                    found[name] = Progress(sum(there.st_size for there in filter(_is_file, inside)), newest)
-    return found
+                    making[name] = Progress(sum(there.st_size for there in filter(_is_file, inside)), newest)
+    return making
 
 
 def _files(pins_dir: Path, but: Container[str]) -> Iterator[os.stat_result]:
@@ -76,17 +76,17 @@ def _is_file(there: os.stat_result) -> bool:
 
 def _inside(name: str, folder: Folder) -> list[os.stat_result]:
     """Of all files and folders below a folder, as far as they can be asked for; none if it is not a folder."""
-    found: list[os.stat_result] = []
+    entries: list[os.stat_result] = []
     with contextlib.suppress(OSError), folder.folder(name) as opened:
         for each in opened.names():
             if each == PIN_RECORD:
                 continue  # a few bytes of this program's own
             with contextlib.suppress(OSError):
                 there = opened.stat(each)
-                found.append(there)
+                entries.append(there)
                 if stat.S_ISDIR(there.st_mode):
-                    found += _inside(each, opened)
-    return found
+                    entries += _inside(each, opened)
+    return entries
 
 
 @contextlib.contextmanager

@@ -49,10 +49,12 @@ def file_group(name: str, formats: Sequence[Format] = ()) -> str | None:
     Formats that share files agree about their groups. `formats`: those that are looked for; with the user's own among
     them no other counts.
     """
-    own = [format_ for format_ in formats if format_.name in _BY_PATTERN]
-    if is_temporary(name) or (not own and _ENDINGS.search(name) is None):  # most names in a large folder are nobody's
+    by_pattern = [format_ for format_ in formats if format_.name in _BY_PATTERN]
+    if is_temporary(name) or (
+        not by_pattern and _ENDINGS.search(name) is None
+    ):  # most names in a large folder are nobody's
         return None
-    for format_ in own or FORMATS.values():
+    for format_ in by_pattern or FORMATS.values():
         if (group := format_.file_group(name)) is not None:
             return group
     return None

@@ -102,11 +102,11 @@ class KerasArchive:
         """Compare every member with its CRC-32; what is compressed is expanded in small parts and not kept."""
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             for member in read_members(file, name):
-                found = _crc_of(file, member, name)
-                if found != member.crc:
+                crc = _crc_of(file, member, name)
+                if crc != member.crc:
                     raise ChecksumError(
                         f"{name}: {shown(member.name)} ({member.size} bytes at {member.start}) has the checksum "
-                        f"{found:08x}, the zip table says {member.crc:08x}"
+                        f"{crc:08x}, the zip table says {member.crc:08x}"
                     )
 
     def written_in_place(self, file: str) -> bool:
@@ -139,7 +139,7 @@ def read_members(file: BinaryIO, name: str) -> list[Member]:
     names = [member.name for member in members]
     if len(set(names)) < len(names):
         raise CorruptError(f"{name} holds two members of one name")
-    if missing := [each for each in _REQUIRED if each not in names]:
+    if missing := [required for required in _REQUIRED if required not in names]:
         raise IncompleteError(f"{name} holds no {' and no '.join(missing)}")
     return members
 
@@ -216,7 +216,7 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
     if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_BYTES)) != member.name:
         raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
     header_says = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
-    small = tuple(min(each, _FULL_32) for each in (member.stored_size, member.size))
+    small = tuple(min(size, _FULL_32) for size in (member.stored_size, member.size))
     known = (small, (_FULL_32, _FULL_32))  # a writer that reserved room for large sizes writes them elsewhere
     if header_says[0] != member.method or (
         not flags & _STREAMED and (header_says[1] != member.crc or header_says[2:] not in known)
