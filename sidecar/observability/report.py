@@ -4,11 +4,15 @@ Pure views of `JournalState` and `Status`. `table` imports rich when it is calle
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
+from sidecar.coordination.totals import Best
 from sidecar.observability.status import Status
 from sidecar.plain_text import number, one_line
 from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
@@ -72,13 +76,14 @@ def table(history: JournalState) -> "Table":
 
 
 def status_json(status: Status, history: JournalState) -> dict[str, Any]:
-    """Everything the status page shows, as strict JSON. Its cost does not grow with the history.
+    """Return the document of `/api/status`: what a daemon knows of its run, and of itself. It is strict JSON.
 
-    `recent` holds the newest rows of `sidecar history`, newest first; `evaluation` what the gauges show.
+    Its cost does not grow with the history. `sidecar status --json` has the same keys for the same facts.
     """
-    plan = history.open
-    return {
-        "run": status.run,
+    newest = status.newest
+    return run_json(status.run, history, pending=status.pending, unknown=status.unknown, left_out=status.left_out) | {
+        "members": dict(status.members),
+        "unknown_count": status.unknown_count,
         "node": status.node,
         "incarnation": status.incarnation,
         "version": status.version,
@@ -89,29 +94,59 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
         "ready": status.unready is None,
         "unready": status.unready,
         "hint": status.hint,
-        "plan": None if plan is None else open_plan(plan),
-        "evaluation": _shown(history),
-        "recent": recent(history),
-        "pending": status.pending,
-        "newest_checkpoint": status.newest
+        "newest_checkpoint": newest
         and {
-            "checkpoint": status.newest.checkpoint,
-            "step": status.newest.step,
-            "step_source": status.newest.step_source,
-            "written_at": timestamp(status.newest.written_at),
+            "checkpoint": newest.checkpoint,
+            "step": newest.step,
+            "step_source": newest.step_source,
+            "written_at": timestamp(newest.written_at),
         },
-        "evaluated": len(history.succeeded),
-        "settled": len(history.without_result),
         "group_size": status.group_size,
         "groups_formed": status.groups_formed,
-        "members": dict(status.members),
         "workers": [dataclasses.asdict(worker) for worker in status.workers],
         "pins_bytes": status.pins_bytes,
         "saves_bytes": status.saves_bytes,
-        "left_out": dict(status.left_out),
-        "unknown": list(status.unknown),
-        "unknown_count": status.unknown_count,
     }
+
+
+def run_json(
+    run: str, history: JournalState, *, pending: int, unknown: Collection[str], left_out: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the part of the status that both documents have: what everybody can know of a run.
+
+    `evaluation` holds the numbers that the gauges show, `recent` the newest rows of `sidecar history`, newest first.
+    """
+    return {
+        "run": run,
+        "plan": None if history.open is None else open_plan(history.open),
+        "evaluation": _newest_evaluation(history),
+        "best": {
+            f"{eval_set}/{name}": {
+                "value": best.number if math.isfinite(best.number) else None,
+                "step": best.step,
+                "checkpoint": checkpoint_of(best),
+            }
+            for (eval_set, name), best in bests(history).items()
+        },
+        "evaluated": len(history.succeeded),
+        "settled": len(history.without_result),
+        "pending": pending,
+        "left_out": dict(left_out),
+        "unknown": list(unknown),
+        "unknown_count": len(unknown),
+        "recent": recent(history),
+    }
+
+
+def bests(history: JournalState) -> dict[tuple[str, str], Best]:
+    """Return the best evaluation by each metric, as (eval set, name), that has a direction in the newest task."""
+    names = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in history.totals.best}
+    return {names[metric]: history.totals.best[names[metric]] for metric in history.goals if metric in names}
+
+
+def checkpoint_of(best: Best) -> str:
+    """Return the checkpoint's name, from the folder of its saves: `evaluations/ckpt-5@0123456789ab/plan-7`."""
+    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
 
 
 def _rows(entries: Iterable[Entry]) -> list[Row]:
@@ -133,8 +168,8 @@ def _rows(entries: Iterable[Entry]) -> list[Row]:
     return found
 
 
-def _shown(history: JournalState) -> Row | None:
-    """The newest evaluation's row, with the last numbers of eval sets that it left out, and the step of each set."""
+def _newest_evaluation(history: JournalState) -> Row | None:
+    """Return the newest evaluation's row, with the last numbers of eval sets that it left out, and their steps."""
     if history.newest is None:
         return None
     latest = history.latest.items()
@@ -215,7 +250,7 @@ def _settled_row(settled: Settled) -> Row:
 
 
 def open_plan(plan: Plan) -> dict[str, Any]:
-    """A plan that has no outcome yet, as strict JSON."""
+    """Return a plan that has no outcome yet, as strict JSON."""
     checkpoint, members = plan.checkpoint, plan.members or ()
     return {
         "plan": plan.plan,

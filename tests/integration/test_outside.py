@@ -82,13 +82,13 @@ def test_status_tells_the_living_from_the_dead(sidecar, chief, place):
     """A heartbeat that changes is a daemon; one that was killed is silent, and one that ended has left."""
 
     def member():
-        (found,) = json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["members"]
+        (found,) = json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["nodes"]
         return found
 
     alive = chief.until(lambda: (found := member())["fresh"] and found, "a heartbeat that changes")
     assert (alive["node"], alive["role"], alive["changed"]) == ("chief-0", "chief", True)
     not_looked = sidecar.command("status", "--checkpoint-dir", place, "--json", "--no-wait")
-    assert json.loads(not_looked.out)["members"][0]["fresh"] is None
+    assert json.loads(not_looked.out)["nodes"][0]["fresh"] is None
     chief.end(signal.SIGKILL)
     killed = member()
     assert (killed["fresh"], killed["changed"], killed["state"]) == (None, False, "ready")
@@ -113,7 +113,7 @@ def test_watch_prints_block_after_block_until_it_is_interrupted(sidecar, chief, 
         done = program.end(signal.SIGINT)
         assert done.code == INTERRUPTED
         assert done.err == ""
-    assert [json.loads(line)["members"][0]["node"] for line in lines.out.splitlines()][:3] == ["chief-0"] * 3
+    assert [json.loads(line)["nodes"][0]["node"] for line in lines.out.splitlines()][:3] == ["chief-0"] * 3
 
 
 def test_watch_on_a_terminal_renews_what_it_shows(sidecar, chief, place, tmp_path):

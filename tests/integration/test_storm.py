@@ -139,10 +139,10 @@ def test_status_tells_what_a_dead_daemon_left(killed):
     assert (plan["plan"], plan["checkpoint"]) == (killed.interrupted["plan"], killed.interrupted["checkpoint"])
     assert plan["phase"] in PHASES
     assert plan["open_seconds"] > 0
-    (member,) = killed.left["members"]
+    (member,) = killed.left["nodes"]
     assert [doing["worker"].split(".")[0] for doing in member["doing"]] == [member["node"]] * 2
     names = [each["name"] for each in killed.saved]
-    assert killed.left["pending"] == names[names.index(plan["checkpoint"]) :]
+    assert [each["checkpoint"] for each in killed.left["queue"]] == names[names.index(plan["checkpoint"]) :]
 
 
 def test_a_killed_daemon_leaves_no_orphans(killed):

@@ -39,11 +39,11 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemon
 
     def both_beat():
         found = status()
-        return found if all(each["fresh"] for each in found["members"]) else None
+        return found if all(each["fresh"] for each in found["nodes"]) else None
 
     seen = first.until(both_beat, "two nodes that beat")
-    assert [(each["node"], each["workers"]["active"]) for each in seen["members"]] == [("worker-0", 1), ("worker-1", 1)]
-    assert (seen["proposer"], seen["verdicts"]["evaluated"], seen["pending"]) == ("worker-0", 1, [])
+    assert [(each["node"], each["workers"]["active"]) for each in seen["nodes"]] == [("worker-0", 1), ("worker-1", 1)]
+    assert (seen["proposer"], seen["verdicts"]["evaluated"], seen["pending"]) == ("worker-0", 1, 0)
     check = sidecar.command(
         "check", "--checkpoint-dir", folder, "--node", "worker-2", "--task", f"{tasks / 'plain.py'}:task"
     )
@@ -62,6 +62,6 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemon
     assert len(names) == len(set(names)) == 2
     second.end(signal.SIGKILL)
     down = status()
-    assert [each["fresh"] for each in down["members"]] == [None, None]
+    assert [each["fresh"] for each in down["nodes"]] == [None, None]
     assert (down["proposer"], down["verdicts"]["evaluated"], down["plan"]) == (None, 2, None)
     assert [row["checkpoint"] for row in down["recent"] if row["final"]] == [more[0]["name"], saved[0]["name"]]

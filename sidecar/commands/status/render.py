@@ -1,18 +1,15 @@
 """Render the status of a run, for programs and for people. Pure: the time is a field of `RunStatus`."""
 
-import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.collect import RunStatus
-from sidecar.coordination.totals import Best
-from sidecar.observability.report import open_plan, recent
+from sidecar.observability.report import bests, checkpoint_of, recent, run_json
 from sidecar.plain_text import number, printable
 from sidecar.records import Heartbeat, WorkerProgress
 
@@ -28,40 +25,39 @@ _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def as_json(run: str, status: RunStatus) -> dict[str, Any]:
-    """Return the document of `sidecar status --json`, as strict JSON allows it."""
-    history = status.history
-    newest, plan = history.newest, history.open
-    return {
-        "run": run,
+    """Return the document of `sidecar status --json`, as strict JSON allows it.
+
+    It has the keys of `/api/status` for the same facts, and in addition what only an observer of storage knows.
+    """
+    document = run_json(
+        run,
+        status.history,
+        pending=len(status.queue),
+        unknown=[f"{name}: {reason}" for name, reason in status.unknown.items()],
+        left_out={node: left_out.why for node, left_out in status.left_out.items()},
+    )
+    if document["plan"] is not None:
+        document["plan"] |= {"open_seconds": _open_seconds(status), "phase": status.phase}
+    return document | {
         "run_id": status.run_id,
-        "members": [_member(status, each) for each in status.members],
+        "members": Counter(
+            observed.heartbeat.state for observed in status.members if observed.fresh(status.lease_seconds)
+        ),
+        "nodes": [_member(status, observed) for observed in status.members],
         "unread": dict(status.unread),
         "proposer": status.proposer,
-        "plan": plan and open_plan(plan) | {"open_seconds": _open_seconds(status), "phase": status.phase},
-        "newest": newest and newest.plan.checkpoint and newest.plan.checkpoint.name,
-        "metrics": {f"{eval_set}/{name}": value for (eval_set, name), value in _newest_numbers(status).items()},
-        "best": {
-            f"{eval_set}/{name}": {"value": _finite(each.number), "step": each.step, "checkpoint": _saved_by(each)}
-            for (eval_set, name), each in _bests(status).items()
-        },
-        "evaluated": len(history.succeeded),
-        "settled": len(history.without_result),
         "verdicts": status.verdicts,
-        "pending": [each.name for each in status.queue],
         "queue": [
             {
-                "checkpoint": each.name,
-                "digest": each.digest,
-                "step": each.step,
-                "failed_attempts": status.attempts(each),
+                "checkpoint": checkpoint.name,
+                "digest": checkpoint.digest,
+                "step": checkpoint.step,
+                "failed_attempts": status.attempts(checkpoint),
             }
-            for each in status.queue
+            for checkpoint in status.queue
         ],
-        "incomplete": [{"name": name, "reason": reason} for name, reason in status.incomplete],
-        "unknown": [{"checkpoint": name, "reason": reason} for name, reason in status.unknown.items()],
-        "left_out": {node: {"reason": each.reason, "why": each.why} for node, each in status.left_out.items()},
+        "incomplete": [{"checkpoint": name, "reason": reason} for name, reason in status.incomplete],
         "checkpoint_dir_missing": status.missing,
-        "recent": recent(history),
     }
 
 
@@ -112,17 +108,17 @@ def _results(status: RunStatus) -> "Iterator[RenderableType]":
     newest = status.history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
-    bests, numbers = _bests(status), _newest_numbers(status)
+    best_by, numbers = bests(status.history), _newest_numbers(status)
     several = len({eval_set for eval_set, _ in numbers}) > 1
     told = []
     for (eval_set, name), value in numbers.items():
-        best = bests.get((eval_set, name))
+        best = best_by.get((eval_set, name))
         mark = " (best)" if best is not None and best.folder == newest.plan.folder else ""
         told.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
     yield _text(f"newest  {_named(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(told)}")
-    for (eval_set, name), best in list(bests.items())[:_ROWS_SHOWN]:
+    for (eval_set, name), best in list(best_by.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
-            where = _named(_saved_by(best), best.step)
+            where = _named(checkpoint_of(best), best.step)
             yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
 
 
@@ -135,25 +131,8 @@ def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
     }
 
 
-def _bests(status: RunStatus) -> dict[tuple[str, str], Best]:
-    """Return the best evaluation by each metric that the newest task measures."""
-    goals = status.history.goals
-    best = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in status.history.totals.best}
-    return {best[metric]: status.history.totals.best[best[metric]] for metric in goals if metric in best}
-
-
-def _saved_by(best: Best) -> str:
-    """Return the checkpoint's name, from the folder of its saves: `evaluations/ckpt-5@0123456789ab/plan-7`."""
-    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
-
-
 def _named(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
-
-
-def _finite(number: float) -> float | None:
-    """Return a number as strict JSON can carry it."""
-    return number if math.isfinite(number) else None
 
 
 def _members(status: RunStatus) -> "Iterator[RenderableType]":
