@@ -275,6 +275,16 @@ def test_a_task_is_of_one_framework():
         assert "framework = 'python'" in str(caught.value)
 
 
+def test_no_framework_is_imported():
+    """Unless the task does: a worker process is ready in a fraction of a second."""
+    program = "import sys, sidecar.evaluation.dispatcher as _; from sidecar.evaluation.backend import backend; "
+    program += "backend('python'); import sidecar.metrics; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "numpy" in imported
+    assert imported.isdisjoint({"tensorflow", "keras", "tf_keras", "torch", "jax", "sklearn", "h5py", "joblib"})
+
+
 def test_the_profile_names_the_libraries_that_compute():
     """Equal on every call, whatever was imported meanwhile."""
     made = backend("python")
