@@ -1,1 +1,1 @@
-"""The disposable half: processes that import a framework and evaluate. The only code that may do so."""
+"""Worker processes: the disposable half, which imports a framework and evaluates. No other code may do so."""

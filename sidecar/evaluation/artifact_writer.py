@@ -1,4 +1,4 @@
-"""What each worker saves, in a folder of its own: restored weights, predictions if wanted, states before the reduce.
+"""Save a worker's part in a folder of its own: restored weights, predictions if wanted, states before the reduce.
 
 Framework-free. The folder is filled beside its final name, hidden: it has that name once everything in it is on disk,
 and `states.json` lists what there is. Weights do not change while they are evaluated, so they are written meanwhile.

@@ -1,4 +1,4 @@
-"""What a framework must offer to evaluate with it: three protocols and the table of those that do.
+"""Define what a framework must offer: three protocols, and the table of the frameworks that there are.
 
 Imports no framework: the table names modules, and only the one that is asked for is imported.
 """

@@ -1,4 +1,4 @@
-"""What a worker process does when it is told to: check a task, form a group, evaluate a checkpoint.
+"""Carry out a daemon's commands in a worker process: check a task, form a group, evaluate a checkpoint.
 
 Holds what stays warm between checkpoints. Every failure is a `Failed` report, never an exception.
 """

@@ -1,4 +1,4 @@
-"""How a failure inside a worker becomes data: its kind, and the words the user sees. Imports no framework."""
+"""Turn a failure inside a worker into data: its kind, and the words for the user. Imports no framework."""
 
 import re
 import sys

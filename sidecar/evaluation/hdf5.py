@@ -1,4 +1,4 @@
-"""HDF5 files as data alone: what points out of a file is refused, and what is damaged is named, before Keras reads it.
+"""Check HDF5 files before Keras reads them: links out of a file are refused, and damage is named.
 
 HDF5 resolves links to other files, raw data in other files and virtual data sets while values are read, with the rights
 of this process. Older Keras follows all of them, so whoever writes a checkpoint could have any file's bytes saved as

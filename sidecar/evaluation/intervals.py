@@ -1,4 +1,4 @@
-"""How sure a metric is: 95 % confidence intervals from exact totals. Standard library only."""
+"""Compute 95 % confidence intervals from exact totals. Standard library only."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""A check of a file in a process of its own, since a library may loop for ever or crash on one that is damaged.
+"""Check a file in a process of its own, since a library may loop for ever or crash on one that is damaged.
 
 The child is forked, so it shares what is imported, and runs nothing but the check; h5py is made for that: it takes its
 own lock around forks.

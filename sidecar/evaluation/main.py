@@ -1,4 +1,4 @@
-"""A worker process's life: import the framework, say ready, then do what the daemon commands, one thing at a time.
+"""Run a worker process: import the framework, report ready, then carry out one command of the daemon at a time.
 
 It never outlives its daemon (parent-death signal, and end of input) and never writes to the daemon's pipes but in lines
 of `group.messages`: whatever the user's code prints goes to its log.

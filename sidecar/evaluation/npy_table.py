@@ -1,4 +1,4 @@
-"""Columns with one row for each example that grow on disk while an evaluation runs. Imports numpy, never a framework.
+"""Write columns with one row for each example, which grow on disk during an evaluation. Imports numpy only.
 
 One `.npy` file per column: numpy and pandas read it without us, bits as they are, and a large one need not be read into
 memory (`numpy.load(path, mmap_mode="r")`). Its header is written twice: without rows at first, with all of them at the

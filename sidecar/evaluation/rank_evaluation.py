@@ -1,4 +1,4 @@
-"""One evaluation on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ all-reduce ▶ result.
+"""Evaluate one checkpoint on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ reduce ▶ result.
 
 The same for every framework. Three collectives, whatever the number of batches: the hello, in which ranks prove that
 they are about to evaluate the same thing; the digest of what they restored, hashed meanwhile, and which rows of the

@@ -1,4 +1,4 @@
-"""What the user writes: a `Task`. Imports no framework, so that `from sidecar import Task` is light.
+"""Define what the user writes: a `Task`. Imports no framework, so that `from sidecar import Task` is light.
 
 The task's module is imported in worker processes only; the daemon knows it by its name: `module:attr` or
 `path/file.py:attr`.

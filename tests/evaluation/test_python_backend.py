@@ -1,5 +1,7 @@
 """The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 

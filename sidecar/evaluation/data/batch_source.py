@@ -1,4 +1,4 @@
-"""What the exact stream asks of the code that opens a task's data: batches in order, and a look into a batch.
+"""Define what the exact stream asks of code that opens a task's data: batches in order, and their content.
 
 A batch is whatever the framework computes with, such as a nested structure of tensors. Only its source can say how many
 examples it holds and which arrays it consists of.

@@ -1,4 +1,4 @@
-"""The parts of an element of an eval set, or of a batch of them, as Keras names them: inputs, labels, weights.
+"""Name the parts of an element of an eval set, or of a batch of them, as Keras does: inputs, labels, weights.
 
 A `test_step` of the user's own may take any other structure; only what needs labels asks for them here.
 """

@@ -1,4 +1,4 @@
-"""Sources that are files: numpy's `.npz`, and TFRecord files, which the framework opens.
+"""Offer files as sources: numpy's `.npz`, and TFRecord files, which the framework opens.
 
 Imports no framework, and numpy only once a source is called. Paths are those of the worker process, relative ones from
 the folder in which the daemon was started.

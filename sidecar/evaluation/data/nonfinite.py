@@ -1,4 +1,4 @@
-"""Examples that hold NaN or infinite numbers: counted by where they hold them, and the first located.
+"""Count the examples that hold NaN or infinite numbers by where they hold them, and locate the first.
 
 Imports numpy, never a framework. What a rank finds travels in two states beside each eval set's metrics, so it costs no
 collective of its own, and nothing but two zeros where all is finite.

@@ -1,4 +1,4 @@
-"""Which part of the data is a worker's own. Imports no framework, so that tasks can name it anywhere."""
+"""Define the part of the data that is a worker's own. Imports no framework, so that tasks can name it anywhere."""
 
 from dataclasses import dataclass
 

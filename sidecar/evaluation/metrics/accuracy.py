@@ -1,4 +1,4 @@
-"""How often the model is right: with its first guess, or with one of its first k. Imports numpy only."""
+"""Measure how often the model is right with its first guess, or with one of its first k. Imports numpy only."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which class was taken for which, and precision, recall and F1 made of that. Imports numpy only."""
+"""Count which class was taken for which; precision, recall and F1 follow from that. Imports numpy only."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""For which class a model decides: the one of the largest score, or by a threshold. Imports numpy only."""
+"""Decide for a class: the one with the largest score, or by a threshold. Imports numpy only."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""The mean of whatever a function says of each example. Imports numpy only."""
+"""Average the values that a function returns for each example. Imports numpy only."""
 
 from collections.abc import Callable
 from typing import Any

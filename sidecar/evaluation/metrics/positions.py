@@ -1,4 +1,4 @@
-"""What of a batch counts: its positions one after the other, without those of weight 0. Imports numpy only.
+"""Select the positions of a batch that count, without those of weight 0. Imports numpy only.
 
 A position is what has one weight: an example, or one place of a sequence. What has weight 0 is dropped before anything
 looks at it, so padding may hold whatever it likes: labels of -1, NaN. Weights are float32, as Keras takes them.

@@ -1,4 +1,4 @@
-"""How often something is right, as exact counts. Imports numpy only."""
+"""Count how often something is right, exactly. Imports numpy only."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How far predicted values are from the labels: MSE, RMSE, MAE. Imports numpy only.
+"""Measure how far predicted values are from the labels: MSE, RMSE, MAE. Imports numpy only.
 
 Every value counts: of labels (n, d) the mean is over n·d values, as scikit-learn's `uniform_average`.
 """

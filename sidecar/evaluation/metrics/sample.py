@@ -1,4 +1,4 @@
-"""What an interval is made of: unweighted values of single examples, summed up. Standard library only."""
+"""Make an interval from unweighted values of single examples, summed up. Standard library only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

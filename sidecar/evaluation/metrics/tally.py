@@ -1,4 +1,4 @@
-"""How much weight fell into each cell of an array, without rounding. Imports numpy only.
+"""Add up the weight of each cell of an array without rounding. Imports numpy only.
 
 A weight of 1 is counted in int64; other weights enter an exact sum, which needs no row where there are none. So counts
 of unweighted sets are integers to the end, and a mask of zeros and ones is as exact as no mask.

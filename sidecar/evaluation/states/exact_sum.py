@@ -1,4 +1,4 @@
-"""Sums without rounding: the state of nearly every metric. Imports numpy, never a framework.
+"""Sum without rounding: the state of nearly every metric. Imports numpy, never a framework.
 
 A float is an integer times a power of two, so a sum of floats is kept as one long integer per element and rounded once,
 when somebody asks. It depends neither on the order of additions nor on how the examples were divided among workers. The

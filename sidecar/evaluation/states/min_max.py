@@ -1,4 +1,4 @@
-"""The largest or smallest of everything that was seen, per element. Imports numpy, never a framework.
+"""Keep the largest or smallest value per element. Imports numpy, never a framework.
 
 Each rank has one row of the matrix: the bits of its values, behind a 1 if it saw any. The sum of all matrices holds
 every rank's row, of which the largest or smallest is taken; so a maximum needs no collective of its own.

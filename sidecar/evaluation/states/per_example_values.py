@@ -1,4 +1,4 @@
-"""One value for every example, kept in the order of the data. Imports numpy, never a framework.
+"""Keep one value for every example in the order of the data. Imports numpy, never a framework.
 
 For what no fixed number of sums can tell, such as the exact area under a ROC curve. Every example has one place, the
 same on all ranks; a rank fills the places of its own batches and leaves the others zero, so that the sum of the ranks'

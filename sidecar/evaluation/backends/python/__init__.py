@@ -1,4 +1,4 @@
-"""Plain Python: the task loads its own model and predicts with it, so that anything Python can load can be evaluated.
+"""Evaluate with plain Python: the task loads its own model and predicts with it, whatever library that needs.
 
 Imports numpy and no framework. Ranks meet in the folders that they save to.
 """

@@ -1,4 +1,4 @@
-"""A task whose model is whatever its own `load` returns, and whose predictions its own `predict` makes."""
+"""Evaluate a model that the task's own `load` returns, with predictions that its own `predict` makes."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""Nested tuples, lists and dicts of arrays, as tasks write inputs, labels and predictions."""
+"""Handle nested tuples, lists and dicts of arrays, as tasks write inputs, labels and predictions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""TensorFlow: a fresh cluster of `worker` tasks for the collectives, local models of Keras 3 or tf_keras.
+"""Evaluate with TensorFlow: a cluster of its own for the collectives, local models of Keras 3 or tf_keras.
 
 `MultiWorkerMirroredStrategy` is used for its all-reduce alone. Model and variables are plain local objects, so neither
 Keras' broken `evaluate` under it nor its replica-aware metric variables take part.

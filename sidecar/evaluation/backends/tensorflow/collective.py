@@ -1,4 +1,4 @@
-"""The one collective there is: an element-wise sum of int64 vectors over the ranks of a group."""
+"""Offer the one collective that is needed: an element-wise sum of int64 vectors over the ranks of a group."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What a compiled model's own `test_step` measures, whatever that is: its metrics' changes, its results' names."""
+"""Measure what a compiled model's own `test_step` measures: its metrics' changes, under its results' names."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress

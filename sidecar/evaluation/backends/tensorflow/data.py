@@ -1,4 +1,4 @@
-"""Eval sets as TensorFlow reads them: `tf.data` datasets behind the exact stream, and what a batch of tensors holds."""
+"""Read eval sets with TensorFlow: `tf.data` datasets behind the exact stream, and the tensors in a batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""In what a file that Keras wrote differs from a model: each variable with its type and shape there and here.
+"""List how a file that Keras wrote differs from a model: each variable with its type and shape there and here.
 
 Keras itself stops at the first layer, and says it with the values that the variable holds.
 """

@@ -1,4 +1,4 @@
-"""A built task: model, data and traced steps that stay warm between checkpoints."""
+"""Keep a built task warm between checkpoints: its model, data and traced steps."""
 
 import gc
 import hashlib

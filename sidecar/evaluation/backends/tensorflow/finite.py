@@ -1,4 +1,4 @@
-"""Which rows of tensors hold finite numbers alone."""
+"""Find the rows of tensors that hold only finite numbers."""
 
 from typing import Any, Final
 

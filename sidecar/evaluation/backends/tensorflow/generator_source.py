@@ -1,4 +1,4 @@
-"""Examples of a Python iterator, or batches of a Keras `PyDataset`, as a dataset; each reading calls the source."""
+"""Make a dataset of a Python iterator or of a Keras `PyDataset`; each reading calls the source again."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final

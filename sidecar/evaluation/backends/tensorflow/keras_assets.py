@@ -1,4 +1,4 @@
-"""What a `.keras` file holds beside variables, into the layers of the task: vocabularies and bins, as data.
+"""Bring vocabularies and bins from a `.keras` file, as data, into the layers of the task.
 
 As `keras.models.load_model` would load it, but into the model that is there: no class that the file names is looked
 for, and nothing stored is run. Assets go through each layer's own `load_assets`; of the configuration, which is plain

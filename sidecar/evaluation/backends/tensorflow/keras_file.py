@@ -1,4 +1,4 @@
-"""From a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model: weights.
+"""Restore weights of a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model.
 
 `model.load_weights` reads arrays by the model's own structure; vocabularies and bins of a `.keras` file are
 `keras_assets`' matter. Code in such a file, as of Lambda layers, is never run. Since Keras says nothing of a variable

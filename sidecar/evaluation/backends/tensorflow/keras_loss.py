@@ -1,4 +1,4 @@
-"""The loss as Keras defines it for an evaluation, from the losses of single examples instead of means of batches."""
+"""Compute the loss as Keras defines it, from the losses of single examples instead of means of batches."""
 
 import copy
 import math

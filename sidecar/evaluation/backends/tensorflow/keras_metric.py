@@ -1,4 +1,4 @@
-"""A Keras metric as an exact state: its change by one batch, summed outside Keras' float32 variables.
+"""Turn a Keras metric into an exact state: its change by one batch, summed outside Keras' float32 variables.
 
 Works alike for Keras 3 and tf_keras: inside the traced step the metric is reset, updated, and read. A state is a sum
 unless the metric says otherwise: `sidecar_reduction = "max"`, or a dict from the names of its variables.

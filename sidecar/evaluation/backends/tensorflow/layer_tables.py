@@ -1,4 +1,4 @@
-"""What layers hold outside their variables, and numbers depend on: vocabularies, bins, lookup tables, assets, settings.
+"""Find everything in layers, next to their variables, that changes numbers: vocabularies, bins, tables, settings.
 
 A checkpoint of variables does not have it, so it comes from the task, which may have made another one: each rank says
 what it has, layer by layer, and they compare it. Of no layer anything stored is run: its own methods are asked.

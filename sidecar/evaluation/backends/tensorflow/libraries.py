@@ -1,4 +1,4 @@
-"""Which Keras an object is of: 3, or 2 as the package tf_keras."""
+"""Tell the two Kerases apart: Keras 3, and Keras 2 as the package tf_keras."""
 
 from typing import Any, Final
 

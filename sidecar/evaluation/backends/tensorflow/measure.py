@@ -1,4 +1,4 @@
-"""What a step measures: metrics and loss that the task names, or all that a compiled model's `test_step` measures.
+"""Choose what a step measures: the task's own metrics and loss, or all that a compiled model's `test_step` does.
 
 Both are a traced function of one batch whose outputs are added, exactly and outside the framework, to states that can
 be summed over batches and ranks; the final numbers are made from the sums, once.

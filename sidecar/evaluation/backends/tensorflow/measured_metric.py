@@ -1,4 +1,4 @@
-"""A Keras metric among those that a task names: an additive state, or single values and their interval."""
+"""Measure with a Keras metric that a task names: an additive state, or single values and their interval."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A first batch in two parts, on which metrics prove that what they keep of parts can be added up."""
+"""Prove on two parts of a first batch that the states of a metric can be added up."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The task's model: made, and complete once a first batch went through it, so that every variable can be restored."""
+"""Make the task's model, and complete it with a first batch, so that every variable can be restored."""
 
 import contextlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Settings that only TensorFlow's backend reads, as they cross the border in `Join.options` and `Check.options`."""
+"""Read the settings that only TensorFlow's backend uses, as they travel in `Join.options` and `Check.options`."""
 
 from dataclasses import dataclass
 

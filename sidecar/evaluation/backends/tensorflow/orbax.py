@@ -1,4 +1,4 @@
-"""From an Orbax checkpoint of `keras.callbacks.OrbaxCheckpoint` into a built model: weights only.
+"""Restore the weights of a checkpoint of `keras.callbacks.OrbaxCheckpoint` into a built model.
 
 Keras stores its variables by their paths (`Model.get_state_tree`), each as an array of Zarr in a database of OCDBT.
 They are read by tensorstore alone, which Orbax is built on: Orbax itself would start JAX, which takes the GPUs. Neither

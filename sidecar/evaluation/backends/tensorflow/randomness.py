@@ -1,4 +1,4 @@
-"""Random numbers that a model draws while it is evaluated: the same ones each time, for any number of workers.
+"""Seed what a model draws while it is evaluated: the same numbers each time, for any number of workers.
 
 Before each batch the generators that a model holds are set from the weights that are evaluated and the batch's number.
 What a model draws from elsewhere cannot be set: a first batch that is evaluated twice tells, to the bit.

@@ -1,4 +1,4 @@
-"""The states that recurrent layers with `stateful=True` carry from one batch to the next.
+"""Carry the states of recurrent layers with `stateful=True` from one batch to the next.
 
 An evaluation begins with what the checkpoint gives, or a new model has, and goes over all batches in turn, so it cannot
 be divided. A batch that is evaluated once more begins with the states that it began with before.

@@ -1,4 +1,4 @@
-"""Whether adding up changes, batch by batch, gives what metrics keep when they see the same batches one after another.
+"""Check that changes, added up batch by batch, give what a metric keeps that gets the same batches one by one.
 
 A few batches are evaluated once more for this, from the states that the batches before them left behind: in the traced
 step itself, so that nothing is traced anew. They are those whose numbers are powers of two, and any batch that changes

@@ -1,4 +1,4 @@
-"""From a checkpoint into a built model: every variable bound, or an error that names what is missing.
+"""Restore a checkpoint into a built model: every variable is bound, or an error names what is missing.
 
 What Keras wrote as a file is `keras_file`'s matter, an Orbax checkpoint is `orbax`'s. A SavedModel is its variables
 here, an object checkpoint whose root is what was saved; the graph stored beside them is not run (`saved_graph` does,

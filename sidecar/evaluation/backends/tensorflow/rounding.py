@@ -1,4 +1,4 @@
-"""How far two sums of the same floats may be apart: by roundings, and no further. Needs no TensorFlow."""
+"""Compare sums of the same floats, which differ by rounding only. Needs no TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Any, Final

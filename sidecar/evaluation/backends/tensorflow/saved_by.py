@@ -1,4 +1,4 @@
-"""Which Keras saved a checkpoint, as far as it shows, and what to do if the model is of the other one."""
+"""Recognise the Keras that saved a checkpoint, where it shows, for the remedy if the model is of the other one."""
 
 import contextlib
 import json

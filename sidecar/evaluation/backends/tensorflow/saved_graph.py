@@ -1,4 +1,4 @@
-"""The graph that a SavedModel stores, in the place of a model: its own signature is called.
+"""Evaluate the graph that a SavedModel stores, in the place of a model: its own signature is called.
 
 A graph runs whatever its author stored, some of it already while it is loaded. So nobody comes here unless the user set
 `trust_saved_graph`; without it the variables alone are read, by `restore`.

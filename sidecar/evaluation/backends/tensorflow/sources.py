@@ -1,4 +1,4 @@
-"""What a source returned, as numbered batches: a dataset, arrays, an iterator, or files of records.
+"""Number the batches of a task's source: a dataset, arrays, an iterator, or files of records.
 
 Number b belongs to rank b mod n. Batches are those before `prepare`; which examples are in one never depends on n.
 """

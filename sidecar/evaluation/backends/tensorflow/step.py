@@ -1,4 +1,4 @@
-"""What is done with batches of one kind: a measurement in one trace, run as often as anybody wants to know."""
+"""Evaluate batches of one kind: a measurement in one trace, for the life of the process."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""A model's variables as a TensorFlow checkpoint, written beside every evaluation.
+"""Write a model's variables as a TensorFlow checkpoint, while it is evaluated.
 
 `tf.train.Checkpoint.write` walks the object graph each time, in Python, while the evaluation waits for the interpreter.
 The graph does not change, so it is walked once; from then on its serialized form and the variables go out in one
