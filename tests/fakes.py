@@ -268,7 +268,15 @@ class Node:
         self.state = self.daemon.state
 
     def _supervisor(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
-        launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * replicas, root / "logs", str(root))
+        launch = WorkerLaunch(
+            interpreter="python",
+            framework="tensorflow",
+            environment={},
+            changes={},
+            devices=("-1",) * replicas,
+            logs=root / "logs",
+            directory=str(root),
+        )
         workers = WorkerPool(
             launch,
             BOUNDS,
@@ -420,7 +428,7 @@ def pass_time(seconds: float, *nodes: Node, step: float = 1.0) -> None:
 
 def failed(kind: str, message: str = "because", plan: int | None = None, rank: int | None = None) -> Failed:
     """What a worker says that met a problem."""
-    return Failed(kind, message, plan, rank)
+    return Failed(kind=kind, message=message, plan=plan, rank=rank)
 
 
 def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) -> Done:
@@ -438,7 +446,7 @@ def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) ->
         profile={},
         saves=(),
     )
-    return Done(plan, join.rank, result, 1, 1)
+    return Done(plan=plan, rank=join.rank, result=result, traces=1, builds=1)
 
 
 def outcomes(history: JournalState) -> list[tuple[str, str | None]]:

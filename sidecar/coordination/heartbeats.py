@@ -205,7 +205,7 @@ class Heartbeats:
                 if len(unanswered) == unanswered_at_once:
                     break
         in_order = tuple(sorted(heartbeats, key=lambda each: natural_order(each.node)))
-        return HeartbeatReadings(in_order, unread, frozenset(unanswered), complete=False)
+        return HeartbeatReadings(heartbeats=in_order, unread=unread, unanswered=frozenset(unanswered), complete=False)
 
     def _read(self, node: str) -> Heartbeat:
         path = heartbeat_path(node)

@@ -26,7 +26,7 @@ def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReadings:
     """What one look at members' files found."""
 

@@ -20,7 +20,7 @@ RUN_PATH: Final = "run.json"
 JOURNAL_FOLDERS: Final = ("plans", "outcomes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The identity of a state directory. `checkpoint_dir` is the absolute path by which its creator knew that."""
 
@@ -50,7 +50,11 @@ def open_run(
     if data is None:
         with grace.on(RUN_PATH):
             _reject_orphans(storage)
-        data = settle(storage, RUN_PATH, dumps(Run(new_id(), new_id(), timestamp(wall), checkpoint_dir)))
+        data = settle(
+            storage,
+            RUN_PATH,
+            dumps(Run(run=new_id(), nonce=new_id(), created_at=timestamp(wall), checkpoint_dir=checkpoint_dir)),
+        )
     storage.sync("")  # its creator may not have come to that
     if storage.read(RUN_PATH) != data:
         raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is asked for again")

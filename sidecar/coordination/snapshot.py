@@ -92,7 +92,7 @@ class Histogram:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """As `totals.Best`; `hex` may be inf, which is no JSON number."""
 
@@ -155,7 +155,12 @@ def take(history: JournalState, run: str) -> Snapshot:
     best: dict[str, dict[str, Record]] = {}
     for (eval_set, name), each in totals.best.items():
         best.setdefault(eval_set, {})[name] = Record(
-            each.goal, each.number.hex(), each.step, each.folder, each.checkpoint, each.step_source
+            goal=each.goal,
+            hex=each.number.hex(),
+            step=each.step,
+            folder=each.folder,
+            checkpoint=each.checkpoint,
+            step_source=each.step_source,
         )
     nonfinite: dict[str, tuple[str, ...]] = {}
     for eval_set, place in sorted(totals.nonfinite):
@@ -250,7 +255,12 @@ def _totals(snapshot: Snapshot) -> Totals:
         durations={phase: Duration(list(each.counts), each.total) for phase, each in snapshot.durations.items()},
         best={
             (eval_set, name): Best(
-                each.goal, float.fromhex(each.hex), each.step, each.folder, each.checkpoint, each.step_source
+                goal=each.goal,
+                number=float.fromhex(each.hex),
+                step=each.step,
+                folder=each.folder,
+                checkpoint=each.checkpoint,
+                step_source=each.step_source,
             )
             for eval_set, by_name in snapshot.best.items()
             for name, each in by_name.items()

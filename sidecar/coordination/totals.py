@@ -18,7 +18,7 @@ BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0
 _IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The best value of a metric so far, and which checkpoint reached it at which step."""
 
@@ -95,7 +95,12 @@ class Totals:
         best = self.best.get(metric)
         if improves(value, (best.goal, best.number) if best is not None else None):
             self.best[metric] = Best(
-                value.goal, number_of(value), checkpoint.step, plan.folder, checkpoint.name, checkpoint.step_source
+                goal=value.goal,
+                number=number_of(value),
+                step=checkpoint.step,
+                folder=plan.folder,
+                checkpoint=checkpoint.name,
+                step_source=checkpoint.step_source,
             )
 
 

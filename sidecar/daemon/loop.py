@@ -288,7 +288,7 @@ class Daemon:
         """Keep the worker processes that are needed, and learn what they found."""
         filling, evaluating = not self._shutdown.begun, self.state.history.open is not None
         for overrun in supervisor.tend(now, filling=filling, evaluating=evaluating):
-            report = Failed(overrun.kind, f"the worker {overrun.message}", phase=overrun.phase)
+            report = Failed(kind=overrun.kind, message=f"the worker {overrun.message}", phase=overrun.phase)
             self.runner.observe(overrun.worker, report, now)
         if (broken := self.state.broken_group(now)) is not None:
             supervisor.workers.kill_group(broken)  # without standbys nothing else would make room for new workers

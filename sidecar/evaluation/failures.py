@@ -130,7 +130,14 @@ def as_failed(
     if phase == WorkerPhase.RESTORE and kind == FailureKind.MISMATCH:
         lasting = "checkpoint"  # a whole file, the same on all nodes, does not fit a model that code made
     return Failed(
-        kind, message[-_MAX_MESSAGE:], plan=plan, rank=rank, phase=phase, lost=lost, sides=sides, lasting=lasting
+        kind=kind,
+        message=message[-_MAX_MESSAGE:],
+        plan=plan,
+        rank=rank,
+        phase=phase,
+        lost=lost,
+        sides=sides,
+        lasting=lasting,
     )
 
 

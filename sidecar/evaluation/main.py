@@ -65,12 +65,12 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
     except ModuleNotFoundError as error:
-        report(Failed(FailureKind.JOIN, _cannot_import(error), phase=WorkerPhase.IMPORT))
+        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
         return
     try:
         made = backend(framework)
     except ModuleNotFoundError as error:
-        report(Failed(FailureKind.JOIN, _cannot_import(error), phase=WorkerPhase.IMPORT))
+        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
         return
     except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
         report(as_failed(error, phase=WorkerPhase.JOIN, plan=None, rank=None))
@@ -81,7 +81,7 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         try:
             command = decode(line)
         except RecordError as error:
-            report(Failed(FailureKind.WORKER_DIED, f"the worker process was sent nonsense: {error}"))
+            report(Failed(kind=FailureKind.WORKER_DIED, message=f"the worker process was sent nonsense: {error}"))
             return
         worker.run(command)
 

@@ -128,7 +128,7 @@ def evaluate(
         nonfinite=found_nonfinite,
         notes=_notes(numbers),
     )
-    return Done(command.plan, join.rank, result, evaluator.traces, evaluator.builds)
+    return Done(plan=command.plan, rank=join.rank, result=result, traces=evaluator.traces, builds=evaluator.builds)
 
 
 def _bytes(states: States) -> int:

@@ -19,7 +19,13 @@ class TaskSpec:
 
     def check(self) -> Check:
         """Return the command that imports the task and reports whether it can be used."""
-        return Check(self.task, self.framework, self.search_path, self.threads, self.options)
+        return Check(
+            task=self.task,
+            framework=self.framework,
+            search_path=self.search_path,
+            threads=self.threads,
+            options=self.options,
+        )
 
     def join(self, *, group: str, members: tuple[Member, ...], rank: int) -> Join:
         """Return the command with which one rank joins a group."""

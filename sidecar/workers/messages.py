@@ -22,7 +22,7 @@ BackendOptions = dict[str, Any]
 """Settings of one framework by name, as JSON values. Only the backend of that framework reads them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """Import the task; say whether it can be used, and what this node would compute with. No group, no checkpoint."""
 
@@ -33,7 +33,7 @@ class Check:
     options: BackendOptions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """Form the group, then import and build the task. A worker joins once in its life."""
 
@@ -48,7 +48,7 @@ class Join:
     options: BackendOptions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
     """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
 
@@ -112,7 +112,7 @@ class Progress:
     total: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The evaluation's result, the same on every rank. `traces` and `builds` count for the life of the process."""
 
@@ -123,7 +123,7 @@ class Done:
     builds: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised.
 

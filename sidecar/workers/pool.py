@@ -21,7 +21,7 @@ from sidecar.workers.timeouts import Limit, PhaseTimeouts, TimedOut, limit
 __all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLaunch:
     """How worker processes are started on this node."""
 

@@ -144,7 +144,8 @@ class WorkerProcess:
                         raise RecordError(f"{type(message).__name__} is a command")  # noqa: TRY301 - as bad as any other
                 except RecordError as error:
                     self._post(
-                        self._worker, Failed(FailureKind.WORKER_DIED, f"the worker process sent nonsense: {error}")
+                        self._worker,
+                        Failed(kind=FailureKind.WORKER_DIED, message=f"the worker process sent nonsense: {error}"),
                     )
                     self.kill()
                     return

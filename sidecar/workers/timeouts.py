@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sidecar.states import FailureKind, PhaseBound, WorkerPhase
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTimeouts:
     """Hold the time that each phase of a worker may take."""
 

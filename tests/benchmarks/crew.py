@@ -66,7 +66,13 @@ class Crew:
         )
         for node, member in zip(self._nodes, self.members, strict=True):
             usual = {"framework": "tensorflow", "search_path": str(TASKS), "threads": 1, "cache_bytes": 1 << 30}
-            command = Join(group_id(self.members), self.members, member.rank, f"{task}:task", **usual | join)
+            command = Join(
+                group=group_id(self.members),
+                members=self.members,
+                rank=member.rank,
+                task=f"{task}:task",
+                **usual | join,
+            )
             node.join(command, member.worker, time.monotonic())
         self._collect(Joined)
 
@@ -96,7 +102,14 @@ class Crew:
         begin = time.monotonic()
         for node, member in zip(self._nodes, self.members, strict=True):
             checkpoint = Checkpoint(name="ckpt", digest=f"digest-{self._plan}", step=self._plan, format="tf")
-            command = Evaluate(self._plan, checkpoint, path, str(saves / f"worker-{member.rank}"), "all", 1.0)
+            command = Evaluate(
+                plan=self._plan,
+                checkpoint=checkpoint,
+                path=path,
+                save_to=str(saves / f"worker-{member.rank}"),
+                save_weights="all",
+                progress_seconds=1.0,
+            )
             node.evaluate(command, member.worker, time.monotonic())
         done = self._collect(Done)
         seconds = time.monotonic() - begin

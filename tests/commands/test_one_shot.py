@@ -87,9 +87,31 @@ def evaluate(monkeypatch):
 
     def run(answer, save_to=Path("/saves")):
         inbox = queue.SimpleQueue()
-        launch = WorkerLaunch("python", "x", {}, {}, ("-1", "-1"), Path("/logs"), "/")
+        launch = WorkerLaunch(
+            interpreter="python",
+            framework="x",
+            environment={},
+            changes={},
+            devices=("-1", "-1"),
+            logs=Path("/logs"),
+            directory="/",
+        )
         workers = WorkerPool(
-            *(launch, PhaseTimeouts(120, 120, 120, 120, 5, 10), "n", "h", FakePorts(), print),
+            *(
+                launch,
+                PhaseTimeouts(
+                    join_timeout_seconds=120,
+                    restore_timeout_seconds=120,
+                    first_batch_timeout_seconds=120,
+                    stall_seconds=120,
+                    stall_factor=5,
+                    suspended_timeout_seconds=10,
+                ),
+                "n",
+                "h",
+                FakePorts(),
+                print,
+            ),
             start=lambda worker, **_: FakeProcess(worker, inbox, answer),
         )
         once = OneShot(
@@ -122,7 +144,11 @@ def test_reports_in_rank_order(evaluate):
             return [Joined(command.group, "t", {})]
         folders.append(command.save_to)
         assert (command.save_weights, command.evaluated) == ("first", 0)  # all eval sets, whatever their every_nth
-        return [] if rank_of(worker) == 0 else [Done(1, rank, result(), 1, 1) for rank in (1, 0)]
+        return (
+            []
+            if rank_of(worker) == 0
+            else [Done(plan=1, rank=rank, result=result(), traces=1, builds=1) for rank in (1, 0)]
+        )
 
     assert [each.rank for each in evaluate(answer)] == [0, 1]
     assert folders == ["/saves/worker-0-of-2", "/saves/worker-1-of-2"]
@@ -135,8 +161,8 @@ def test_the_cause_is_told_not_its_consequence(evaluate):
         if isinstance(command, Join):
             return [Joined(command.group, "t", {})]
         if rank_of(worker) == 0:
-            return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")]
-        return [Failed("task_error", "bad image", 1, 1, "evaluate")]
+            return [Failed(kind="member_lost", message="a peer is gone", plan=1, rank=0, phase="reduce")]
+        return [Failed(kind="task_error", message="bad image", plan=1, rank=1, phase="evaluate")]
 
     with pytest.raises(EvaluationFailedError, match=r"^task_error \(rank 1, .*bad image"):
         evaluate(answer)
@@ -153,7 +179,7 @@ def test_what_killed_ranks_left_unfinished_goes(evaluate, tmp_path):
             (folder.with_name(f".{folder.name}.part") / "weights").mkdir(parents=True)
             return []
         folder.mkdir()
-        return [Failed("task_error", "bad image", 1, 1, "evaluate")]
+        return [Failed(kind="task_error", message="bad image", plan=1, rank=1, phase="evaluate")]
 
     with pytest.raises(EvaluationFailedError, match="bad image"):
         evaluate(answer, tmp_path)
@@ -166,7 +192,11 @@ def test_a_lost_member_alone(evaluate):
     def answer(worker, command):
         if isinstance(command, Join):
             return [Joined(command.group, "t", {})]
-        return [Failed("member_lost", "a peer is gone", 1, 0, "reduce")] if rank_of(worker) == 0 else []
+        return (
+            [Failed(kind="member_lost", message="a peer is gone", plan=1, rank=0, phase="reduce")]
+            if rank_of(worker) == 0
+            else []
+        )
 
     with pytest.raises(EvaluationFailedError, match=r"^member_lost \(rank 0, reduce\)"):
         evaluate(answer)
@@ -196,7 +226,7 @@ def test_the_cap_ends_every_wait(evaluate):
 
 def test_result_must_be_the_same_on_every_rank():
     """Else it is no result."""
-    same = [Done(1, rank, result(), 1, 1) for rank in (0, 1)]
+    same = [Done(plan=1, rank=rank, result=result(), traces=1, builds=1) for rank in (0, 1)]
     assert result_of(same) == result()
     with pytest.raises(EvaluationFailedError, match="different results"):
-        result_of([same[0], Done(1, 1, result(0.25), 1, 1)])
+        result_of([same[0], Done(plan=1, rank=1, result=result(0.25), traces=1, builds=1)])

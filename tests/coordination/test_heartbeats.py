@@ -32,7 +32,7 @@ def freshness(new_heartbeat):
 
 
 def look(*heartbeats):
-    return HeartbeatReadings(heartbeats)
+    return HeartbeatReadings(heartbeats=heartbeats)
 
 
 def test_names_are_ordered_as_people_count():
@@ -182,7 +182,9 @@ def test_a_file_that_storage_does_not_give_says_nothing_of_its_node(freshness, n
     view.observe(look(new_heartbeat("a", beat=2)), 2.0)
     for at in (4.0, 8.0, 12.0, 40.0):
         view.wrote(new_heartbeat("me", beat=int(at)), at)
-        view.observe(HeartbeatReadings((), {"a": "Input/output error"}, frozenset({"a"})), at)
+        view.observe(
+            HeartbeatReadings(heartbeats=(), unread={"a": "Input/output error"}, unanswered=frozenset({"a"})), at
+        )
         assert view.lost("a") is None
     assert not view.fresh("a", 12.0)
     assert view.ready_to_propose(40.0)
@@ -313,7 +315,7 @@ def test_a_file_that_could_not_be_read_for_a_while_is_not_changed_by_that(freshn
     view = freshness()
     view.observe(look(new_heartbeat("a")), 0.0)
     for now in (1.0, 50.0):
-        view.observe(HeartbeatReadings((), {"a": "torn"}), now)
+        view.observe(HeartbeatReadings(heartbeats=(), unread={"a": "torn"}), now)
         assert view.observe(look(new_heartbeat("a")), now + 1) == []
     assert view.observe(look(new_heartbeat("a", beat=2)), 52.0) == ["a"]
 
@@ -393,8 +395,8 @@ def test_at_the_start_a_node_gets_to_know_the_others_before_it_proposes(freshnes
 def test_a_look_at_some_is_no_look_at_all(freshness, new_heartbeat):
     """Who read only those before it does not know yet who else is there."""
     view = freshness()
-    view.observe(HeartbeatReadings((new_heartbeat("a", beat=1),), complete=False), 0.0)
-    view.observe(HeartbeatReadings((new_heartbeat("a", beat=2),), complete=False), 1.0)
+    view.observe(HeartbeatReadings(heartbeats=(new_heartbeat("a", beat=1),), complete=False), 0.0)
+    view.observe(HeartbeatReadings(heartbeats=(new_heartbeat("a", beat=2),), complete=False), 1.0)
     assert view.fresh("a", 1.0)
     assert not view.ready_to_propose(1.0)
 
@@ -404,10 +406,15 @@ def test_a_listed_member_is_lost_after_a_lease_of_silence_while_it_is_watched(fr
     view = freshness()
     for at in (0.0, 3.0, 6.0, 9.9):
         changing = new_heartbeat("b", beat=1 if at == 0 else 2)
-        view.observe(HeartbeatReadings((new_heartbeat("a"), changing), {"c": "absent"}, complete=False), at)
+        view.observe(
+            HeartbeatReadings(heartbeats=(new_heartbeat("a"), changing), unread={"c": "absent"}, complete=False), at
+        )
         assert [view.lost(node) for node in "abc"] == [None] * 3
     view.observe(
-        HeartbeatReadings((new_heartbeat("a"), new_heartbeat("b", beat=2)), {"c": "torn"}, complete=False), 10.0
+        HeartbeatReadings(
+            heartbeats=(new_heartbeat("a"), new_heartbeat("b", beat=2)), unread={"c": "torn"}, complete=False
+        ),
+        10.0,
     )
     assert view.lost("a") == "a was silent for its lease of 10.0 seconds"
     assert [view.gone_since(node) for node in "abc"] == [0.0, None, 0.0]
@@ -584,13 +591,13 @@ def test_who_is_gone_stays_gone_however_rarely_it_is_looked_at(new_heartbeat):
     freshness = Liveness("me", 10.0)
     freshness.wrote(new_heartbeat("me"), 0.0)
     for at in (0.0, 5.0, 11.0):
-        freshness.observe(HeartbeatReadings((new_heartbeat("gone"),)), at)
+        freshness.observe(HeartbeatReadings(heartbeats=(new_heartbeat("gone"),)), at)
     for at in (41.0, 71.0):
         freshness.wrote(new_heartbeat("me", beat=int(at)), at)
-        freshness.observe(HeartbeatReadings((new_heartbeat("gone"),)), at)
+        freshness.observe(HeartbeatReadings(heartbeats=(new_heartbeat("gone"),)), at)
         assert freshness.gone_since("gone") == 0.0
         assert freshness.ready_to_propose(at)
-    freshness.observe(HeartbeatReadings((new_heartbeat("gone", beat=7),)), 101.0)
+    freshness.observe(HeartbeatReadings(heartbeats=(new_heartbeat("gone", beat=7),)), 101.0)
     assert freshness.gone_since("gone") is None
 
 

@@ -97,7 +97,7 @@ SETTLEMENTS = tuple(
     for verdict in ("skipped", "vanished", "corrupt", "failed", "requeued")
 )
 FULL = {
-    "Run": Run("r", "n", "now", "/data/ckpts"),
+    "Run": Run(run="r", nonce="n", created_at="now", checkpoint_dir="/data/ckpts"),
     "Plan": Plan(
         plan=1,
         run="r",

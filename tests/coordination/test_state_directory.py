@@ -13,7 +13,7 @@ from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RunReplacedError, SettingsError, StateUnavailableError
 
-RUN = Run("r1", "n")
+RUN = Run(run="r1", nonce="n")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_state_inside_leaves_no_marker(inside):
     """It cannot be away while the checkpoints are there, whatever its path is on another node."""
     assert sorted(path.name for path in inside.checkpoint_dir.iterdir()) == [".sidecar"]
     inside.check_beginning()
-    inside.check(Run("r2", "n", None, "/elsewhere"))
+    inside.check(Run(run="r2", nonce="n", created_at=None, checkpoint_dir="/elsewhere"))
 
 
 def test_a_state_elsewhere_leaves_a_marker_once(elsewhere):
@@ -74,19 +74,19 @@ def test_an_odd_marker_hangs_nobody_and_begins_no_run(elsewhere, odd):
     with pytest.raises(StateUnavailableError):
         elsewhere.check_beginning()
     with pytest.raises(SettingsError):
-        elsewhere.check(Run("r1", "n", None, "/elsewhere"))
-    elsewhere.join(Run("r1", "n", None, str(elsewhere.checkpoint_dir)))
+        elsewhere.check(Run(run="r1", nonce="n", created_at=None, checkpoint_dir="/elsewhere"))
+    elsewhere.join(Run(run="r1", nonce="n", created_at=None, checkpoint_dir=str(elsewhere.checkpoint_dir)))
 
 
 def test_a_directory_by_another_path_is_the_same(elsewhere, tmp_path):
     """A link to it, as one node may name it."""
     (tmp_path / "link").symlink_to(elsewhere.checkpoint_dir)
-    elsewhere.check(Run("r1", "n", None, str(tmp_path / "link")))
+    elsewhere.check(Run(run="r1", nonce="n", created_at=None, checkpoint_dir=str(tmp_path / "link")))
 
 
 def test_before_the_directory_is_there_nobody_can_tell(elsewhere):
     """Another path may be the same one: that is waited for, and refused once it turns out not to be."""
-    run = Run("r1", "n", None, "/elsewhere")
+    run = Run(run="r1", nonce="n", created_at=None, checkpoint_dir="/elsewhere")
     shutil.rmtree(elsewhere.checkpoint_dir)
     with pytest.raises(StateUnavailableError, match="cannot be told"):
         elsewhere.join(run)

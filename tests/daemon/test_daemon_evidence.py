@@ -273,7 +273,7 @@ def differs(nodes, odd, kind="mismatch", *, profiles=False):
                 other = tuple(each.rank for each in ranks if each.node == odd.node)
                 same = tuple(each.rank for each in ranks if each.node != odd.node)
                 if other and same:
-                    return Failed(kind, "because", command.plan, sides=tuple(sorted((same, other))))
+                    return Failed(kind=kind, message="because", plan=command.plan, sides=tuple(sorted((same, other))))
             return usual(node, process, command)
 
         return of
@@ -337,7 +337,7 @@ def unreachable(node):
     """No group of several forms on this node."""
     usual = node.reply
     node.reply = lambda process, command: (
-        Failed("join", "the worker was forming the group for 120 s", phase="join")
+        Failed(kind="join", message="the worker was forming the group for 120 s", phase="join")
         if isinstance(command, Join) and len(command.members) > 1
         else usual(process, command)
     )

@@ -32,7 +32,9 @@ def test_the_first_checkpoint_goes_all_the_way(node):
     assert isinstance(node.carried[0], JoinRun)
     assert isinstance(node.carried[1], Sync)
     probe, standby = node.processes["worker-1.i1.1"], node.processes["worker-1.i1.2"]
-    assert probe.commands == [Check("task.py:task", "tensorflow", str(node.checkpoint_dir.parent), 2)]
+    assert probe.commands == [
+        Check(task="task.py:task", framework="tensorflow", search_path=str(node.checkpoint_dir.parent), threads=2)
+    ]
     assert probe.killed
     assert sorted(node.log.names()) == [
         *("checkpoint_found", "journal_read", "steps_found", "task_check_begun", "task_checked", "worker_ready"),

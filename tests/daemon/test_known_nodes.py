@@ -45,7 +45,7 @@ def beating(*others, own=None):
     """Return what is known after three seconds in which all beat each second."""
     nodes = KnownNodes(node="n1", lease_seconds=10.0)
     for now in (1, 2, 3):
-        reading = HeartbeatReadings(tuple(replace(other, beat=now) for other in others))
+        reading = HeartbeatReadings(heartbeats=tuple(replace(other, beat=now) for other in others))
         nodes.record_heartbeats(replace(own or heartbeat("n1", now), beat=now), reading, float(now))
     return nodes
 

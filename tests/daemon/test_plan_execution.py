@@ -76,7 +76,18 @@ def new_part(node="n2", task="t1", **there):
 
 
 def result(rank):
-    return done(7, Join(GROUP, MEMBERS, rank, "task.py:task", "tensorflow", ".", 2))
+    return done(
+        7,
+        Join(
+            group=GROUP,
+            members=MEMBERS,
+            rank=rank,
+            task="task.py:task",
+            framework="tensorflow",
+            search_path=".",
+            threads=2,
+        ),
+    )
 
 
 def test_a_nodes_workers_join_with_their_own_ranks_and_folders():
@@ -174,7 +185,12 @@ def test_a_crash_while_the_checkpoint_is_read_is_the_checkpoints(status, attempt
 
 
 @pytest.mark.parametrize(
-    "report", [Ready("tensorflow", "2"), Joined(GROUP, "t1", {}), done(6, Join(GROUP, MEMBERS, 1, "", "", "", 2))]
+    "report",
+    [
+        Ready("tensorflow", "2"),
+        Joined(GROUP, "t1", {}),
+        done(6, Join(group=GROUP, members=MEMBERS, rank=1, task="", framework="", search_path="", threads=2)),
+    ],
 )
 def test_other_reports_end_nothing(report):
     """Least of all the result of another plan."""
@@ -197,7 +213,7 @@ def test_who_lost_a_peer_is_believed_only_if_nobody_knows_better():
 def test_the_rank_that_could_not_be_reached_is_to_blame():
     """TensorFlow names it, mostly; else it is some rank of another node, and none if there is no other node."""
     named, unnamed = new_part("n1", **{"n1.i.1": Worker()}), new_part("n1", **{"n1.i.1": Worker()})
-    named.observe("n1.i.1", Failed("member_lost", "rank 1 is gone", lost=1), 5.0)
+    named.observe("n1.i.1", Failed(kind="member_lost", message="rank 1 is gone", lost=1), 5.0)
     unnamed.observe("n1.i.1", failed("member_lost"), 5.0)
     assert [(each.ending.fail.node, each.ending.fail.rank) for each in (named, unnamed)] == [("n2", 1), ("n2", 2)]
 
@@ -206,10 +222,12 @@ def test_the_rank_that_could_not_be_reached_is_to_blame():
 def test_ranks_that_do_not_come_together_blame_the_same_node(node):
     """If each blamed itself, or the other, nobody would ever learn that they do not reach each other."""
     part = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
-    part.observe(f"{node}.i.1", Failed("join", "the worker was forming the group for 120 s", phase="join"), 5.0)
+    part.observe(
+        f"{node}.i.1", Failed(kind="join", message="the worker was forming the group for 120 s", phase="join"), 5.0
+    )
     assert (part.ending.fail.kind, part.ending.fail.node, part.ending.fail.rank) == ("join", "n2", 2)
     alone = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
-    alone.observe(f"{node}.i.1", Failed("join", "no such framework", phase="import"), 5.0)
+    alone.observe(f"{node}.i.1", Failed(kind="join", message="no such framework", phase="import"), 5.0)
     assert alone.ending.fail.node == node
 
 
@@ -217,7 +235,7 @@ def test_ranks_that_do_not_come_together_blame_the_same_node(node):
 def test_the_nodes_that_differ_are_told(node):
     """By each rank alike; the first of them is to blame."""
     part = new_part(node, **{"n1.i.1": Worker(), "n2.i.1": Worker()})
-    part.observe(f"{node}.i.1", Failed("mismatch", "because", 7, 1, sides=((0,), (1, 2))), 5.0)
+    part.observe(f"{node}.i.1", Failed(kind="mismatch", message="because", plan=7, rank=1, sides=((0,), (1, 2))), 5.0)
     assert (part.ending.fail.odd, part.ending.fail.node, part.ending.fail.rank) == (("n2",), "n2", 1)
 
 
@@ -293,8 +311,12 @@ def test_phases_are_those_of_the_slowest_rank_with_what_only_the_daemon_knows():
 def test_a_failure_that_lasts_is_told_as_the_reporting_nodes_own():
     """Ranks that only disagree, or a rank that was lost, prove nothing of the kind."""
     part = new_part()
-    part.observe("n2.i.1", Failed("mismatch", "because", 7, 1, lasting="checkpoint"), 5.0)
+    part.observe("n2.i.1", Failed(kind="mismatch", message="because", plan=7, rank=1, lasting="checkpoint"), 5.0)
     assert (part.ending.fail.node, part.ending.fail.lasting) == ("n2", "checkpoint")
     part = new_part()
-    part.observe("n2.i.1", Failed("mismatch", "because", 7, 1, sides=((0,), (1, 2)), lasting="checkpoint"), 5.0)
+    part.observe(
+        "n2.i.1",
+        Failed(kind="mismatch", message="because", plan=7, rank=1, sides=((0,), (1, 2)), lasting="checkpoint"),
+        5.0,
+    )
     assert (part.ending.fail.odd, part.ending.fail.lasting) == (("n2",), None)

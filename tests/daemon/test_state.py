@@ -52,7 +52,7 @@ def heartbeat(node, beat=1, **changes):
 
 
 def meet(state, now, *others):
-    state.record_heartbeats(heartbeat("n1", int(now)), HeartbeatReadings(tuple(others)), now)
+    state.record_heartbeats(heartbeat("n1", int(now)), HeartbeatReadings(heartbeats=tuple(others)), now)
 
 
 def plan(number, step=1, *, members=("n1.i1.1",), settles=(), task="t1"):
@@ -327,7 +327,7 @@ def waiting(state, now, number, *phases):
         heartbeat(node, int(now), plan=number, outcome=number - 1, doing=(WorkerProgress(f"{node}.i1.1", phase),))
         for node, phase in zip(("n1", "n2"), phases, strict=True)
     )
-    state.record_heartbeats(own, HeartbeatReadings((other,)), now)
+    state.record_heartbeats(own, HeartbeatReadings(heartbeats=(other,)), now)
 
 
 def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():

@@ -38,7 +38,13 @@ def ready(supervisor, now=0.0):
 def join(supervisor, worker, now=0.0):
     """It forms a group of one."""
     members = (Member(0, "worker-1", worker.worker, worker.address),)
-    supervisor.workers.join(Join("g", members, 0, "task.py:task", "tensorflow", ".", 2), worker.worker, now)
+    supervisor.workers.join(
+        Join(
+            group="g", members=members, rank=0, task="task.py:task", framework="tensorflow", search_path=".", threads=2
+        ),
+        worker.worker,
+        now,
+    )
     supervisor.observe(worker.worker, Joined("g", "t1", {}), now, evaluating=True)
 
 
@@ -142,7 +148,9 @@ def test_a_late_result_leaves_a_worker_with_its_next_plan(supervisor):
     worker = ready(supervisor)
     join(supervisor, worker)
     for plan in (1, 2):
-        command = Evaluate(plan, CHECKPOINT, "p", "s", save_weights="all", progress_seconds=1.0)
+        command = Evaluate(
+            plan=plan, checkpoint=CHECKPOINT, path="p", save_to="s", save_weights="all", progress_seconds=1.0
+        )
         supervisor.workers.evaluate(command, worker.worker, 5.0)
     late = done(1, worker.process.told(Join)[0])
     supervisor.observe(worker.worker, late, 6.0, evaluating=True)

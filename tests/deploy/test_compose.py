@@ -247,7 +247,12 @@ def test_what_is_compared_is_held(tmp_path, monkeypatch):
         proposed_at="",
     )
     saves = tuple(f"evaluations/ckpt-20/plan-1/worker-{rank}-of-2" for rank in range(2))
-    result = replace(done(1, Join("g", members, 0, "t", "tensorflow", ".", 2)).result, saves=saves)
+    result = replace(
+        done(
+            1, Join(group="g", members=members, rank=0, task="t", framework="tensorflow", search_path=".", threads=2)
+        ).result,
+        saves=saves,
+    )
     outcome = Outcome(
         plan=1,
         run="r",
@@ -385,7 +390,7 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     (tmp_path / "outcomes/000000000001.json").write_bytes(dumps(outcome))
     (tmp_path / "plans/000000000002.json").write_bytes(dumps(replace(plan, plan=2, members=None)))
     (tmp_path / "plans/000000000003.json").write_bytes(dumps(replace(plan, plan=3)))
-    join = Join("g", members, 0, "t", "tensorflow", ".", 2)
+    join = Join(group="g", members=members, rank=0, task="t", framework="tensorflow", search_path=".", threads=2)
     success = replace(outcome, plan=4, status="succeeded", kind=None, result=done(4, join).result)
     (tmp_path / "plans/000000000004.json").write_bytes(dumps(replace(plan, plan=4)))
     (tmp_path / "outcomes/000000000004.json").write_bytes(dumps(success))

@@ -57,12 +57,12 @@ def run(task, checkpoint, folder, ranks=1):
     ends = [None] * ranks
 
     def one(rank):
-        join = Join("group", members, rank, "t", "python", "/", 1)
+        join = Join(group="group", members=members, rank=rank, task="t", framework="python", search_path="/", threads=1)
         command = Evaluate(
-            1,
-            Checkpoint(name=checkpoint.name, digest="digest", step=1, format="matching_file"),
-            str(checkpoint),
-            str(folder / f"worker-{rank}-of-{ranks}"),
+            plan=1,
+            checkpoint=Checkpoint(name=checkpoint.name, digest="digest", step=1, format="matching_file"),
+            path=str(checkpoint),
+            save_to=str(folder / f"worker-{rank}-of-{ranks}"),
             save_weights="all",
             progress_seconds=10.0,
         )
@@ -290,7 +290,7 @@ def test_no_framework_is_imported():
 def test_the_profile_names_the_libraries_that_compute():
     """Equal on every call, whatever was imported meanwhile."""
     made = backend("python")
-    check = Check("t", "python", ".", 2)
+    check = Check(task="t", framework="python", search_path=".", threads=2)
     profile = made.profile(check)
     assert f"numpy {np.__version__}" in profile["libraries"]
     assert profile["threads"] == "2"

@@ -143,10 +143,10 @@ def run(tmp_path, evaluators, **differing):
     def one(rank):
         told = {name: values[rank] for name, values in differing.items()}
         command = Evaluate(
-            told.get("plan", 7),
-            Checkpoint(name="ckpt-1", digest=told.get("checkpoint", "digest"), step=1, format="tf"),
-            f"/c/{rank}",
-            str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
+            plan=told.get("plan", 7),
+            checkpoint=Checkpoint(name="ckpt-1", digest=told.get("checkpoint", "digest"), step=1, format="tf"),
+            path=f"/c/{rank}",
+            save_to=str(tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-{size}"),
             save_weights=told.get("save_weights", "all"),
             progress_seconds=told.get("progress_seconds", 0.0),
             evaluated=told.get("evaluated", 0),
@@ -156,7 +156,7 @@ def run(tmp_path, evaluators, **differing):
         try:
             end = evaluate(
                 command,
-                join=Join("g", members, rank, "t", "x", "/", 1),
+                join=Join(group="g", members=members, rank=rank, task="t", framework="x", search_path="/", threads=1),
                 collective=meeting.rank(rank),
                 evaluator=evaluators[rank],
                 task_digest=told.get("task", "task"),
@@ -522,15 +522,23 @@ def commanded(tmp_path):
 
 
 def join_of(tmp_path, task="a_task.py:task"):
-    return Join("g", (Member(0, "n", "w", "h:1"),), 0, task, "x", str(tmp_path), 1)
+    return Join(
+        group="g",
+        members=(Member(0, "n", "w", "h:1"),),
+        rank=0,
+        task=task,
+        framework="x",
+        search_path=str(tmp_path),
+        threads=1,
+    )
 
 
 def evaluation_of(tmp_path):
     return Evaluate(
-        3,
-        Checkpoint(name="c", digest="d", step=1, format="tf"),
-        "/c",
-        str(tmp_path / "s"),
+        plan=3,
+        checkpoint=Checkpoint(name="c", digest="d", step=1, format="tf"),
+        path="/c",
+        save_to=str(tmp_path / "s"),
         save_weights="none",
         progress_seconds=9,
     )
@@ -575,7 +583,7 @@ def test_commands_out_of_order(commanded, tmp_path):
 def test_task_that_ends_the_process(commanded, tmp_path, code):
     """What a task raises at import is told with its traceback, sys.exit included."""
     (tmp_path / "a_task.py").write_text(f"\n{code}\n")
-    *_, failed = commanded(Check("a_task.py:task", "x", str(tmp_path), 1))
+    *_, failed = commanded(Check(task="a_task.py:task", framework="x", search_path=str(tmp_path), threads=1))
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.phase) == ("task_error", "import")
     assert f'Traceback (most recent call last):\n  File "{tmp_path}/a_task.py", line 2, in <module>' in failed.message

@@ -19,7 +19,14 @@ CHECKPOINT = Checkpoint(name="model-1", digest="digest", step=1, format="matchin
 
 
 def command(folder, rank, ranks, plan=1):
-    return Evaluate(plan, CHECKPOINT, "/m", str(folder / f"worker-{rank}-of-{ranks}"), "none", 1.0)
+    return Evaluate(
+        plan=plan,
+        checkpoint=CHECKPOINT,
+        path="/m",
+        save_to=str(folder / f"worker-{rank}-of-{ranks}"),
+        save_weights="none",
+        progress_seconds=1.0,
+    )
 
 
 def ranks_in(folder, ranks=2, plan=1, group="g", **named):
@@ -27,7 +34,10 @@ def ranks_in(folder, ranks=2, plan=1, group="g", **named):
     members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     found = []
     for rank in range(ranks):
-        collective = SharedFolderCollective(Join(group, members, rank, "t", "python", "/", 1), **named)
+        collective = SharedFolderCollective(
+            Join(group=group, members=members, rank=rank, task="t", framework="python", search_path="/", threads=1),
+            **named,
+        )
         collective.begin(command(folder, rank, ranks, plan))
         found.append(collective)
     return found

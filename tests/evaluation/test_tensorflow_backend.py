@@ -9,7 +9,7 @@ pytestmark = pytest.mark.tensorflow
 
 def told(**options):
     """What decides about the profile beside this process itself."""
-    return Check("t", "tensorflow", ".", 2, options)
+    return Check(task="t", framework="tensorflow", search_path=".", threads=2, options=options)
 
 
 def test_profile_names_all_that_changes_bits(digits, monkeypatch):

@@ -353,7 +353,9 @@ def test_who_was_lost_is_named():
 
     collective = object.__new__(MirroredCollective)
     members = (Member(0, "node-a", "w0", "10.0.0.1:21000"), Member(1, "node-b", "w1", "10.0.0.2:21000"))
-    collective._join = Join("g", members, 0, "t", "tensorflow", ".", 2)
+    collective._join = Join(
+        group="g", members=members, rank=0, task="t", framework="tensorflow", search_path=".", threads=2
+    )
     text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
     lost = collective._who_is_lost(text)
     assert (lost.kind, lost.lost) == ("member_lost", 1)

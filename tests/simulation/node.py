@@ -216,15 +216,23 @@ class Life:
     def _supervisor(self, identity: Identity) -> WorkerSupervisor:
         settings, spec = self.host.spec.settings, self.host.spec
         bounds = PhaseTimeouts(
-            settings.join,
-            settings.restore,
-            settings.first_batch,
-            settings.stall,
+            join_timeout_seconds=settings.join,
+            restore_timeout_seconds=settings.restore,
+            first_batch_timeout_seconds=settings.first_batch,
+            stall_seconds=settings.stall,
             stall_factor=settings.stall_factor,
             suspended_timeout_seconds=settings.lease,
         )
         run_dir = self.simulation.run_dir
-        launch = WorkerLaunch("python", "tensorflow", {}, {}, ("-1",) * spec.replicas, run_dir, "")
+        launch = WorkerLaunch(
+            interpreter="python",
+            framework="tensorflow",
+            environment={},
+            changes={},
+            devices=("-1",) * spec.replicas,
+            logs=run_dir,
+            directory="",
+        )
         workers = WorkerPool(
             launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
         )

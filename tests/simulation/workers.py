@@ -266,7 +266,7 @@ class FakeProcess:
         )
         self.phase = "idle"
         self.simulation.done.setdefault(command.plan, {})[self.worker] = self.simulation.scheduler.now
-        self._report(Done(command.plan, self.join.rank, result, 1, 1), 0.2)
+        self._report(Done(plan=command.plan, rank=self.join.rank, result=result, traces=1, builds=1), 0.2)
         self._next()
 
     def _failed(
@@ -277,7 +277,11 @@ class FakeProcess:
             most = max(map(len, differ))
             cause = "odd" if 2 * most > sum(map(len, differ)) else "even"
         self.simulation.referee.promises.failed_for(self.plan, kind, cause)
-        self._report(Failed(kind, message, plan, self.join.rank if self.join else None, sides=differ or ()))
+        self._report(
+            Failed(
+                kind=kind, message=message, plan=plan, rank=self.join.rank if self.join else None, sides=differ or ()
+            )
+        )
         self.hangs, self.phase = True, "idle"  # a real one ends its collectives' runtime, and is of no use any more
         self._abandon()
 

@@ -83,12 +83,12 @@ class Crew:
             rank = member.rank
             folder = self.folder / f"plan-{plans[rank]}" / f"worker-{rank}-of-{size}"
             command = Evaluate(
-                plans[rank],
-                Checkpoint(name="ckpt-1", digest=digests[rank], step=1, format="tf"),
-                paths[rank],
-                str(folder),
-                "all",
-                0.0,
+                plan=plans[rank],
+                checkpoint=Checkpoint(name="ckpt-1", digest=digests[rank], step=1, format="tf"),
+                path=paths[rank],
+                save_to=str(folder),
+                save_weights="all",
+                progress_seconds=0.0,
             )
             self.workers.evaluate(command, member.worker, time.monotonic())
         return self.collect(Done, Failed, count=size)

@@ -259,7 +259,11 @@ def test_standby_checks_tasks(crew):
     made.collect(Ready, count=1)
     told = []
     for name in ("task", "nothing", "leaving"):
-        worker.process.send(Check(f"digits.py:{name}", "tensorflow", made.workers.launch.directory, 1))
+        worker.process.send(
+            Check(
+                task=f"digits.py:{name}", framework="tensorflow", search_path=made.workers.launch.directory, threads=1
+            )
+        )
         told += made.collect(Checked, Failed, count=1)
     good, missing, leaving = told
     assert good.eval_sets == ("test", "few")

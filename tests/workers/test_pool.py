@@ -65,7 +65,15 @@ def node():
     """Makes the workers of a node with fake processes."""
 
     def make(devices=("-1",), *, host="10.0.0.7", start=None, **changes):
-        launch = WorkerLaunch("python", "tensorflow", {"RANK": "1"}, {}, devices, Path("/logs"), "/work")
+        launch = WorkerLaunch(
+            interpreter="python",
+            framework="tensorflow",
+            environment={"RANK": "1"},
+            changes={},
+            devices=devices,
+            logs=Path("/logs"),
+            directory="/work",
+        )
 
         def fake(worker, **how):
             assert how["log"] == Path(f"/logs/{worker}.log")
@@ -78,12 +86,17 @@ def node():
 
 
 def join(group="g"):
-    return Join(group, (), 0, "t", "tensorflow", "/", 2)
+    return Join(group=group, members=(), rank=0, task="t", framework="tensorflow", search_path="/", threads=2)
 
 
 def evaluation(plan=7):
     return Evaluate(
-        plan, Checkpoint(name="c", digest="d", step=1, format="tf"), "/c", "/s", save_weights="all", progress_seconds=1
+        plan=plan,
+        checkpoint=Checkpoint(name="c", digest="d", step=1, format="tf"),
+        path="/c",
+        save_to="/s",
+        save_weights="all",
+        progress_seconds=1,
     )
 
 
@@ -197,7 +210,7 @@ def test_port_is_given_back_when_a_worker_cannot_be_started(node):
         ([Phase(WorkerPhase.CONCLUDE, 7)], 900, "deadline"),
         ([Phase(WorkerPhase.HELLO, 7)], None, None),
         ([Phase(WorkerPhase.REDUCE, 7)], None, None),
-        ([Phase(WorkerPhase.EVALUATE, 7), Failed("task_error", "x")], None, None),
+        ([Phase(WorkerPhase.EVALUATE, 7), Failed(kind="task_error", message="x")], None, None),
         ([], None, None),
     ],
 )

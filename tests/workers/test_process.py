@@ -114,8 +114,9 @@ task = Task(print, {"test": print})
 def test_nothing_that_the_users_code_started_outlives_daemon_or_worker(tmp_path, quiet_environment, killed):
     """Children of the task go, also those in sessions of their own, which neither signals of the kernel reach."""
     (tmp_path / "a_task.py").write_text(ESCAPING_TASK)
-    check = "\nfrom sidecar.workers.messages import Check\nworker.send(Check('a_task.py:task', 'tensorflow', '.', 1))\n"
-    check += (
+    check = (
+        "\nfrom sidecar.workers.messages import Check\n"
+        "check = Check(task='a_task.py:task', framework='tensorflow', search_path='.', threads=1)\nworker.send(check)\n"
         "while type(inbox.get(timeout=100)).__name__ != 'Checked': pass\nprint('Checked', flush=True)\n"
         "while inbox.get(): pass\n"
     )

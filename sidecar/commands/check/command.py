@@ -289,7 +289,13 @@ def _task(
             if isinstance(report, Ready) and worker is not None:
                 version = report.version
                 options = backend_options(settings)
-                check = Check(settings.task, settings.framework, search_path, settings.threads, options)
+                check = Check(
+                    task=settings.task,
+                    framework=settings.framework,
+                    search_path=search_path,
+                    threads=settings.threads,
+                    options=options,
+                )
                 worker.process.send(check)
             elif isinstance(report, Checked):
                 if not (report.builds_model or settings.trust_saved_graph):

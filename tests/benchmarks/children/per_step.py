@@ -12,7 +12,9 @@ from sidecar.workers.messages import Join
 
 rank, *addresses = sys.argv[1:]
 members = tuple(Member(number, f"node-{number}", f"worker-{number}", each) for number, each in enumerate(addresses))
-join = Join("group", members, int(rank), "none", "tensorflow", ".", threads=1)
+join = Join(
+    group="group", members=members, rank=int(rank), task="none", framework="tensorflow", search_path=".", threads=1
+)
 collective = TensorFlowBackend().join(join)
 metric = np.ones(2, np.int64)  # a total and a count
 
