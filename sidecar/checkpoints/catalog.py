@@ -84,6 +84,7 @@ class Catalog:
         self._never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
         reader = FileGroupReader(
             top=self._root,
+            root=self._root,
             quiet_seconds=quiet_seconds,
             corrupt_after_seconds=corrupt_after_seconds,
             step_key=step_key,
@@ -96,7 +97,7 @@ class Catalog:
 
         def directory(below: str) -> CheckpointDirectory:
             return CheckpointDirectory(
-                replace(reader, below=below),
+                replace(reader, below=below, root=self._root / below),
                 self._corrupt.append,
                 full_sweep_seconds=full_sweep_seconds,
                 clock=clock,
@@ -111,7 +112,9 @@ class Catalog:
         )
         self._below: str | None = None
         self._below_at = float("-inf")
-        self._sources: dict[Key, DiscoveredCheckpoint] = {}  # what the last scan read
+        self._lying: list[DiscoveredCheckpoint] = []  # what the last scan read in the directory
+        self._pinned: Mapping[Key, DiscoveredCheckpoint] = {}  # and in the pins
+        self._sources: dict[Key, DiscoveredCheckpoint] = {}  # both
         self._found: dict[Key, DiscoveredCheckpoint] = {}  # the same, in order, and with steps that agree
         self._discovery = DiscoveryOrder()
         self._names = NamedSteps()
@@ -184,17 +187,18 @@ class Catalog:
     def _merge(self, pins: PinScan, now: float) -> None:
         """Put everything that was read in order of discovery; what is pinned is found in its pin."""
         directories = (self._directory, *self._subfolders.directories())
-        in_directory = {found.checkpoint.key: found for directory in directories for found in directory.found()}
-        sources = in_directory | dict(pins.found)
-        if sources == self._sources:
+        lying = [found for directory in directories for found in directory.found()]
+        if lying == self._lying and pins.found == self._pinned:
             return
+        in_directory = {found.checkpoint.key: found for found in lying}
+        sources = in_directory | dict(pins.found)
         changed = {key: found for key, found in sources.items() if found is not self._sources.get(key)}
         changed |= self._with_agreed_steps(changed)
         new = [found for key, found in changed.items() if key not in self._found]
         self._discovery.add(new, self._found, in_directory, now)
         merged = {key: self._as_discovered(changed.get(key) or self._found[key]) for key in sources}
         self._found = {key: merged[key] for key in sorted(merged, key=self._discovery.places.__getitem__)}
-        self._sources = sources
+        self._lying, self._pinned, self._sources = lying, pins.found, sources
 
     def _with_agreed_steps(self, items: Mapping[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
         """Return those whose steps are in their names with steps from a comparison of all names.

@@ -82,9 +82,13 @@ class FileGroupReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupReader:
-    """Read groups of files by the settings of the catalog. `below` leads from `top` to the directory they lie in."""
+    """Read groups of files by the settings of the catalog.
+
+    `top`: the checkpoint directory; `root`: the directory whose groups are read, that one or `below` in it.
+    """
 
     top: Path
+    root: Path
     quiet_seconds: float
     corrupt_after_seconds: float
     step_key: str | None
@@ -94,11 +98,6 @@ class FileGroupReader:
     clock: Clock
     glob: CheckpointGlob
     below: str = ""
-
-    @property
-    def root(self) -> Path:
-        """Return the directory whose groups are read: the checkpoint directory, or a folder in it."""
-        return self.top / self.below
 
     def named(self, name: str) -> str:
         """Return the path of a name in the directory from the checkpoint directory: a checkpoint's full name."""

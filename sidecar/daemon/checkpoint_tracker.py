@@ -99,7 +99,7 @@ class CheckpointTracker:
     ) -> list[DiscoveredCheckpoint]:
         """Take in a scan of the checkpoint directory; return what is new there, in order of discovery."""
         here, before = scan.by_key, self.found
-        new = [discovered for key, discovered in here.items() if key not in before]
+        new = [discovered for key, discovered in here.items() if key not in before] if here is not before else []
         if new and new[-1] is scan.found[-1] and not self._is_older(new[-1]):
             latest = new[-1].checkpoint
             self.newest = Newest(latest.step, new[-1].written_at, latest.name, latest.digest, latest.step_source)
@@ -121,7 +121,7 @@ class CheckpointTracker:
                 passed_over=lambda waiting: self._passed_over(waiting, history, task),
             )
             self.lost.update(change, now)
-        self._scan, self._selected = scan, None
+        self._scan, self._selected = scan, self._selected if here is before else None
         self._note_incomplete(scan, now)
         self.missing = scan.missing
         if here or scan.waiting or given_up or history.count:

@@ -108,7 +108,8 @@ class LostCheckpoints:
     def _add_lost(self, change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:
         """Return what is lost, with what this scan lost."""
         lost = dict(self._lost)
-        for key, item in change.before.items():
+        before = change.before if change.before is not change.scan.by_key else {}  # nothing came or went
+        for key, item in before.items():
             if key not in change.scan.by_key and not change.is_settled(key):
                 checkpoint = item.checkpoint
                 deleted = Settlement(
@@ -125,8 +126,8 @@ class LostCheckpoints:
             if settlement.verdict == Verdict.VANISHED:
                 known = change.before.get(settlement.key)
                 times = (known.seen_at, known.written_at) if known else (discovered_at, float("inf"))
-                before = lost.get(settlement.key) or LostCheckpoint(settlement, *times, now)
-                lost[settlement.key] = replace(before, settlement=settlement)
+                known_lost = lost.get(settlement.key) or LostCheckpoint(settlement, *times, now)
+                lost[settlement.key] = replace(known_lost, settlement=settlement)
         return lost
 
     def _still_lost(self, lost: dict[Key, LostCheckpoint], change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:

@@ -208,6 +208,8 @@ class PinReconciler:
 
     def _missed_by(self, scan: ScanResult, others: dict[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
         """Return what was reported last, and `others`, that are not in a scan."""
+        if self._reported is scan.by_key:  # nothing came or went
+            return {key: discovered for key, discovered in others.items() if key not in scan.by_key}
         reported = {key: discovered for key, discovered in self._reported.items() if key not in others}
         return {key: discovered for key, discovered in (reported | others).items() if key not in scan.by_key}
 

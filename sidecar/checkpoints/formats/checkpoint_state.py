@@ -18,11 +18,11 @@ STATE_FILE: Final = "checkpoint"
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _MOST_LINES: Final = 150_000  # two for each checkpoint: its path, and when it was saved
 _PATH: Final = re.compile(  # repeats possessively, since one that can go back remembers where, for each character
-    rb"""[ \t]*+(?:all_)?model_checkpoint_paths?[ \t]*+:[ \t]*+"""
+    rb"""^[ \t]*+(?:all_)?model_checkpoint_paths?[ \t]*+:[ \t]*+"""
     rb"""(?:"((?:[^"\\\n]++|\\.)*+)"|'((?:[^'\\\n]++|\\.)*+)')""",
+    re.MULTILINE,
 )
-_MARK: Final = b"model_checkpoint_path"
-_LONGEST_LINE: Final = 20_000  # PATH_MAX, every byte of it as an octal escape
+_LONGEST_PATH: Final = 20_000  # PATH_MAX, every byte of it as an octal escape
 _MOST_PARENTS: Final = 100  # a writer uses one or two ways to name its own folder
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
@@ -81,17 +81,19 @@ def _names_in(folder: Path, content: bytes) -> frozenset[str]:
     if content.count(b"\n") > _MOST_LINES:
         return frozenset()
     parents = _Parents(folder)
-    lines = (line for line in content.split(b"\n") if _MARK in line and len(line) <= _LONGEST_LINE)
-    return frozenset(name for line in lines if (name := _name_in(parents, line)) is not None)
+    quoted = (match[1] or match[2] or b"" for match in _PATH.finditer(content))
+    return frozenset(name for path in quoted if (name := _name_in(parents, path)) is not None)
 
 
-def _name_in(parents: "_Parents", line: bytes) -> str | None:
-    """Return the checkpoint in the folder that a line names, if it names one."""
-    match = _PATH.match(line)
-    if match is None:
+def _name_in(parents: "_Parents", path: bytes) -> str | None:
+    """Return the checkpoint in the folder that a path names, if it names one."""
+    if len(path) > _LONGEST_PATH:
         return None
-    raw = match[1] or match[2] or b""
-    parent, name = os.path.split(os.fsdecode(_unescape(raw) if b"\\" in raw else raw))
+    if b"\\" in path:
+        path = _unescape(path)
+    if b"/" not in path and b"\0" not in path:
+        return os.fsdecode(path) or None
+    parent, name = os.path.split(os.fsdecode(path))
     return name if name and parents.is_folder(parent) else None
 
 
