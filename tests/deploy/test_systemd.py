@@ -258,6 +258,7 @@ def test_installing_twice_keeps_settings(staged: Staged) -> None:
     assert (staged.root / "etc/sidecar/example.env").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.nightly
 def test_another_prefix_is_named_in_the_unit(staged: Staged) -> None:
     """The unit starts what was installed."""
     staged.install("--prefix", "/srv/evaluator", "--gpu")
@@ -267,6 +268,7 @@ def test_another_prefix_is_named_in_the_unit(staged: Staged) -> None:
     assert (staged.root / "srv/evaluator/bin/sidecar").exists()
 
 
+@pytest.mark.nightly
 def test_uninstalling_leaves_settings_unless_purged(staged: Staged) -> None:
     """And nothing else; it can be called again."""
     staged.install("--gpu")
@@ -333,6 +335,7 @@ def test_nothing_is_installed_by_its_name(staged: Staged, tmp_path: Path) -> Non
         assert not staged.root.exists()
 
 
+@pytest.mark.nightly
 def test_it_installs_what_a_url_names(staged: Staged, tmp_path: Path) -> None:
     """Outside a checkout, too; from a path with a space likewise, and with an extra."""
     alone = tmp_path / "alone" / "systemd"
