@@ -1,0 +1,213 @@
+"""Every code block that readers can copy is run, or a reason stands here why it is not."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GENERATED = DOCS / "reference"  # written from the code, and compared with it
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *sorted(page for page in DOCS.rglob("*.md") if GENERATED not in page.parents),
+]
+FENCE = re.compile(
+    r"^(?:<!-- (?P<file>[\w.]+) -->\n)?(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^ *```",
+    re.DOTALL | re.MULTILINE,
+)
+
+RUN_BY = {
+    "train.py": "tests/test_readme.py",
+    "my_eval.py": "tests/test_readme.py",
+    "read_saves.py": "tests/test_readme.py",
+    "several_sets.py": "tests/docs/test_code_blocks.py",
+    "restore_averaged.py": "tests/docs/test_code_blocks.py",
+}
+"""Python blocks that are marked with the name of a file, and the test that runs them."""
+
+NOT_RUN = {
+    "git clone": "a clone has no address here; tests/deploy/readme/walk.py does it in a container",
+    "pip install": "downloads 700 MB; tests/deploy/readme/walk.py does it in a container",
+    "curl": "asks a daemon that stays; tests/deploy/readme/walk.py does it in a container",
+    "make": "starts this suite, or takes minutes; .ci/run and tests/deploy/readme/walk.py run make",
+    ".venv/bin/pytest": "starts this suite",
+    "sidecar requeue": "needs checkpoints that failed; tests/commands/test_requeue.py tries each form",
+    "docker": "needs a Docker engine; deploy/compose/try walks through it",
+    "xdg-open": "needs a screen",
+    "kubectl": "needs a cluster; tests/deploy/test_kubernetes.py builds what is applied",
+    "cp -r deploy/kubernetes": "tests/deploy/test_kubernetes.py builds what is applied",
+    "systemd/install": "needs root; tests/deploy/systemd/try walks through it",
+    "install -D": "needs root; tests/deploy/systemd/try walks through it",
+    "cp systemd/": "needs root; tests/deploy/systemd/try walks through it",
+    "systemctl": "needs systemd; tests/deploy/systemd/try walks through it",
+    "rm -f": "needs Slurm",
+    "others=": "needs Slurm",
+    "srun": "needs Slurm",
+    "--done-marker": "needs Slurm",
+    "wait": "needs Slurm",
+    "cd examples": "tests/examples/test_examples.py runs these in a copy",
+    "python digits_train.py": "tests/examples/test_examples.py runs it",
+    "sidecar run ckpts --task digits_task.py": "tests/examples/test_examples.py runs it",
+    "python read_predictions.py": "tests/examples/test_examples.py runs it",
+    "sidecar eval ckpts --task own_metric_task.py": "tests/examples/test_examples.py runs it",
+}
+"""Beginnings of shell commands, and why the walk below leaves them out."""
+
+WALKED = (
+    "python train.py",
+    "python -c",
+    "sidecar check",
+    "sidecar eval",
+    "sidecar history",
+    "sidecar run",
+    "sidecar status",
+)
+UNMARKED_PYTHON = {
+    'import os\n\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n': "tests/evaluation/test_peer_scenarios.py sets it so",
+}
+
+
+def blocks(*languages):
+    """Return page, file name and code of every block in one of the languages."""
+    return [
+        (page, found["file"], textwrap.dedent(found["code"]))
+        for page in PAGES
+        for found in FENCE.finditer(page.read_text())
+        if found["language"] in languages
+    ]
+
+
+def commands():
+    """Return page and command of every line of every shell block, without comments."""
+    for page, _, code in blocks("sh", "console"):
+        for line in code.splitlines():
+            if command := line.removeprefix("$ ").partition("  #")[0].strip():
+                yield page, command
+
+
+def test_every_block_has_a_language_that_is_dealt_with():
+    """A block in another one would escape the tests of this file."""
+    languages = {found["language"] for page in PAGES for found in FENCE.finditer(page.read_text())}
+    assert languages == {"console", "python", "sh", "text", "toml", "yaml"}
+
+
+def test_every_python_block_is_run():
+    """Marked with a file name that a test runs, or given a reason."""
+    assert [
+        (page.name, code.splitlines()[0])
+        for page, file, code in blocks("python")
+        if file not in RUN_BY and code not in UNMARKED_PYTHON
+    ] == []
+    assert [test for test in RUN_BY.values() if not (ROOT / test).exists()] == []
+
+
+def test_every_command_is_walked_or_has_a_reason():
+    """A new command is neither forgotten nor run by chance."""
+    assert [
+        f"{page.name}: {command}" for page, command in commands() if not command.startswith((*WALKED, *NOT_RUN))
+    ] == []
+
+
+def test_no_reason_is_left_over():
+    """Of commands that no page shows any more."""
+    shown = [command for _, command in commands()]
+    assert [start for start in (*WALKED, *NOT_RUN) if not any(each.startswith(start) for each in shown)] == []
+
+
+def test_every_toml_block_is_read(tmp_path):
+    """By the settings, without a complaint; the readers' own interpreter is replaced by this one."""
+    from sidecar.settings import load
+
+    for _, _, code in blocks("toml"):
+        path = tmp_path / "sidecar.toml"
+        path.write_text(code.replace("/opt/train/bin/python", sys.executable))
+        assert load({"config": path}, environ={}).task == "my_eval.py:task"
+
+
+def test_every_yaml_block_is_what_the_deployed_prometheus_has():
+    """The scrape configuration that is shown names files as the deployed one does."""
+    deployed = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    for _, _, code in blocks("yaml"):
+        for shown in yaml.safe_load(code)["scrape_configs"]:
+            (same,) = (each for each in deployed if each["job_name"] == shown["job_name"])
+            assert shown["file_sd_configs"][0]["files"] == same["file_sd_configs"][0]["files"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with the README's training script and task, and what the pages call other ones."""
+    folder = tmp_path_factory.mktemp("reader")
+    for page, file, code in blocks("python"):
+        if page.name == "README.md":
+            (folder / file).write_text(code)
+    shutil.copy(folder / "my_eval.py", folder / "other_eval.py")
+    return folder
+
+
+def run(folder, command):
+    """Run a command as a reader does; return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SIDECAR_", "TF_CONFIG"))}
+    environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+@pytest.mark.timeout(900)  # a dozen commands that import TensorFlow
+def test_the_commands_work_in_their_order(folder):
+    """Of all pages, each once. A daemon ends by itself; paths of the readers' storage are in the folder."""
+    walked = dict.fromkeys(command for _, command in commands() if command.startswith(WALKED))
+    for command in walked:
+        if command.startswith(tuple(NOT_RUN)):
+            continue
+        if "other/ckpts" in command:
+            shutil.copytree(folder / "ckpts", folder / "other/ckpts", ignore=shutil.ignore_patterns(".sidecar"))
+        if "/shared/" in command and not (folder / "shared").exists():
+            (folder / "shared").mkdir()
+            shutil.copytree(folder / "ckpts", folder / "shared/ckpts", ignore=shutil.ignore_patterns(".sidecar"))
+            shutil.copy(folder / "my_eval.py", folder / "shared")
+        typed = command.replace("/shared/", f"{folder}/shared/")
+        if command.startswith("sidecar run"):
+            typed = re.sub(r" --http \S+", "", typed) + " --once --http 127.0.0.1:0"
+        run(folder, typed)
+    assert '"succeeded"' in run(folder, "sidecar history ckpts --json")
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_the_parts_of_tasks_work(folder):
+    """The task of several sets can be made; averaged weights are restored from a checkpoint that has them."""
+    parts = {file: code for _, file, code in blocks("python") if file in ("several_sets.py", "restore_averaged.py")}
+    program = f"""
+import keras, numpy as np, tensorflow as tf
+from my_eval import build_model, test_set
+from sidecar import EvalSet, Task
+hard_set = test_set
+made = {parts["several_sets.py"].strip()}
+assert set(made.eval_sets) == {{"test", "hard"}}
+{parts["restore_averaged.py"]}
+model, optimizer = build_model(), keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5)
+model.build((None, 8))
+optimizer.build(model.trainable_variables)
+for _ in range(3):
+    optimizer.apply([tf.ones_like(each) for each in model.trainable_variables], model.trainable_variables)
+average = np.asarray(optimizer._model_variables_moving_average[0])
+path = tf.train.Checkpoint(model=model, optimizer=optimizer).write("averaged")
+other = build_model()
+other.build((None, 8))
+restore_averaged(other, path)
+assert np.array_equal(other.trainable_variables[0], average)
+assert not np.array_equal(model.trainable_variables[0], average)
+"""
+    (folder / "parts.py").write_text(program)
+    run(folder, "python parts.py")
