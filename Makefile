@@ -49,8 +49,8 @@ lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(DOCS_READY)  ## Build the documentation site into site/; a broken link or a page outside the navigation fails it.
-	$(BIN)/mkdocs build --strict --clean
+docs: $(or $(wildcard $(READY)),$(DOCS_READY))  ## Build the documentation site into site/; a broken link or a page outside the navigation fails it.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; root; ARGS="latency --quick" tries one).
 	$(BIN)/python tests/benchmarks $(ARGS)
@@ -83,7 +83,7 @@ clean:  ## Remove the virtual environment and what tools left.
 $(READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --quiet --editable '.[tensorflow,dev]'
+	$(PIP) --quiet --editable '.[tensorflow,dev,docs]'
 	@touch $(READY)
 
 $(DEMO_READY): pyproject.toml tests/constraints.txt

@@ -1,4 +1,4 @@
-"""Files as eval sets, for tasks: `from sidecar.data import npz, tfrecords`.
+"""Files as eval sets, for tasks: `from sidecar.data import npz, tfrecords`. Part of the public API.
 
 Light, like `from sidecar import Task`: numpy or the framework is imported once a source is called, in the worker.
 """

@@ -1,7 +1,8 @@
-"""Metrics that need no framework, for tasks: `from sidecar.metrics import Accuracy`. Imports numpy.
+"""Metrics that need no framework, for tasks: `from sidecar.metrics import Accuracy`. Part of the public API.
 
-So nothing of the daemon may import this, `sidecar/__init__.py` included. `Metric` says what a metric of your own needs;
-`ExactSum`, `MinMax` and `PerExampleValues` are its states.
+A metric of your own is a `Mean` of a function, or a class with the methods of `Metric`, whose states are `ExactSum`,
+`MinMax` and `PerExampleValues`. This module imports numpy, so no module of the daemon imports it, nor does
+`sidecar/__init__.py`.
 """
 
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK

@@ -1,6 +1,6 @@
-"""What the workers of an evaluation saved, joined: `from sidecar import results; results.read(folder)`.
+"""Read what the workers of an evaluation saved: `from sidecar import results; results.read(folder)`.
 
-Needs numpy and no framework, so that it can be used wherever the files are.
+Part of the public API. It needs numpy and no framework, so that it can be used wherever the files are.
 """
 
 from sidecar.evaluation.artifact_reader import Evaluation, read
