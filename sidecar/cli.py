@@ -1,4 +1,4 @@
-"""The command line: composition root, and the only place that exits.
+"""Declare the commands and their options, and exit: no other module does.
 
 Which options a command takes is in `commands.options`. Errors that we know end in one sentence and their exit code;
 docs/reference/exit-codes.md lists the codes.
@@ -285,7 +285,7 @@ def init(
 
 
 class Shell(StrEnum):
-    """Shells that can complete commands."""
+    """List the shells that can complete commands."""
 
     bash = "bash"
     zsh = "zsh"
@@ -326,7 +326,7 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: run a command, and exit with its code."""
+    """Run a command, and exit with its code."""
     try:
         if _COMPLETE in os.environ:
             from typer._completion_classes import completion_init

@@ -1,4 +1,4 @@
-"""`sidecar eval`: which checkpoint is meant, and what its evaluation is put together from."""
+"""Find the checkpoint that `sidecar eval` is asked for, and build its evaluation."""
 
 import glob
 import queue

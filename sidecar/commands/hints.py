@@ -1,4 +1,4 @@
-"""Commands as a person would type them here: what messages propose works when it is pasted."""
+"""Write commands as a person would type them here, so that a proposal works when it is pasted."""
 
 import shlex
 import shutil

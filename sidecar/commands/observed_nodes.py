@@ -1,4 +1,4 @@
-"""Liveness of the daemons, for a command that only reads: a heartbeat that changes between two readings. Pure.
+"""Observe liveness for a command that only reads: a heartbeat changes between two readings. Pure.
 
 Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live.
 """
@@ -18,7 +18,7 @@ _GAPS_NEEDED: Final = 2
 
 @dataclass(slots=True)
 class ObservedNode:
-    """One node's heartbeat over time; times are seconds of the reader's clock."""
+    """Follow one node's heartbeat; times are seconds of the reader's clock."""
 
     heartbeat: Heartbeat
     signs: SignsOfLife
@@ -67,7 +67,7 @@ class ObservedNode:
 
 
 class ObservedNodes:
-    """All nodes whose heartbeat was ever read, in natural order of their names."""
+    """Hold all nodes whose heartbeat was ever read, in natural order of their names."""
 
     def __init__(self) -> None:
         self._of: dict[str, ObservedNode] = {}

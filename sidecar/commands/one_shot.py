@@ -31,7 +31,7 @@ Inbox = queue.SimpleQueue[tuple[str, Event]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShot:
-    """One evaluation."""
+    """Hold the parts of one evaluation."""
 
     task: TaskSpec
     checkpoint: Checkpoint

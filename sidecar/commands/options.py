@@ -28,7 +28,7 @@ _WORKERS: Final = "Worker processes"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a setting is given on the command line: type, placeholder, help text, short name, and group in the help."""
+    """Describe the option of a setting: type, placeholder, help text, short name, and group in the help."""
 
     kind: type
     value: str

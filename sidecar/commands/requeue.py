@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The checkpoints to reopen: these names, and on request all that failed for good, or all that were evaluated.
+    """Name the checkpoints to reopen: some names, and on request all that failed for good, or all evaluated ones.
 
     A name of an evaluated checkpoint is refused without `again`.
     """
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A checkpoint that has ended, and how."""
+    """Hold a checkpoint that has ended, and its end."""
 
     key: Key
     step: int | None
@@ -92,7 +92,7 @@ def _lies_beside(typed: str, directory: Path) -> bool:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the journal on, and keeps what it has read."""
+    """Read on in the journal, and keep the records."""
 
     journal: Journal
     history: JournalState = field(default_factory=JournalState)

@@ -109,7 +109,7 @@ def _listen(server: Server, settings: Settings, node: str) -> None:
 
 @dataclass(slots=True)
 class _Life:
-    """A daemon and its inbox, for one run. The daemon of the next run shares nothing with it."""
+    """Hold a daemon and its inbox for one run. The daemon of the next run shares nothing with it."""
 
     daemon: Daemon
     inbox: "queue.SimpleQueue[Message]"

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class StorageTimeout:
-    """Waits for calls of the storage until it was silent for `seconds`. `where` names the place in the error."""
+    """Wait for calls of the storage until it was silent for `seconds`. `where` names the place in the error."""
 
     def __init__(self, seconds: float, where: str, clock: Clock | None = None) -> None:
         self.seconds = seconds
@@ -68,7 +68,7 @@ def _answer(work: Callable[[], T], answers: "queue.SimpleQueue[tuple[T | None, B
 
 
 class ActivityStorage:
-    """Storage that reports each of its answers to the timeout that waits for it."""
+    """Pass calls to a storage, and report each of its answers to the timeout that waits for it."""
 
     def __init__(self, storage: Storage, answered: Callable[[], None]) -> None:
         self._storage = storage

@@ -1,1 +1,1 @@
-"""Views of what happened: one record in, one medium out."""
+"""Show what happened. Each module turns records into one medium."""

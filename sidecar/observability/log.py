@@ -174,7 +174,7 @@ def _console(*, colors: bool, verbose: bool) -> list[Processor]:
 
 
 class _Sentences:
-    """Writes an event as a sentence; one that has none is written with its fields."""
+    """Write an event as a sentence; one that has none is written with its fields."""
 
     def __init__(self, otherwise: list[Processor], *, colors: bool) -> None:
         self._otherwise = otherwise
@@ -195,7 +195,7 @@ class _Sentences:
 
 
 def _escaped(event: EventDict) -> dict[str, Any]:
-    """The fields without control characters; a message keeps its lines, indented so that none looks like an event."""
+    """Escape control characters; a message keeps its lines, indented so that none looks like an event."""
     return {
         key: _unescaped_lines(value) if key in _TEXTS and isinstance(value, str) else _without_controls(value)
         for key, value in event.items()
@@ -215,7 +215,7 @@ def _without_controls(value: Any) -> Any:
 
 
 def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
-    """What a person at a terminal needs of a line: not which run and node they are looking at, not the date."""
+    """Leave out what a person at a terminal knows: run, node and date."""
     kept = {key: value for key, value in event.items() if key not in ("run", "node") or event["event"] == _FIRST}
     kept["timestamp"] = str(event.get("timestamp", ""))[11:19]
     return {key: _rounded(value) for key, value in kept.items()}
@@ -228,7 +228,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
-    """Escape control characters: the name of a file must not steer somebody's terminal."""
+    """Escape control characters: the name of a file must not control a terminal."""
     return {
         key: repr(value) if isinstance(value, str) and not value.isprintable() else value
         for key, value in event.items()
@@ -236,7 +236,7 @@ def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
 
 
 class _Lines:
-    """Writes whole lines for all threads, and never raises: a full disk behind the log must not stop the daemon."""
+    """Write whole lines for all threads, and never raise: a full disk behind the log must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -255,7 +255,7 @@ class _Lines:
 
 
 class _Bridge(logging.Handler):
-    """Takes what libraries say through `logging` to the same lines."""
+    """Write what libraries log through `logging` to the same lines."""
 
     def __init__(self, lines: _Lines) -> None:
         super().__init__()

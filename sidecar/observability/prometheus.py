@@ -1,4 +1,4 @@
-"""Prometheus families: what the journal holds and what this node is doing, as one snapshot.
+"""Export Prometheus families: what the journal holds and what this node is doing, as one snapshot.
 
 The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last, and
 /proc. Totals appear when the journal was read to its end: a restart must not look like a counter that was reset.
@@ -136,7 +136,7 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 
 
 class Exporter(Collector):
-    """Collector of every `sidecar_*` family, registered with `registry` on construction.
+    """Collect every `sidecar_*` family. The constructor registers it with `registry`.
 
     Args:
         registry: where scrapes look; never the global one, so that several daemons fit in one process.
@@ -179,7 +179,7 @@ _Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class FamilyFacts(NamedTuple):
-    """What is known of a family before it has any sample."""
+    """Describe a family, whether or not it has samples."""
 
     name: str
     type: str
@@ -205,7 +205,7 @@ def _build_info() -> Metric:
 
 
 class _Samples:
-    """Families that have samples, all of one run. A family without any is not shown at all."""
+    """Hold the families that have samples, all of one run. A family without any is not shown."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -308,7 +308,7 @@ _USAGE: Final = {
 
 
 def _worker_usage(status: Status) -> Iterator[Metric]:
-    """What each worker process uses, read from /proc now: at the scrape, not in the loop."""
+    """Yield what each worker process uses, read from /proc at the scrape, not in the loop."""
     families = {name: _family(name) for name in _USAGE.values()}
     for place, worker in enumerate(status.workers):
         collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
@@ -328,7 +328,7 @@ def _source(source: str | None) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Unix time of a record's timestamp."""
+    """Return the Unix time of a record's timestamp."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

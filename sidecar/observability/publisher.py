@@ -20,7 +20,7 @@ from sidecar.records import Plan
 
 @dataclass(slots=True)
 class Published:
-    """The values that request threads show. The loop replaces each of them as a whole, and never changes one."""
+    """Hold the values that request threads show. The loop replaces each of them as a whole, and never changes one."""
 
     status: dict[str, Any]
     unready: str | None = "starting"
@@ -28,7 +28,7 @@ class Published:
 
 @dataclass(slots=True)
 class Publisher:
-    """Hands the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
+    """Hand the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
 
     published: Published
     exporter: Exporter
@@ -48,7 +48,7 @@ class Publisher:
 
 @dataclass(slots=True)
 class DaemonLog:
-    """The log of the loop: named events, and one canonical line for each record of the journal."""
+    """Log the events of the loop by name, and one canonical line for each record of the journal."""
 
     log: Any
     best: Callable[[], Mapping[tuple[str, str], Best]] = dict  # the best evaluation so far, by metric

@@ -1,4 +1,4 @@
-"""The past as rows: `sidecar history` for programs and for people, and the JSON behind the status page.
+"""Make rows of the past for `sidecar history`, and the JSON of both status documents.
 
 Pure views of `JournalState` and `Status`. `table` imports rich when it is called, since the daemon never needs it.
 """
@@ -28,7 +28,7 @@ _RECENT_ENTRIES = 40  # read a little further back, so that a settled failure fi
 
 
 def rows(history: JournalState) -> list[Row]:
-    """One JSON object per closed plan and settled checkpoint, oldest first.
+    """Return one JSON object for each closed plan and settled checkpoint, oldest first.
 
     `final` is true for what nothing follows: successes, settled checkpoints, and the last failed attempt at a
     checkpoint that was then settled as failed. That attempt's row stands for the settlement too.
@@ -37,7 +37,7 @@ def rows(history: JournalState) -> list[Row]:
 
 
 def recent(history: JournalState) -> list[Row]:
-    """The newest of these rows, newest first; its cost does not grow with the history."""
+    """Return the newest of these rows, newest first. Its cost does not grow with the history."""
     return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
 
 
@@ -225,7 +225,7 @@ def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
 
 
 def _settled_row(settled: Settled) -> Row:
-    """No attempt was made: the plan that carried the settlement may have been about another checkpoint."""
+    """Return the row of a checkpoint that ended without an attempt. Its plan may be about another checkpoint."""
     plan, settlement = settled.plan, settled.settlement
     return {
         "plan": plan.plan,

@@ -1,4 +1,4 @@
-"""What a daemon shows of itself: one frozen snapshot, the source of /metrics, /readyz and the status page."""
+"""Define what a daemon shows of itself: one frozen snapshot for /metrics, /readyz and the status page."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from sidecar.states import NodeState
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker process of this node."""
+    """Describe one worker process of this node."""
 
     worker: str
     pid: int
@@ -19,7 +19,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The checkpoint discovered last: its step, and when its last file was written (seconds since 1970)."""
+    """Describe the checkpoint discovered last; `written_at` of its last file is in seconds since 1970."""
 
     step: int | None
     written_at: float
@@ -30,7 +30,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """This node, now. What the journal says stands in `History`, beside it."""
+    """Describe this node now. The content of the journal is in `JournalState`."""
 
     run: str
     node: str

@@ -1,4 +1,4 @@
-"""The status page: what /api/status says, for people. Self-contained HTML, no scripts, every value escaped. Pure.
+"""Write the status page: /api/status for people. Self-contained HTML, no scripts, every value escaped. Pure.
 
 Missing keys show as nothing, since the daemon answers before its first look at anything.
 """

@@ -1,4 +1,4 @@
-"""What systemd hears of a daemon: that it started, what it is doing, that its loop still turns. See sd_notify(3).
+"""Tell systemd that a daemon started, what it is doing, and that its loop still turns. See sd_notify(3).
 
 Called by the loop at each of its turns, so a loop that hangs falls silent and the watchdog restarts the unit. It sends
 datagrams to a local socket and never waits: where nobody listens, nothing is said.
@@ -21,7 +21,7 @@ _MICROSECONDS: Final = 1e6
 
 
 class Notifier:
-    """Tells the service manager named in `environ`, if there is one.
+    """Notify the service manager named in `environ`, if there is one.
 
     Args:
         environ: NOTIFY_SOCKET is a path, or an abstract name behind `@`; WATCHDOG_USEC and WATCHDOG_PID say how often,
@@ -55,7 +55,7 @@ class Notifier:
             self._alive_at = now if alive else self._alive_at
 
     def _send(self, text: str) -> bool:
-        """Whether the message was taken; a service manager that is busy or gone must not stop the loop."""
+        """Send a message, and return whether it was taken: a manager that is busy or gone must not stop the loop."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outlet:
             outlet.setblocking(False)
             outlet.sendto(text.encode(), self._address)
@@ -64,7 +64,7 @@ class Notifier:
 
 
 def describe(status: Status, history: JournalState) -> str:
-    """One line for `systemctl status`: what the node is doing, how much waits, and the newest numbers."""
+    """Return a line for `systemctl status`: what the node is doing, the queue's length, and the newest numbers."""
     plan, newest = history.open, history.newest
     if status.unready is not None:
         doing = status.unready
@@ -85,7 +85,7 @@ def describe(status: Status, history: JournalState) -> str:
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    """How long systemd waits for a sign of life; None if it waits for none, or for another process."""
+    """Return how long systemd waits for a sign of life; None if it does not wait, or waits for another process."""
     period = environ.get("WATCHDOG_USEC", "")
     wanted = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(period) / _MICROSECONDS if wanted and period.isascii() and period.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Settings: their declarations (`model`), their checks (`values`) and the reading of them (`sources`)."""
+"""Declare settings (`model`), check them (`values`), spell them (`spelling`) and read them (`sources`)."""
 
 from sidecar.settings.model import Settings
 from sidecar.settings.sources import FileHere, file_here, load

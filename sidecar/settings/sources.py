@@ -64,7 +64,7 @@ def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -
 
 @dataclass(frozen=True, slots=True)
 class FileHere:
-    """The settings file of the current directory: its path, or None with the reason if there is one that is refused."""
+    """Hold the path of the current directory's settings file, or the reason why it is refused."""
 
     path: Path | None = None
     refused: str | None = None

@@ -1,11 +1,11 @@
-"""What `sidecar check` tells of each thing it tried."""
+"""Define what `sidecar check` reports about each thing that it tried."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried."""
+    """Hold the result of one trial."""
 
     what: str
     ok: bool

@@ -27,7 +27,7 @@ _DIGEST_CHARACTERS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """This node, as it would be in a group."""
+    """Describe this node as it would be in a group."""
 
     node: str
     version: str

@@ -47,7 +47,7 @@ _PLACES: Final[Mapping[str, int]] = {phase: place for place, phase in enumerate(
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The status of a run, as its files show it."""
+    """Hold the status of a run, as its files show it."""
 
     run_id: str | None  # None: no daemon was here yet
     history: JournalState = field(default_factory=JournalState)
@@ -118,7 +118,7 @@ class RunStatus:
 
 
 class RunObserver:
-    """Reads the status of a run. Every method may block for as long as the storage does; see `storage_timeout`."""
+    """Read the status of a run. Every method may block for as long as the storage does; see `storage_timeout`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The one HTTP port of a daemon, read only: metrics, health, readiness, status as JSON and as a page for people.
+"""Serve the one HTTP port of a daemon, read only: metrics, health, readiness, status as JSON and as a page for people.
 
 `server` holds the connections, `hosts` decides whose requests are answered, `views` makes the answers.
 """

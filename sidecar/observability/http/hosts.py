@@ -26,7 +26,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<name>[A-Za-z0-
 
 
 class Hosts:
-    """The names that this daemon answers to.
+    """Hold the names that this daemon answers to.
 
     Args:
         given: names, or globs such as `*.example.com`, from the settings.
@@ -49,7 +49,7 @@ class Hosts:
         return True
 
     def accepts(self, host: str) -> bool:
-        """Whether a request with this `Host` header is answered.
+        """Return whether a request with this `Host` header is answered.
 
         Raises `ValueError` if the header is neither HOST nor HOST:PORT.
         """

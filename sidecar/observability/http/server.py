@@ -44,12 +44,12 @@ _NAMES_SECONDS: Final = 60.0
 
 
 class Server:
-    """Serves on `host`:`port` from a daemon thread; port 0 takes a free one.
+    """Serve on `host`:`port` from a daemon thread; port 0 takes a free one.
 
     Args:
         host: address or name to listen on; IPv6 literals with or without brackets.
         port: port to listen on.
-        names: under which names, or globs of them, clients may ask for it, in addition to those that are safe anyway.
+        names: names, or globs of them, that clients may ask for in addition to those that are safe anyway.
         registry: what /metrics shows.
         health: why the daemon is not alive, or None.
         ready: why it is not ready, or None.
@@ -109,7 +109,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where to look, from this machine: `http://127.0.0.1:19108`. Only while it runs."""
+        """Return its URL on this machine, such as `http://127.0.0.1:19108`. Only while it runs."""
         assert self._running is not None, "start() comes first"
         return f"http://{_netloc(dialled(self._host), self._bound)}"
 
@@ -162,7 +162,7 @@ def _run(loop: asyncio.AbstractEventLoop, serving: Any) -> None:
 
 
 class _Connections:
-    """All connections, the oldest first."""
+    """Hold all connections, the oldest first."""
 
     def __init__(self, views: Views, request_seconds: float) -> None:
         self._views = views
@@ -259,7 +259,7 @@ async def _read_head(connection: socket.socket) -> bytes:
 
 
 def _client(address: str) -> str:
-    """Whom an address belongs to: IPv6 hands out networks of /64, not single addresses."""
+    """Return the client that an address belongs to: IPv6 hands out networks of /64, not single addresses."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.version == 4 or found.ipv4_mapped is not None:  # noqa: PLR2004 - IPv4
         return str(found)

@@ -32,7 +32,7 @@ class _Response(NamedTuple):
 
 
 class Request(BaseHTTPRequestHandler):
-    """One request head, parsed by the standard library, in memory.
+    """Parse one request head in memory, by the standard library.
 
     Args:
         head: request line and headers, with the empty line that ends them.
@@ -52,21 +52,21 @@ class Request(BaseHTTPRequestHandler):
 
     @property
     def place(self) -> str:
-        """Its path, without the query."""
+        """Return its path, without the query."""
         return unquote(self.path.partition("?")[0], errors="replace")
 
     @property
     def is_quick(self) -> bool:
-        """Whether its answer takes no time: a probe, or something that is refused."""
+        """Return whether its answer takes no time: that of a probe, or a refusal."""
         return not self.parsed or self.place in _PROBES
 
     @property
     def output(self) -> bytes:
-        """What was written so far: the refusal of a request that could not be parsed."""
+        """Return what was written so far: the refusal of a request that could not be parsed."""
         return self._output.getvalue()
 
     def written(self, response: _Response) -> bytes:
-        """The answer as it goes over the wire."""
+        """Return the answer as it goes over the wire."""
         self.send_response(response.status)
         for name, value in response.headers:
             self.send_header(name, value)
@@ -143,7 +143,7 @@ class Views:
         return view(request)
 
     def _misdirected(self, request: Request) -> _Response | None:
-        """The refusal of a request that was meant for another host. Browsers always send one; old clients may not."""
+        """Refuse a request for another host. Browsers always name a host; old clients may not."""
         hosts = request.headers.get_all("Host", [])
         if len(hosts) > 1:
             return _response(HTTPStatus.BAD_REQUEST, "more than one Host header\n")
@@ -159,7 +159,7 @@ class Views:
         return _response(HTTPStatus.MISDIRECTED_REQUEST, text)
 
     def _metrics(self, request: Request) -> _Response:
-        """The client library's own answer, with its choice of format and compression."""
+        """Return the client library's own answer, with its choice of format and compression."""
         environ = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": request.place,
@@ -185,7 +185,7 @@ def _verdict(reason: str | None) -> _Response:
 
 
 def _takes_gzip(headers: list[str]) -> bool:
-    """Whether Accept-Encoding lists gzip, and not with a quality of 0: RFC 9110, section 12.5.3."""
+    """Return whether Accept-Encoding lists gzip with a quality above 0: RFC 9110, section 12.5.3."""
     for coding in ",".join(headers).lower().split(","):
         name, *parameters = (part.strip() for part in coding.split(";"))
         if name in ("gzip", "x-gzip"):
