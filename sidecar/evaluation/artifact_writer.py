@@ -1,6 +1,6 @@
 """Save a worker's part in a folder of its own: restored weights, predictions if wanted, states before the reduce.
 
-Framework-free. The folder is filled beside its final name, hidden: it has that name once everything in it is on disk,
+Framework-free. The folder is filled next to its final name, hidden: it has that name once everything in it is on disk,
 and `states.json` lists what there is. Weights do not change while they are evaluated, so they are written meanwhile.
 
 Other users may write to the folders above. So each is opened by its name in the one above it, and no link is followed;
@@ -28,7 +28,7 @@ SCHEMA: Final = 1
 STATES: Final = "states.json"
 PREDICTIONS: Final = "predictions"
 
-_BESIDE: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
+_IN_PARALLEL: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
 """One thread for all evaluations: a new one for each would leave its buffers in yet another arena of the C library."""
 
 _REMEDIES: Final = {
@@ -88,7 +88,7 @@ class ArtifactWriter:
             self._part = self._open.enter_context(above.folder(self._name))
             self._make_private(self._part)
         if save_weights is not None:
-            self._weights = _BESIDE.submit(_write, save_weights, self._path)
+            self._weights = _IN_PARALLEL.submit(_write, save_weights, self._path)
 
     @property
     def _path(self) -> Path:

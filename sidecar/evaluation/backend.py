@@ -144,14 +144,14 @@ class Evaluator(Protocol):
         ...
 
     def restore(self, path: str) -> Callable[[], None]:
-        """Begin to bind every variable of the model to the checkpoint, or to load the graph it stores, beside `read`.
+        """Begin to bind every variable to the checkpoint, or to load the graph that it stores, in parallel to `read`.
 
         What it returns ends that, and raises naming what is missing; nothing else may be called before.
         """
         ...
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash the values that the model's variables have now, beside `evaluate`; returns what waits for it.
+        """Begin to hash the present values of the model's variables, in parallel to `evaluate`; returns what waits for it.
 
         That returns the hex digest.
         """
@@ -175,7 +175,7 @@ class Evaluator(Protocol):
     def save_weights(self, folder: Path) -> None:
         """Write the model's variables into the folder; raises `OSError` if it cannot be written.
 
-        Called in a thread of its own beside `evaluate`; the caller makes the files durable.
+        Called in a thread of its own, in parallel to `evaluate`; the caller makes the files durable.
         """
         ...
 

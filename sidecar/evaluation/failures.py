@@ -14,7 +14,7 @@ from sidecar.records import Lasting
 from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.messages import Failed
 
-_OURS: Final = Path(__file__).resolve().parent  # sidecar/demo, beside it, is a user's task like any other
+_OURS: Final = Path(__file__).resolve().parent  # sidecar/demo, next to it, is a user's task like any other
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MAX_MESSAGE: Final = 20_000

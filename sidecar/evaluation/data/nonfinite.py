@@ -1,7 +1,7 @@
 """Count the examples that hold NaN or infinite numbers by where they hold them, and locate the first.
 
-Imports numpy, never a framework. What a rank finds travels in two states beside each eval set's metrics, so it costs no
-collective of its own, and nothing but two zeros where all is finite.
+Imports numpy, never a framework. The findings of a rank travel in two states of each eval set, so they cost no
+collective, and only two zeros if all is finite.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, No
             if stream.refuses_nonfinite and place != "prediction":
                 raise EvaluationError(
                     "nonfinite_input",
-                    f"{total.told(stream.eval_set, place)}, and EvalSet(nonfinite='refuse') allows none: mend the data "
+                    f"{total.told(stream.eval_set, place)}, and EvalSet(nonfinite='refuse') allows none: fix the data "
                     f"or filter such examples out; where they stand for values that are missing, nonfinite='count'",
                 )
     return {eval_set: places for eval_set, places in totals_by_set.items() if places}

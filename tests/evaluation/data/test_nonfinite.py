@@ -54,7 +54,7 @@ def test_refused():
     assert refused.value.kind == "nonfinite_input"
     assert str(refused.value).startswith(
         "eval set 'test': 2 examples have NaN or infinite labels, the first is example 5 (batch 1), counted from 0, "
-        "and EvalSet(nonfinite='refuse') allows none: mend the data"
+        "and EvalSet(nonfinite='refuse') allows none: fix the data"
     )
 
 

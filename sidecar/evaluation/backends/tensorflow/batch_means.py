@@ -1,7 +1,7 @@
 """Find the numbers that depend on how examples are divided into batches, such as a mean of batch means.
 
 Batches do not depend on the number of workers, so such a number is exact as well; but it is said what it is. Whatever
-one rank finds holds for all: it travels in a state beside those of the metrics.
+one rank finds holds for all: it travels in a state next to those of the metrics.
 """
 
 from collections.abc import Sequence

@@ -59,7 +59,7 @@ class KerasEvaluator:
             self.model: Any = make_model(task, trusts=trust_saved_graph)
         self._weights = Weights(self.model)
         self.builds = 0 if self.model is None else 1
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")  # for what needs none of the data
+        self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for what needs none of the data
         self._graph: SavedGraph | None = None
         self._autograph = _wants_autograph(task, self.model)
         self._steps: dict[str, Step] = {}
@@ -109,7 +109,7 @@ class KerasEvaluator:
         self._recurrent.reset()
         if self._task.restore is not None:
             return partial(self._let_task_restore, self._task.restore, path)
-        loading = self._beside.submit(self._load, path)
+        loading = self._in_parallel.submit(self._load, path)
         return lambda: self._take_up(loading.result())
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
@@ -188,7 +188,7 @@ class KerasEvaluator:
         variables = variables_of(self.model) if self._graph is None else self._graph.variables
         # No copies: a variable that changes later gets a buffer of its own.
         values = [tf.convert_to_tensor(variable) for variable in variables]
-        self._weights_digest = self._beside.submit(_digest, values).result
+        self._weights_digest = self._in_parallel.submit(_digest, values).result
         return self._weights_digest
 
     def outside(self) -> dict[str, str]:

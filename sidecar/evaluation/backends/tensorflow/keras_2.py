@@ -1,7 +1,7 @@
 """Provide Keras 2 for a task whose file sets TF_USE_LEGACY_KERAS before it needs Keras.
 
 TensorFlow reads that variable when it is imported, and once more when `tf.keras` is first used. In a worker process it
-is imported before the task, so `from tensorflow.keras import layers` would give Keras 3 beside a `tf.keras` of Keras 2.
+is imported before the task, so `from tensorflow.keras import layers` would give Keras 3, and `tf.keras` Keras 2.
 """
 
 import os

@@ -21,9 +21,9 @@ _ADDED: Final = "added"
 
 
 class KerasLoss:
-    """Σ w·l / N plus the model's own losses; Σ w·l / Σ w beside it where there are weights.
+    """Σ w·l / N plus the model's own losses; Σ w·l / Σ w next to it where there are weights.
 
-    Of several outputs the losses are summed, and shown beside the sum. N counts single losses: examples, or positions
+    Of several outputs the losses are summed, and shown next to the sum. N counts single losses: examples, or positions
     of a sequence; those that Keras masks do not count. A loss that is one number for a batch, such as the mean over its
     tokens or a sum, is weighed by the batch's examples, as Keras does it.
     """

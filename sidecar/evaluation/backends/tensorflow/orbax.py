@@ -2,7 +2,7 @@
 
 Keras stores its variables by their paths (`Model.get_state_tree`), each as an array of Zarr in a database of OCDBT.
 They are read by tensorstore alone, which Orbax is built on: Orbax itself would start JAX, which takes the GPUs. Neither
-the configuration nor the assets that lie beside the arrays are looked at, nor is the optimizer's state read.
+the configuration nor the assets that lie next to the arrays are looked at, nor is the optimizer's state read.
 
 Sources: keras `src/callbacks/orbax_checkpoint.py`, `src/models/model.py`; orbax-checkpoint
 `_src/metadata/tree.py`, `_src/serialization/`.

@@ -1,11 +1,11 @@
 """Restore a checkpoint into a built model: every variable is bound, or an error names what is missing.
 
 What Keras wrote as a file is `keras_file`'s matter, an Orbax checkpoint is `orbax`'s. A SavedModel is its variables
-here, an object checkpoint whose root is what was saved; the graph stored beside them is not run (`saved_graph` does,
+here, an object checkpoint whose root is what was saved; the graph stored with them is not run (`saved_graph` does,
 for those who trust it).
 
 Variables are matched by the object graph that the checkpoint holds (`tf.train.CheckpointView`), since keys alone do not
-tell: an optimizer saved beside a model may own the names. Only the model's own tensors are read.
+tell: an optimizer saved with a model may own the names. Only the model's own tensors are read.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from sidecar.evaluation.path_alias import readable
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
-_CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration beside its variables
+_CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration next to its variables
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
 _EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras keeps of a model it exports
 
