@@ -151,7 +151,7 @@ class Evaluator(Protocol):
         ...
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash the present values of the model's variables, in parallel to `evaluate`; returns what waits for it.
+        """Begin to hash the present values of all variables, in parallel to `evaluate`; returns what waits for it.
 
         That returns the hex digest.
         """
