@@ -7,7 +7,7 @@ from checkpoints.kinds import NEVER_WHOLE
 from fakes import save
 
 from sidecar.checkpoints.complete_marker import CompleteMarker
-from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats import looked_for
 from sidecar.pins.pin import pin
 from sidecar.settings.values import FORMATS as KNOWN_TO_SETTINGS
 
@@ -134,4 +134,4 @@ def test_formats_that_are_not_looked_for(written, root, new_catalog, clock):
 
 def test_settings_know_every_format():
     """They cannot import what reads them."""
-    assert tuple(FORMATS) == KNOWN_TO_SETTINGS
+    assert tuple(format_.name for format_ in looked_for()) == KNOWN_TO_SETTINGS
