@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from sidecar.checkpoints.formats import FORMATS, family, looked_for
+from sidecar.checkpoints.formats import FORMATS, file_group, looked_for
 from sidecar.checkpoints.inspect import inspect_one, verify
 from sidecar.errors import CheckpointError, IncompleteError, VanishedError
 from sidecar.pins.pin import pin
@@ -27,9 +27,9 @@ def looked(new_catalog, clock):
 
     def look(pattern="model-*", **settings):
         catalog = new_catalog(checkpoint_pattern=pattern, **settings)
-        catalog.look()
+        catalog.scan()
         clock.seconds += 5
-        return {each.checkpoint.name: each for each in catalog.look().found}
+        return {each.checkpoint.name: each for each in catalog.scan().found}
 
     return look
 
@@ -64,24 +64,24 @@ def test_a_file_that_grows_is_not_complete(new_catalog, clock, root):
     catalog = new_catalog(checkpoint_pattern="*.joblib")
     for size in range(1, 4):
         (root / "m.joblib").write_bytes(b"x" * size)
-        assert not catalog.look().found
+        assert not catalog.scan().found
         clock.seconds += 2
-    catalog.look()
+    catalog.scan()
     clock.seconds += 5
-    assert [each.checkpoint.name for each in catalog.look().found] == ["m.joblib"]
+    assert [each.checkpoint.name for each in catalog.scan().found] == ["m.joblib"]
 
 
 def test_the_users_marker(new_catalog, clock, root):
     """Without it nothing is complete."""
     catalog = new_catalog(checkpoint_pattern="*.joblib", complete_marker="{name}.done")
     (root / "m.joblib").write_bytes(b"x")
-    catalog.look()
+    catalog.scan()
     clock.seconds += 5
-    assert not catalog.look().found
+    assert not catalog.scan().found
     (root / "m.joblib.done").touch()
-    catalog.look()
+    catalog.scan()
     clock.seconds += 5
-    assert [each.checkpoint.name for each in catalog.look().found] == ["m.joblib"]
+    assert [each.checkpoint.name for each in catalog.scan().found] == ["m.joblib"]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
@@ -134,7 +134,7 @@ def test_without_a_pattern_nothing_of_it_is_looked_for(root):
     """Other files are nobody's, as before."""
     (root / "anything").write_bytes(b"x")
     (root / "folder").mkdir()
-    assert family("anything") is None
+    assert file_group("anything") is None
     assert {"matching_file", "matching_folder"}.isdisjoint(each.name for each in looked_for())
     with pytest.raises(VanishedError):
         inspect_one(root / "anything")

@@ -424,7 +424,7 @@ def test_no_worker_process_outlives_the_loop(node):
     """However `run` ends, it kills them."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    node.daemon.exit = StorageLostError("gone")
+    node.daemon._shutdown.exit = StorageLostError("gone")
     with pytest.raises(StorageLostError):
         node.daemon.run(queue.SimpleQueue())
     assert node.alive() == []

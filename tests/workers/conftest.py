@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.records import Checkpoint, Member
-from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.workers.command_specs import TaskSpec
+from sidecar.workers.messages import Done, Evaluate, Failed, Joined, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.workers.ports import Ports
 from sidecar.workers.process import Exited
@@ -45,10 +46,10 @@ class Crew:
         self.workers = WorkerPool(launch, bounds, f"node.{folder.name}", "127.0.0.1", ports, post, keep_standby=False)
         self.members = ()
 
-    def join_command(self, task, **changes):
-        """Without members, which whoever forms the group fills in."""
-        usual = {"group": "", "members": (), "rank": 0, "framework": "tensorflow", "threads": 2, "cache_bytes": 1 << 20}
-        return Join(task=f"digits.py:{task}", search_path=str(TASKS), **usual | changes)
+    def task_spec(self, task, **changes):
+        """Return the task as these workers run it."""
+        usual = {"framework": "tensorflow", "threads": 2, "cache_bytes": 1 << 20}
+        return TaskSpec(task=f"digits.py:{task}", search_path=str(TASKS), **usual | changes)
 
     def collect(self, *kinds, count):
         """That many reports of these kinds, in order of worker; whatever else comes is observed only."""
@@ -68,8 +69,8 @@ class Crew:
         self.collect(Ready, count=len(started))
         self.members = tuple(Member(rank, "node", each.worker, each.address) for rank, each in enumerate(started))
         for member in self.members:
-            command = self.join_command(
-                task, group=group_id(self.members), members=self.members, rank=member.rank, **changes
+            command = self.task_spec(task, **changes).join(
+                group=group_id(self.members), members=self.members, rank=member.rank
             )
             self.workers.join(command, member.worker, time.monotonic())
         return self.collect(Joined, count=len(started))

@@ -59,10 +59,10 @@ def once(made, trained, task, *, show=lambda _: None, **changes):
     """One evaluation as `sidecar eval` does it."""
     checkpoint = Checkpoint(name="ckpt-1", digest="digest", step=1, format="tf")
     command = OneShot(
-        made.join_command(task, **changes),
-        checkpoint,
-        trained.path("model"),
-        made.folder / "saves",
+        task=made.task_spec(task, **changes),
+        checkpoint=checkpoint,
+        path=trained.path("model"),
+        save_to=made.folder / "saves",
         plan_cap_seconds=120,
     )
     return evaluate_once(command, made.workers, made.inbox, show=show)
