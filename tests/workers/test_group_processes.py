@@ -152,7 +152,7 @@ def test_every_worker_saves_to_its_own_path(pair, evaluated, trained, digits):
         for state, (total, other) in by_name.items():
             total.merge(other)
             by_name[state] = total
-    assert {name: each.values for name, each in evaluator.conclude(merged).items()} == result.metrics
+    assert {name: each.values for name, each in evaluator.compute(merged).items()} == result.metrics
     assert {name: int(states["examples"].integers()) for name, states in merged.items()} == result.examples
     assert trained.expected["model"]["count"] == result.examples["test"]
 
