@@ -1,8 +1,8 @@
 """Calls that may hang, each in a thread that is waited for only for a moment.
 
-One file that storage does not serve (a Lustre target that is down, a dead FUSE server) blocks whoever opens it in a
-state that no signal ends. It may cost a thread, and the knowledge of that one entry; it must not cost the heartbeat.
-A call that takes too long is left to its thread, and its result is handed over when the same key is asked for later.
+A file that storage does not serve (a Lustre target that is down, a dead FUSE server) blocks the thread that opens it in
+a state that no signal ends. It may cost a thread and what this node knows of that entry, but never the heartbeat. A
+call that takes too long is left to its thread; its result is returned when the same key is asked for later.
 
     >>> calls = BoundedCalls()
     >>> calls("ckpt-5", lambda: 42)
@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 _FINISHED_KEPT: Final = 64
-"""Results that came late and that nobody asked for yet: what was removed meanwhile is never asked for again."""
+"""Late results that are kept until somebody asks: nobody asks again for an entry that was removed meanwhile."""
 
 
 class HangingError(OSError):
@@ -67,7 +67,7 @@ class BoundedCalls:
         patience_seconds: How long a call is waited for. Far more than storage that works takes for one file, and less
             than a beat, so that a node that meets a hanging file still beats in time.
         most_hanging: Calls that may hang at the same time. When so many do, it is the storage and not a file.
-        waits_again: Whether who asks again for a key waits as long again.
+        waits_again: Whether a second request for a key waits for as long as the first.
         now: seconds of a monotonic clock.
     """
 
@@ -79,7 +79,7 @@ class BoundedCalls:
     _late: dict[str, _Call] = field(default_factory=dict)
 
     def __call__(self, key: str, function: Callable[[], T], /) -> T:
-        """Return what `function` returns; what an earlier call for this key came to late is the answer, too.
+        """Return what `function` returns, or the late result of an earlier call for this key.
 
         Raises:
             HangingError: it has not come to an end within `patience_seconds`, or nothing more may be begun.

@@ -9,14 +9,14 @@ _LAST_SECOND: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Clock(Protocol):
-    """What the daemon asks of time; tests pass one that they move by hand."""
+    """The clocks of a daemon; tests pass one that they move by hand."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary start; never goes back, and counts while the machine sleeps."""
+        """Return seconds since an arbitrary start; they never go back, and count while the machine sleeps."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970-01-01 UTC, for records only: never compared between machines."""
+        """Return seconds since 1970-01-01 UTC, for records only: they are never compared between machines."""
         ...
 
 
@@ -24,15 +24,15 @@ class SystemClock:
     """The machine's own clocks."""
 
     def now(self) -> float:
-        """CLOCK_BOOTTIME: a suspended node must notice that its lease ran out."""
+        """Return CLOCK_BOOTTIME: a suspended node must notice that its lease ran out."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
-        """CLOCK_REALTIME."""
+        """Return CLOCK_REALTIME."""
         return time.time()
 
 
 def timestamp(wall_seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds, as it stands in records: `2026-01-31T12:00:00.123Z`."""
+    """Return RFC 3339 in UTC with milliseconds, as records have it: `2026-01-31T12:00:00.123Z`."""
     wall_seconds = min(max(wall_seconds, _FIRST_SECOND), _LAST_SECOND)  # a file may have any time
     return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

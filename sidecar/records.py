@@ -16,7 +16,7 @@ SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
 
 Key = tuple[str, str]
-"""What identifies a checkpoint: its name and digest."""
+"""The identity of a checkpoint: its name and digest."""
 
 Role = Literal["worker", "chief"]
 SaveWeights = Literal["all", "first", "none"]
@@ -36,8 +36,8 @@ class Checkpoint:
     """One complete checkpoint. Changed content under a known name is another checkpoint.
 
     `name` is its path prefix relative to checkpoint_dir, `digest` a hex SHA-256 over names, sizes and the format's own
-    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned. `step` is null
-    in files where `step_source` is `order`: `History` knows the number.
+    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned. `step` is
+    `None` in files where `step_source` is `order`: `JournalState` numbers such checkpoints.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Checkpoint:
 
     @property
     def key(self) -> Key:
-        """What identifies it."""
+        """Return the checkpoint's identity."""
         return self.name, self.digest
 
     @property
@@ -104,7 +104,7 @@ class Settlement:
 
     @property
     def key(self) -> Key:
-        """The checkpoint's identity."""
+        """Return the checkpoint's identity."""
         return self.name, self.digest
 
 
@@ -133,7 +133,7 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """Where the ranks save, relative to the run's state directory."""
+        """Return the folder in which the ranks save, relative to the run's state directory."""
         assert self.checkpoint is not None
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
 
@@ -196,7 +196,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an evaluation found: the same on every rank."""
+    """The result of an evaluation: the same on every rank."""
 
     group: str
     workers: int
@@ -214,7 +214,7 @@ class Result:
     notes: tuple[str, ...] = ()  # what the numbers are where they are not what a reader expects, in sentences
 
     def warnings(self) -> list[str]:
-        """What of it people should know before they believe the numbers."""
+        """Return what people should know before they believe the numbers."""
         return [each.told(name, place) for name, places in self.nonfinite.items() for place, each in places.items()]
 
 
@@ -246,7 +246,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One replica of a node, as its heartbeat tells it: the worker in a group, and the one that stands by."""
+    """One replica of a node in its heartbeat: the worker in a group, and the worker that stands by."""
 
     worker: str | None
     group: str | None
@@ -299,5 +299,5 @@ class Heartbeat:
 
 
 def group_id(members: Sequence[Member]) -> str:
-    """Hash of the ordered, globally unique worker ids: the same workers in the same order are the same group."""
+    """Return a hash of the ordered worker ids: the same workers in the same order are the same group."""
     return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ READS_PER_SECOND: Final = 12.0
 """With what else it does, a node among 64 then asks less than 20 things of storage in a second."""
 
 _READS_AT_ONCE_SECONDS: Final = 2.0
-"""So many seconds' worth of reads may be made at once: a beat's."""
+"""Seconds' worth of reads that may be made at once: those of one beat."""
 
 _SILENT_SECONDS: Final = 60.0
 _SHARE_OF_SILENT: Final = 4
@@ -35,18 +35,18 @@ _RARELY_SECONDS: Final = 30.0
 """Nodes that have been silent for `LONG_SILENT_SECONDS` are read that often, however few others there are."""
 
 _UNANSWERED_AT_ONCE: Final = 3
-"""After so many files that cannot be read a look ends: each may take as long as the storage's own timeout."""
+"""A look ends after that many unreadable files: each may take as long as the storage's own timeout."""
 
 _BEATS_OF_PREDECESSOR: Final = 3
-"""So many beats of the incarnation found at the start prove it alive: it left one, and may have died writing one."""
+"""Beats that prove the incarnation found at the start alive: it left one, and may have died while it wrote another."""
 
 _BEATS_OF_RIVAL: Final = 5
-"""More than the above, so that who came later is gone before the earlier one asks which of the two should go."""
+"""More than `_BEATS_OF_PREDECESSOR`, so that the later daemon ends before the earlier one decides which should end."""
 
 
 @lru_cache(maxsize=4096)
 def heartbeat_path(node: str) -> str:
-    """Where a node's heartbeat stands; any name makes a safe file name."""
+    """Return the path of a node's heartbeat file; any name of a node makes a safe file name."""
     return f"{FOLDER}/{quote(node, safe='-_.+=,@:', errors='surrogatepass')}.json"
 
 
@@ -73,9 +73,9 @@ class _HeartbeatFile:
 class Heartbeats:
     """The heartbeat files of one run, of which this daemon writes one.
 
-    Others' are read in turn, at most `reads_per_second` of them: with few nodes all at every look, with many each as
-    often as that allows. So what a node asks of storage does not grow with their number; the lease does, since it
-    follows the gaps between changes that are seen.
+    The other files are read in turn, at most `reads_per_second` of them. With few nodes every look reads all files;
+    with many nodes it reads some of them. So the load on storage does not grow with the number of nodes. The lease
+    does, since it follows the gaps between the changes that are seen.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Heartbeats:
         self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
 
     def write(self, heartbeat: Heartbeat) -> None:
-        """Put this node's heartbeat where the others look; the beat before it must have been this daemon's own.
+        """Write this node's heartbeat, after a check that no other daemon writes under its name.
 
         Raises `NodeNameTakenError` if another live daemon writes there too and this one came later, `StorageError` if
         storage does not answer.
@@ -113,8 +113,8 @@ class Heartbeats:
     def look(self, now: float) -> HeartbeatReadings:
         """Read the files of other members whose turn it is; raises `StorageError` if the folder cannot be listed.
 
-        Those never read come first, the newest of them before all, then those that were read longest ago. Who has long
-        been silent is read rarely, and whose file is dormant not at all until it changes.
+        Files that were never read come first, the newest before the others, then those that were read longest ago. A
+        file that has been silent for long is read rarely, and a dormant one not until it changes.
         """
         listed = self._names()
         for path in self._dormant.look(None if not self._written else heartbeat_path(str(self._own)), now):
@@ -137,7 +137,7 @@ class Heartbeats:
         )
 
     def storage_time(self, now: float) -> float | None:
-        """The time of the storage's clock, None while it is not known."""
+        """Return the time of the storage's clock, or None while it is not known."""
         return self._dormant.storage_time(now)
 
     def _note(self, reading: HeartbeatReadings, now: float, listed: frozenset[str]) -> None:
@@ -151,7 +151,7 @@ class Heartbeats:
                 del self._files[node]  # it was removed, or need not be read any more
 
     def _said(self, path: str) -> tuple[object, bool]:
-        """What a heartbeat file says, and whether its node left."""
+        """Return what a heartbeat file says, and whether its node left."""
         try:
             found = self._read(_node_of(path))
         except RecordError as error:
@@ -186,9 +186,9 @@ class Heartbeats:
         return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> HeartbeatReadings:
-        """Read these members' files. One that is absent, torn, foreign or not to be read is reported, and stops nobody.
+        """Read the files of these nodes; report each that is absent, torn, foreign or unreadable, and go on.
 
-        Of a file that storage gives an error for, nothing is concluded: its node may live.
+        If storage gives an error for a file, its node may still live.
         """
         return self._read_each(nodes, sys.maxsize)
 
@@ -224,10 +224,10 @@ class Heartbeats:
         return heartbeat
 
     def _check_name(self, mine: Heartbeat) -> None:
-        """Look at what stands under this node's name before writing there.
+        """Read the file under this node's name before writing it; raise `NodeNameTakenError` if this daemon must end.
 
-        Who finds there, again and again, the incarnation that was there before its own first beat came later, and goes.
-        Two that started at the same moment each take the other for the later one: then the greater incarnation goes.
+        A daemon that keeps finding beats of the incarnation that was there before its own first beat is the later one,
+        and ends. If two daemons started at the same moment, the one with the greater incarnation ends.
         """
         try:
             found = self._read(mine.node)

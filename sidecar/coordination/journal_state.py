@@ -1,4 +1,4 @@
-"""The journal, folded: what is settled, what is open, how often each checkpoint was tried. Pure; no I/O.
+"""Fold the journal: which checkpoints are settled, which plan is open, how often each was tried. Pure; no I/O.
 
 Plans and outcomes are applied in journal order (`plan 1, outcome 1, plan 2, …`); everything that is shown or decided
 about the past (policy, gauges, `sidecar history`) is read from here, so views of it cannot disagree.
@@ -15,19 +15,19 @@ from sidecar.records import Checkpoint, EvalData, Key, Outcome, Plan, Result, Se
 from sidecar.states import FAILURE_CLASSES, FailureClass, OutcomeStatus, Verdict
 
 BEFORE_START: Final = "it was there before the start (start=new)"
-"""Why a checkpoint is skipped that no training of this run saved."""
+"""The reason why a checkpoint is skipped that was there before the run."""
 
 FOLDERS_KEPT: Final = 1000
-"""Of the newest evaluations, those whose saves a restarted daemon still knows of: more than anybody keeps."""
+"""Evaluations, the newest, whose saves a restarted daemon still knows: more than anybody retains."""
 
 LOSERS_KEPT: Final = 256
-"""Daemons that lost plans, the newest: more than are there at once."""
+"""Daemons that lost plans, the newest: more than run at the same time."""
 
 _MOST_PLANS_WITHOUT: Final = 16
-"""A node that lost plans in a row is left out of no more than that, and tried again then."""
+"""A node that lost plans in a row is left out of at most that many plans before it is tried again."""
 
 RETIRED_WORKERS_KEPT: Final = 10_000
-"""Workers that are of no use any more: more than storage could still show to be there."""
+"""Retired workers that are remembered: more than old heartbeats in storage could still name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A checkpoint that an entry without an evaluation settled."""
+    """A checkpoint that was settled without an evaluation."""
 
     plan: Plan
     settlement: Settlement
@@ -58,19 +58,19 @@ Witness = tuple[str | None, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Plans that one daemon lost in a row, though others were in them: it is left out of the plans through `until`."""
+    """Plans that one daemon lost in a row while others took part. It is left out of the plans up to `until`."""
 
     count: int
     until: int = 0
 
 
 def blame(outcome: Outcome) -> FailureClass:
-    """Return the class of a failure. It is the machines' fault if it is one node's, or of a kind that nobody knows."""
+    """Return the class of a failure: GROUP if it is one node's alone, or of a kind that this release does not know."""
     return FailureClass.GROUP if outcome.odd else FAILURE_CLASSES.get(outcome.kind or "", FailureClass.GROUP)
 
 
 def blamed(failures: Iterable[Outcome], what: FailureClass) -> int:
-    """How many failures are of that class."""
+    """Return how many failures are of a class."""
     return sum(blame(outcome) == what for outcome in failures)
 
 
@@ -113,11 +113,11 @@ class JournalState:
 
     @property
     def without_result(self) -> set[Key]:
-        """Checkpoints that were settled, and did not succeed after all, say under a corrected task."""
+        """Return the checkpoints that were settled and have not succeeded since, say under a corrected task."""
         return self.settled.keys() - self.succeeded
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
-        """Add the next record of the journal; returns the entries that it made."""
+        """Add the next record of the journal; return the entries that it made."""
         made = self._open(record) if isinstance(record, Plan) else self._close(record)
         self.entries += made
         self.count += len(made)
@@ -205,7 +205,7 @@ class JournalState:
         return [closed]
 
     def _note_lasting(self, plan: Plan, outcome: Outcome) -> None:
-        """Remember who says that a task fails whatever it evaluates; one that has just succeeded does not."""
+        """Remember the daemons that found that a task fails on every checkpoint, unless the task has just succeeded."""
         if outcome.lasting == "task" and self.successes_of(plan.task) == 0:
             for node, incarnation in [each for each in _daemons(plan) if each[0] == outcome.node]:
                 self.unusable[plan.task, node, incarnation] = outcome
@@ -215,8 +215,8 @@ class JournalState:
     def _lose(self, plan: Plan, outcome: Outcome) -> None:
         """Count a loss against the nodes to blame, if others were in the plan that may do better without them.
 
-        It is left out of the next plan, whatever that evaluates; from the second loss in a row on of one more, then of
-        twice as many each time. A daemon that is started again has another incarnation, and no losses.
+        Such a node is left out of the next plan. From the second loss in a row it is left out of one more plan, then of
+        twice as many each time. A daemon that is restarted has another incarnation, and no losses.
         """
         daemons = _daemons(plan)
         if len(daemons) < 2:  # noqa: PLR2004 - without others nobody does better
@@ -230,12 +230,12 @@ class JournalState:
             del self.losses[daemon]
 
     def is_left_out(self, node: str, incarnation: str) -> bool:
-        """Whether that daemon is left out of the next plan, as it lost too many in a row."""
+        """Return whether a daemon is left out of the next plan, since it lost too many in a row."""
         losses = self.losses.get((node, incarnation))
         return losses is not None and losses.until > self.through
 
     def _succeeded(self, closed: Closed, checkpoint: Checkpoint) -> None:
-        """Note the success, and whose numbers are newer now: eval sets that it left out keep theirs."""
+        """Note an evaluation. Eval sets that took no part keep their newest numbers."""
         plan, result = closed.plan, closed.outcome.result
         if plan.task != self.task or self.newest is None:
             # Another task may have other eval sets, and begins with all of them.
@@ -261,22 +261,22 @@ class JournalState:
             self.goals |= {f"{eval_set}/{name}": value.goal for name, value in values.items()}
 
     def successes_of(self, task: str | None) -> int:
-        """How many evaluations this task has behind it, if it is the newest."""
+        """Return how many evaluations succeeded with a task, if it is the newest."""
         return self.successes if task == self.task else 0
 
     def _shared(self, outcome: Outcome) -> Outcome:
-        """The outcome with a profile that thousands of others have, too: kept once."""
+        """Return the outcome with a profile that is stored once for all outcomes that have the same."""
         if outcome.result is None:
             return outcome
         profile = self._profiles.setdefault(repr(outcome.result.profile), outcome.result.profile)
         return replace(outcome, result=replace(outcome.result, profile=profile))
 
     def failed_under(self, key: Key, task: str | None) -> list[Outcome]:
-        """Failed attempts at a checkpoint with that task."""
+        """Return the failed attempts at a checkpoint with a task."""
         return self.failures.get(key, {}).get(task, [])
 
     def changed(self, result: Result) -> tuple[str, ...]:
-        """Eval sets of a new result that held other data when they were evaluated last."""
+        """Return the eval sets of a new result that held other data when they were evaluated last."""
         return tuple(
             name
             for name, (data, examples) in _eval_sets(result).items()
@@ -284,7 +284,7 @@ class JournalState:
         )
 
     def is_settled(self, key: Key, task: str | None) -> bool:
-        """Whether no further plan is needed; a failure counts only for the task digest that failed."""
+        """Return whether a checkpoint needs no further plan; a failure counts only for the task that failed."""
         if key in self.succeeded:
             return True
         if key in self.settled and self.settled[key] != Verdict.FAILED:
@@ -293,7 +293,7 @@ class JournalState:
         return None in failed or task in failed
 
     def unsettled(self, keys: Iterable[Key], task: str | None) -> list[Key]:
-        """Those of many that need a further plan, in their order; tens of thousands take some milliseconds."""
+        """Return the keys that need a further plan, in their order; tens of thousands take some milliseconds."""
         left = filterfalse(self.succeeded.__contains__, keys) if self.succeeded else keys
         if self.failed_tasks:
             return [key for key in left if not self.is_settled(key, task)]
@@ -306,7 +306,7 @@ def incarnation_of(worker: str, node: str) -> str:
 
 
 def _daemons(plan: Plan) -> list[tuple[str, str]]:
-    """Node and incarnation of each daemon in a plan."""
+    """Return node and incarnation of each daemon in a plan."""
     return list(dict.fromkeys((each.node, incarnation_of(each.worker, each.node)) for each in plan.members or ()))
 
 
@@ -315,6 +315,6 @@ def _eval_sets(result: Result) -> dict[str, tuple[EvalData | None, int]]:
 
 
 def _same(before: tuple[EvalData | None, int], now: tuple[EvalData | None, int]) -> bool:
-    """Whether numbers compare, as far as is known: older records and sets that divide themselves tell counts only."""
+    """Return whether numbers compare, as far as is known: some records have only counts."""
     prints = [data.fingerprint for data, _ in (before, now) if data is not None and data.fingerprint is not None]
     return before[1] == now[1] and len(set(prints)) <= 1

@@ -1,7 +1,7 @@
-"""The identity of a run: `run.json` in its state directory, created by the first daemon that comes.
+"""The identity of a run: `run.json` in its state directory, which the first daemon creates.
 
-Every record of the run carries its id, so that nothing of one run is ever taken for another's. To which checkpoint
-directory a run belongs is the business of `place`.
+Every record of the run carries its id, so that no record of one run is taken for another's. `state_directory` decides
+to which checkpoint directory a run belongs.
 """
 
 import secrets
@@ -91,7 +91,7 @@ def check_run(storage: Storage, run: str, grace: GracePeriod | None = None) -> N
 
 
 def _reject_orphans(storage: Storage) -> None:
-    """Refuse to begin a run where records of another one lie: they are in the way of its own."""
+    """Refuse to begin a run in a folder that holds records of another one: both would use the same names."""
     for folder in JOURNAL_FOLDERS:
         if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:  # it may have begun just now
             raise StorageLostError(

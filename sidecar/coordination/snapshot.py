@@ -1,8 +1,7 @@
-"""The journal folded, as one record: a daemon that starts reads it and only what came after it.
+"""The folded journal as one record: a daemon that starts reads it, and of the journal only what came after it.
 
-It is a view of the journal, written now and then by whoever publishes, and believed only if it was folded in the same
-way and ends with the plan and the outcome that stand there. Whoever finds none that it believes reads the journal from
-its beginning. Pure.
+The publisher writes it now and then. It is a view: a daemon believes it only if it was folded in the same way and ends
+with a plan and an outcome that are in the journal. Otherwise the daemon reads the journal from its beginning. Pure.
 """
 
 from collections.abc import Iterable
@@ -33,7 +32,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """An eval set's newest numbers."""
+    """The newest numbers of an eval set."""
 
     checkpoint: Checkpoint
     result: Result
@@ -78,7 +77,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class SeenData:
-    """What an eval set held when it was evaluated last."""
+    """The data of an eval set when it was evaluated last."""
 
     data: EvalData | None
     examples: int
@@ -144,7 +143,7 @@ class Snapshot:
 
 
 def take(history: JournalState, run: str) -> Snapshot:
-    """The record of a history that has a past, no open plan, and no open line."""
+    """Return the snapshot of a state that has a past, no open plan, and no backlog cut-off that is being written."""
     assert history.nonces is not None
     assert history.open is None
     assert not history.backlog_cutoff_pending
@@ -207,7 +206,7 @@ def take(history: JournalState, run: str) -> Snapshot:
 
 
 def restore(snapshot: Snapshot) -> JournalState:
-    """The history that it was taken of; raises `RecordError` if it is none that this version takes."""
+    """Return the state of which a snapshot was taken; raise `RecordError` if this version takes no such snapshot."""
     if snapshot.fold != FOLD:
         raise RecordError(f"the snapshot was folded in another way ({snapshot.fold}, not {FOLD})")
     try:
@@ -289,7 +288,7 @@ def _entry(recent: Recent) -> Entry:
 
 
 def _join(key: Key) -> str:
-    """A digest has no slash, a name may."""
+    """Return a key as text: a digest has no slash, a name may have some."""
     return f"{key[1]}/{key[0]}"
 
 

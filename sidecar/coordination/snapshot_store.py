@@ -1,6 +1,6 @@
-"""The snapshot of a run's journal in shared storage: read at the start, written now and then.
+"""Read and write the snapshot of a run's journal in shared storage.
 
-It is a view, and nothing rests on it: without it the journal is read from its beginning.
+A snapshot is a view: without it a daemon reads the journal from its beginning.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ PATH: Final = "snapshot.json"
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How far a snapshot goes: as every release writes it, however it folds the journal."""
+    """The fields of a snapshot that every release writes, however it folds the journal."""
 
     run: str
     through: int
 
 
 def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> JournalState | None:
-    """The history up to the snapshot, from where the journal is then read on; None if there is none to be believed.
+    """Return the state at the snapshot, and move the journal there; None if no snapshot can be read and believed.
 
-    One that cannot be read is none. Raises `StorageLostError` if the journal is that of another run by now.
+    Raises `StorageLostError` if the journal is that of another run by now.
     """
     try:
         data = calls(PATH, partial(storage.read, PATH))
@@ -54,9 +54,9 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
 
 
 def write(storage: Storage, snapshot: Snapshot) -> str | None:
-    """Put it where daemons look that start; returns why it could not be written, as a sentence.
+    """Write the snapshot; return why that failed, as a sentence, or None.
 
-    One that is too long to be a record is not written: starts then read on from the one before.
+    A snapshot that is too long to be a record is not written: daemons that start use the one before.
     """
     try:
         data = dumps(snapshot)

@@ -1,8 +1,8 @@
-"""Where daemons meet: a folder on storage that all of them share, and the one primitive, create-if-absent.
+"""Shared storage, as journal and heartbeats use it. Its one primitive is create-if-absent.
 
-Called from the daemon's I/O thread only, since any call may hang with the storage. It knows names and bytes, not what
-they mean: records are the business of `journal` and `members`. Another kind of storage (S3 with `If-None-Match: *`, GCS
-with generation 0) is another class with these methods.
+Called from the daemon's I/O thread only, since any call may hang with the storage. It handles names and bytes, which
+`journal` and `heartbeats` interpret. Journal, heartbeats and snapshot could move to an object store with another class
+that has these methods. Checkpoints, pins and saves need a POSIX mount.
 """
 
 import contextlib
@@ -23,13 +23,15 @@ MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """No record is longer: one that nobody would read back must never become visible."""
 
 TEMPORARY: Final = ".tmp-"
-"""Prefix of names that nobody reads: unfinished writes, or what a killed daemon left of one."""
+"""Prefix of unfinished writes, which nobody reads; a killed daemon may leave one."""
 
 _STALE_TRIES: Final = 3
 
 
 class Storage(Protocol):
-    """What journal and members ask of storage. Paths are relative to the run's state directory: names with `/` between.
+    """The requests of journal and heartbeats to storage.
+
+    Paths are relative to the run's state directory: names with `/` between.
 
     Every method raises `StorageError` if the storage does not answer as it should, and `RecordError` if a path leaves
     the state directory or a record is too long.
@@ -174,12 +176,12 @@ class PosixStorage:
         """Folder and name of a path that stays inside the root; paths come out of records, so they are not trusted."""
         parts = path.split("/")
         if any(part in ("", ".", "..") or part.startswith(TEMPORARY) or "\0" in part for part in parts):
-            raise RecordError(f"{path!r} is no path inside {self.root}: expected names with / between them")
+            raise RecordError(f"{path!r} is not a path inside {self.root}: expected names with / between them")
         return "/".join(parts[:-1]), parts[-1]
 
     @contextlib.contextmanager
     def _folder(self, path: str, *, make: bool = False) -> Iterator[Folder]:
-        """Open a folder for the names in it: what happens next happens in this folder, even if it is moved meanwhile.
+        """Open a folder: the calls on it act in this folder, even if it is moved meanwhile.
 
         "" is the root. `make` creates what is missing; each name is durable before anything is created below it.
         """
@@ -196,7 +198,7 @@ class PosixStorage:
 
     @contextlib.contextmanager
     def _explained(self, verb: str, path: str) -> Iterator[None]:
-        """Turn what the operating system says into one sentence with the path, the reason and the remedy."""
+        """Turn an error of the operating system into one sentence with the path, the reason and the remedy."""
         try:
             yield
         except OSError as error:
@@ -216,7 +218,7 @@ class PosixStorage:
 
 
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What link(2) says where there are no hard links; kernels and FUSE servers differ."""
+"""Errors of link(2) on filesystems without hard links; kernels and FUSE servers differ."""
 
 _REMEDIES: Final = {
     errno.ENOSPC: "free some space there, then this goes on by itself",
@@ -236,7 +238,7 @@ def _reject_long(path: str, length: int) -> None:
 
 
 def _written_at(folder: Folder, name: str) -> float | None:
-    """When a file was last written; None if that is not known, or it is no regular file."""
+    """Return when a file was last written; None if that is not known, or it is not a regular file."""
     try:
         found = folder.stat(name)
     except OSError:
@@ -255,7 +257,7 @@ def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:
         pass
     except OSError as error:
         if error.errno in _NO_HARD_LINKS:
-            # No way round it: O_EXCL on the final name would show a torn record to whoever reads it early.
+            # There is no other way: O_EXCL on the final name would show a torn record to an early reader.
             raise OSError(errno.EOPNOTSUPP, "no hard links") from error
         raise
 

@@ -1,4 +1,4 @@
-"""The journal added up: how many checkpoints came to which end, what is best so far, how long phases took.
+"""Add up the journal: how many checkpoints ended in which way, the best values so far, and how long phases took.
 
 Each record is added once, so that adding costs the same after ten of them or ten thousand. Pure.
 """
@@ -43,7 +43,7 @@ class Duration:
         self.total += max(seconds, 0.0)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Pairs of upper bound and how many were not longer."""
+        """Return pairs of an upper bound and how many durations were not longer."""
         seen, pairs = 0, []
         for bound, count in zip(BUCKETS, self.counts, strict=True):
             seen += count
@@ -105,12 +105,12 @@ class Totals:
 
 
 def has_direction(value: Value) -> bool:
-    """Whether one number can be better than another."""
+    """Return whether one number can be better than another."""
     return value.goal in _IMPROVES
 
 
 def improves(value: Value, record: tuple[str, float] | None) -> bool:
-    """Whether a value beats the goal and number of a record; NaN never does, and what has no direction neither."""
+    """Return whether a value beats the goal and number of a record; NaN, and a value without direction, never do."""
     number = number_of(value)
     if not has_direction(value) or math.isnan(number):
         return False
@@ -119,7 +119,7 @@ def improves(value: Value, record: tuple[str, float] | None) -> bool:
 
 
 def number_of(value: Value) -> float:
-    """The number as a float; what strict JSON cannot carry is in `hex`."""
+    """Return the number as a float; `hex` has the numbers that strict JSON cannot carry."""
     if value.value is not None:
         return value.value
     try:

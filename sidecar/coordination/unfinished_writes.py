@@ -8,13 +8,13 @@ from typing import Final
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, StorageError
 
-_OLD_SECONDS: Final = 86400.0  # whoever writes for a day is not coming back
+_OLD_SECONDS: Final = 86400.0  # a daemon that has written for a day is not coming back
 _AGAIN_SECONDS: Final = 86400.0
 _FOLDERS: Final = ("", "members", "plans", "outcomes", "evaluations")
 
 
 class UnfinishedWrites:
-    """The folders of one run, swept in turn once a day; `evaluations` with each folder in it."""
+    """The folders of one run, swept in turn once a day, `evaluations` with every folder in it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -22,9 +22,10 @@ class UnfinishedWrites:
         self._next = float("-inf")
 
     def sweep(self, now: float, storage_time: float | None) -> None:
-        """Sweep the next folder, if one is due; `storage_time` is the time of the storage's clock, None: not known.
+        """Sweep the next folder if one is due.
 
-        Where storage gives an error all stays, and it is tried again on the next day.
+        `storage_time` is the time of the storage's clock, None if it is not known. If storage gives an error, nothing
+        is removed, and the next day tries again.
         """
         if storage_time is None or (not self._due and now < self._next):
             return

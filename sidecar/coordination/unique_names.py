@@ -1,8 +1,8 @@
-"""Names that are created once and never change: create one, read back what stands there, understand it.
+"""Create files that never change, read them back, and decode what is there.
 
-`run.json`, plans and outcomes are such names. Nothing is concluded from how a creation ended, only from what stands
-there afterwards; and nothing is concluded for good from one reading that cannot be true, since storage may show a file
-short, or not at all, for a moment.
+`run.json`, plans and outcomes are such files. How a creation ended proves nothing; only the content that is read back
+counts. One reading that cannot be true proves nothing either, since storage may show a file short, or not at all, for
+a moment.
 """
 
 import contextlib
@@ -15,28 +15,27 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 
 _TRIES: Final = 3
-"""How often a name whose fate is unknown is created again; without a pause, since the daemon asks again later."""
+"""How often a name is created if its fate is unknown. There is no pause, since the daemon tries again later."""
 
 T = TypeVar("T")
 
 
 class GracePeriod:
-    """The time that storage has to take back what cannot be true: a torn record, a record that is missing.
+    """The time after which an impossible reading is final: a torn record, or a missing one.
 
-    `seconds` is visibility_seconds in a daemon, which asks again by itself, and 0 in a command, which says what it
-    found at once.
+    `seconds` is visibility_seconds in a daemon, which tries again by itself, and 0 in a command, which reports at once.
     """
 
     def __init__(self, seconds: float = 0.0, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self._clock = clock or SystemClock()
-        self._since: dict[str, float] = {}  # by what cannot be true
+        self._since: dict[str, float] = {}  # subject: when the first impossible reading was made
 
     @contextlib.contextmanager
     def on(self, subject: str) -> Iterator[None]:
-        """Raise an error about `subject` as one that may pass, until it has lasted for the whole period.
+        """Raise an error about `subject` as a temporary one, until it has lasted for the whole period.
 
-        A record of a newer schema is true: its error is raised as it is.
+        A record of a newer schema is possible, so its error is raised unchanged.
         """
         try:
             yield
@@ -53,10 +52,10 @@ class GracePeriod:
 
 
 def settle(storage: Storage, path: str, data: bytes) -> bytes:
-    """Create a name and return what stands under it then: these bytes or another's.
+    """Create a name and return the content it has then: these bytes, or those of another daemon.
 
-    Nothing is concluded from how the creation ended, since replies get lost; only a name that is still absent is
-    created again. Raises `StorageError` if its fate stays unknown.
+    Replies get lost, so how the creation ended proves nothing. Only a name that is still absent is created again.
+    Raises `StorageError` if the name's fate stays unknown.
     """
     unknown: StorageError | None = None
     for _ in range(_TRIES):
@@ -77,7 +76,7 @@ def settle(storage: Storage, path: str, data: bytes) -> bytes:
 
 
 def parse(cls: type[T], path: str, data: bytes) -> T:
-    """Read a record; its `RecordError` names the file."""
+    """Decode a record; the `RecordError` names the file."""
     try:
         return loads(cls, data)
     except RecordError as error:

@@ -1,4 +1,4 @@
-"""What a daemon and its worker process say to each other: one JSON object per line, both directions.
+"""The messages between a daemon and its worker process: one JSON object per line, in both directions.
 
 Imported by both sides, so standard library only. Commands go down the worker's standard input, reports come up a pipe
 of their own: whatever the user's code prints goes to the worker's log file instead. Either side closing its end is a
@@ -24,7 +24,7 @@ BackendOptions = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Import the task; say whether it can be used, and what this node would compute with. No group, no checkpoint."""
+    """Import the task; report whether it can be used, and with what this node would compute. There is no group."""
 
     task: str
     framework: str
@@ -125,7 +125,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Something went wrong, told as data. `message` is for the user: their own traceback where their code raised.
+    """A failure, as data. `message` is for the user: it has their own traceback if their code raised.
 
     `sides`: ranks that said the same, where ranks compared what they are about to do and it differs. `lasting` as in
     `records.Outcome`.
@@ -151,13 +151,13 @@ _BY_NAME: Final[dict[str, type[Any]]] = {
 
 
 def encode(message: Command | Report) -> bytes:
-    """One line, newline included."""
+    """Return a message as one line, with its newline."""
     body = {"type": type(message).__name__, **dataclasses.asdict(message)}
     return json.dumps(body, allow_nan=False, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Command | Report:
-    """Read one line back; raises `RecordError` if it is no message of this protocol."""
+    """Read one line back; raise `RecordError` if it is not a message of this protocol."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:

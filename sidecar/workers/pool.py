@@ -1,7 +1,8 @@
-"""This node's part of the eval groups: its worker processes, what each is doing, and which bound it has overrun.
+"""The worker processes of this node: the phase of each, and the bound that one has overrun.
 
-Each replica is a slot with at most one active worker (it joined a group) and one standby (framework imported, task
-not). Owned by the daemon's main thread: reports arrive through `observe`, time as an argument; nothing here waits.
+Each replica is a slot with at most one active worker, which joined a group, and one standby, which imported the
+framework but not the task. The daemon's main thread owns the pool: reports arrive through `observe`, time is an
+argument, and nothing here waits.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ class WorkerLaunch:
 
 
 class Start(Protocol):
-    """Starts a worker process; see `process.start`."""
+    """Start a worker process; see `process.start`."""
 
     def __call__(
         self,
@@ -55,7 +56,7 @@ class Start(Protocol):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker process as its reports tell it."""
+    """The state of one worker process, as its reports say."""
 
     worker: str
     process: Process
@@ -75,17 +76,17 @@ class Worker:
     killed: bool = False
 
     def enter(self, phase: WorkerPhase, now: float) -> None:
-        """It does something else now."""
+        """Note that the worker entered a phase."""
         self.phase, self.since, self.heard, self.batches = phase, now, now, 0
 
     def advance(self, progress: Progress, now: float) -> None:
-        """It did batches since it was heard last."""
+        """Note that the worker did batches since its last report."""
         if progress.batches > 1:  # the first one may have traced and compiled
             self.slowest = max(self.slowest, now - self.heard)
         self.batches, self.total_batches = progress.batches, progress.total
 
     def overrun(self, bounds: PhaseTimeouts, now: float) -> TimedOut | None:
-        """The bound that it has passed, if any."""
+        """Return the bound that the worker has passed, if any."""
         if self.killed:
             return None
         seconds, bound = now - self.heard, limit(bounds, self.phase, batches=self.batches, slowest=self.slowest)
@@ -102,7 +103,7 @@ class Worker:
 
 @dataclass(slots=True)
 class _Replica:
-    """One slot of the node."""
+    """A slot of the node: the workers of one set of devices."""
 
     devices: str
     active: Worker | None = None
@@ -130,9 +131,9 @@ class WorkerPool:
         self._replicas = [_Replica(devices) for devices in self.launch.devices]
 
     def fill(self, now: float) -> list[Worker]:
-        """Start a standby in every slot that should have one; returns those that were started.
+        """Start a standby in every slot that should have one; return those that were started.
 
-        While the one before it joins and builds none is started: its import would hold up the next evaluation.
+        None is started while the active worker joins and builds: the import would delay the next evaluation.
         """
         started = []
         for replica in self._replicas:
@@ -173,7 +174,7 @@ class WorkerPool:
                 self.kill(active)
 
     def slots(self) -> tuple[Slot, ...]:
-        """The slots as a heartbeat tells them: only workers that can be listed in a plan."""
+        """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
         found = []
         for replica in self._replicas:
             active = replica.active if replica.active and not replica.active.killed else None
@@ -192,11 +193,11 @@ class WorkerPool:
         return tuple(found)
 
     def find(self, worker: str) -> Worker | None:
-        """The live worker with that id."""
+        """Return the live worker with that id, or None."""
         return next((each for each in self.all() if each.worker == worker), None)
 
     def all(self) -> Iterator[Worker]:
-        """Every worker process there is."""
+        """Yield every worker process."""
         for replica in self._replicas:
             if replica.active is not None:
                 yield replica.active
@@ -228,7 +229,7 @@ class WorkerPool:
         active.process.send(command)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
-        """Learn from a report. A worker that exited gives its slot and its port back."""
+        """Note a report of a worker. A worker that exited gives its slot and its port back."""
         found = self.find(worker)
         if found is None:
             return
@@ -255,11 +256,11 @@ class WorkerPool:
             self._remove(found)
 
     def overruns(self, now: float) -> list[TimedOut]:
-        """Workers that passed a bound. They are told once, since whoever asks kills them."""
+        """Return the workers that passed a bound. The caller kills them, so each is returned once."""
         return [overrun for each in self.all() if (overrun := each.overrun(self.bounds, now)) is not None]
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL it and everything that it started; its end is told by `Exited`."""
+        """SIGKILL a worker and everything that it started; `Exited` reports its end."""
         worker.killed = True
         worker.process.kill()
 
@@ -276,7 +277,7 @@ class WorkerPool:
                 self.kill(active)
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        """What each worker process is doing, for people."""
+        """Return what each worker process is doing, for people."""
         return tuple(
             WorkerStatus(each.worker, each.process.pid, each.phase, each.batches, each.total_batches)
             for each in self.all()

@@ -1,8 +1,8 @@
 """Start, talk to and kill a worker process; ask another program. The only importer of subprocess.
 
-A worker leads its own session and process group, so that SIGKILL reaches whatever it started; what left the group is
-ended by the worker's guard (`sidecar.evaluation.process_guard`). It must be started from
-the daemon's main thread: its parent-death signal fires when the thread that started it ends.
+A worker leads its own session and process group, so that SIGKILL reaches what it started. The worker's guard
+(`sidecar.evaluation.process_guard`) ends processes that left the group. A worker must be started from the daemon's main
+thread: its parent-death signal fires when the thread that started it ends.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Exited:
 
     @property
     def crashed(self) -> bool:
-        """Whether its own code ended it, as `abort` does; SIGKILL comes from somebody else, or for want of memory."""
+        """Return whether its own code ended it, as `abort` does; SIGKILL comes from outside, or for want of memory."""
         return -self.status in _CRASHES
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Exited:
 
 
 def _signal_name(number: int) -> str:
-    """The signal's name; most real-time signals have none."""
+    """Return the signal's name; most real-time signals have none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -58,13 +58,13 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """A worker process was stopped by a signal, as SIGSTOP does, or (not `halted`) goes on after that."""
+    """A worker process was stopped by a signal such as SIGSTOP, or (not `halted`) continues after that."""
 
     halted: bool
 
 
 Event = Report | Exited | Halted
-"""What becomes known of a worker process: what it reports, and what the kernel tells of it."""
+"""Something that happened to a worker process: its own report, or a change that the kernel reports."""
 
 Post = Callable[[str, Event], None]
 """Where a worker's events go: (worker id, event). Called from threads."""
@@ -79,7 +79,7 @@ class Process(Protocol):
         ...
 
     def send(self, command: Command) -> None:
-        """Give it a command; a dead worker's loss is told by `Exited`, not here."""
+        """Send a command; if the worker is dead, `Exited` says so, not this call."""
         ...
 
     def kill(self) -> None:
@@ -116,7 +116,7 @@ class WorkerProcess:
         return self._popen.pid
 
     def send(self, command: Command) -> None:
-        """Write a command; they are far smaller than a pipe's buffer, so this does not wait."""
+        """Write a command. Commands are far smaller than a pipe's buffer, so this does not wait."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(encode(command))
@@ -125,13 +125,13 @@ class WorkerProcess:
             return  # it is gone: Exited is on its way
 
     def kill(self) -> None:
-        """SIGKILL the process group, unless the leader was reaped: its number may be another's by then."""
+        """SIGKILL the process group, unless the leader was reaped: another process may have its number by then."""
         with self._reaping:
             if self._popen.returncode is None:
                 _kill_group(self._popen.pid)
 
     def join(self, seconds: float) -> bool:
-        """Wait until it is reaped and its reports are read; whether that came true in time."""
+        """Wait until it is reaped and its reports are read; return whether that happened in time."""
         self._waiter.join(seconds)
         return not self._waiter.is_alive()
 
@@ -153,7 +153,7 @@ class WorkerProcess:
 
     def _wait(self) -> None:
         while self._is_halted_or_goes_on():
-            # Taken: else it would be told again. It may be the other one by now.
+            # Without this call the same change would be reported again. The state may have changed once more by now.
             if taken := os.waitid(os.P_PID, self._popen.pid, _HALTS | os.WNOHANG):
                 self._post(self._worker, Halted(taken.si_code == os.CLD_STOPPED))
         with self._reaping:
@@ -181,7 +181,7 @@ class WorkerProcess:
         return False
 
     def _is_halted_or_goes_on(self) -> bool:
-        """Wait for what happens to the process next; false: it ended, and is not reaped yet."""
+        """Wait for the next change of the process; return False if it ended. It is not reaped here."""
         found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | _HALTS | os.WNOWAIT)
         return found is not None and found.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED)
 
@@ -199,7 +199,7 @@ def start(
 ) -> WorkerProcess:
     """Start a worker process. Its output goes to `log`, its reports to `post`.
 
-    Old logs of the node's workers beside it are removed, but for those of the workers named by `keep_logs`.
+    Old logs of the node's workers in the same folder are removed, except those of the workers in `keep_logs`.
 
     Raises:
         SettingsError: the interpreter cannot be run.
@@ -259,7 +259,7 @@ def _spawn(
 
 
 def query(arguments: Sequence[str], *, seconds: float) -> str | None:
-    """What a program prints; None if there is no such program, it fails, or it takes longer."""
+    """Return what a program prints; None if it does not exist, fails, or takes longer than `seconds`."""
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 - fixed ones
     except (OSError, subprocess.SubprocessError):
