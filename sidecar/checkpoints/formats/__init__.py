@@ -1,4 +1,4 @@
-"""The table of checkpoint formats. A new one is a file beside this with one class, and one line below."""
+"""List the checkpoint formats. A new format is a module in this package with one class, and one line in `FORMATS`."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -25,11 +25,11 @@ FORMATS: Final[dict[str, Format]] = {
         KerasShards(),  # Keras 3 save_weights("m.weights.json", max_shard_size=…)
         Orbax(),  # keras.callbacks.OrbaxCheckpoint
         SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
-        MatchingFiles(),  # the user's own, by the setting checkpoint_pattern
-        MatchingFolders(),  # likewise
+        MatchingFiles(),  # files that the user names by the setting checkpoint_pattern
+        MatchingFolders(),  # folders that the user names by the same setting
     )
 }
-"""Every format by its name, which also stands in the record of each checkpoint."""
+"""Every format by its name. The record of each checkpoint has the same name."""
 
 
 _BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
@@ -37,22 +37,21 @@ _ENDINGS: Final = re.compile(f"(?:{'|'.join(format_.endings for format_ in FORMA
 
 
 def looked_for(names: Collection[str] = (), pattern: str | None = None) -> list[Format]:
-    """Return the formats to look for: what matches the user's pattern, else those of these names, else all known."""
+    """Return the formats to scan for: those of the user's pattern if there is one, else those of `names`, else all."""
     if pattern is not None:
         return [MatchingFiles(pattern), MatchingFolders(pattern)]
     return [format_ for name, format_ in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
 
 
 def file_group(name: str, formats: Sequence[Format] = ()) -> str | None:
-    """Return the name of the group of files that a file belongs to, or None if no format knows such files.
+    """Return the name of the group of files that a file belongs to, or None if no format has files of this name.
 
-    Formats that share files agree about their groups. `formats`: those that are looked for; with the user's own among
-    them no other counts.
+    Formats that share files agree about their groups. `formats`: the formats that the scan is for. If the formats of
+    the user's pattern are among them, only these decide.
     """
     by_pattern = [format_ for format_ in formats if format_.name in _BY_PATTERN]
-    if is_temporary(name) or (
-        not by_pattern and _ENDINGS.search(name) is None
-    ):  # most names in a large folder are nobody's
+    # One search for all endings: most files in a large folder belong to no checkpoint.
+    if is_temporary(name) or (not by_pattern and _ENDINGS.search(name) is None):
         return None
     for format_ in by_pattern or FORMATS.values():
         if (group := format_.file_group(name)) is not None:

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720 appendix B.4) and the masking that LevelDB and TensorFlow store it with."""
+"""Compute CRC-32C (Castagnoli, RFC 3720 appendix B.4), and mask it as LevelDB and TensorFlow do in their files."""
 
 from typing import Final
 
@@ -14,12 +14,12 @@ def crc32c(data: bytes) -> int:
 
 
 def extend(crc: int, data: bytes) -> int:
-    """Return the checksum of what had the checksum `crc` (0: nothing) followed by `data`."""
+    """Return the checksum of earlier bytes followed by `data`. `crc`: the checksum of the earlier bytes; 0 for none."""
     return int(google_crc32c.extend(crc, data))
 
 
 def masked(crc: int) -> int:
-    """A checksum as it is stored: rotated and shifted, so that data that holds checksums can be checksummed.
+    """Return a checksum as it is stored: rotated and shifted, so that data that holds checksums can be checksummed.
 
     Source: leveldb `util/crc32c.h`, tensorflow `tsl/lib/hash/crc32c.h`.
     """

@@ -1,4 +1,4 @@
-"""Define what a checkpoint format must be able to say about files, without its framework."""
+"""Define the questions about files that every checkpoint format answers without its framework."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ _LONGEST_NAME: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Files that may be one checkpoint, judged by their names only.
+    """Hold the files that may be one checkpoint, judged by their names only.
 
-    `named`: the writer's own state file says that it exists. `committed`: it is named and nothing suggests that it is
-    being written again, so it may be used without waiting for its files to stay as they are. `leaving`: a file of it
-    that is a link out of the folder, for which it is not used.
+    `named`: the writer's own state file lists the checkpoint. `committed`: the checkpoint is named and nothing suggests
+    that it is being written again, so it may be used before its quiet time is over. `leaving`: one of its files that is
+    a link out of the folder. A checkpoint with such a link is not used.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A checkpoint whose structure is whole: its identity, its training step if it holds one, the files it needs.
+    """Describe a checkpoint whose structure is whole: its identity, its training step if any, and its needed files.
 
     `step_source` says which of its variables holds the step.
     """
@@ -43,7 +43,7 @@ class Inspection:
 
 
 def shown(name: str | bytes) -> str:
-    """A name from inside a file, for a message: files may hold any, also long ones and such that steer terminals."""
+    """Return a name that was read from a file, safe for a message: long names are cut, control characters escaped."""
     text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
     text = text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
     return text if text.isprintable() else repr(text)
@@ -51,7 +51,7 @@ def shown(name: str | bytes) -> str:
 
 @contextlib.contextmanager
 def about(place: str) -> Iterator[None]:
-    """Say where it is that something is wrong."""
+    """Prefix the message of a `CheckpointError` that is raised inside the `with` block by `place`."""
     try:
         yield
     except CheckpointError as error:
@@ -59,7 +59,7 @@ def about(place: str) -> Iterator[None]:
 
 
 class Format(Protocol):
-    """One on-disk format. Its methods keep no state, read files as untrusted bytes and never import a framework."""
+    """Define one on-disk format. Its methods hold no state, read files as untrusted bytes and import no framework."""
 
     @property
     def name(self) -> str:
@@ -68,46 +68,46 @@ class Format(Protocol):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Return how names of such checkpoints end, beside what says which one it is; empty if they are bare."""
+        """Return the suffixes that names of such checkpoints may have; empty if the names have none."""
         ...
 
     @property
     def endings(self) -> str:
-        """Return how names of its files in the folder itself end, as a regular expression; empty: there are none."""
+        """Return a regular expression for the ends of its file names; empty if its checkpoints are folders."""
         ...
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the group of files that a file belongs to: the name of the group's main file.
 
-        None: it belongs to no checkpoint of this format. Each sub-folder is a group of its own.
+        Return None if the file belongs to no checkpoint of this format. Each sub-folder is a group of its own.
         """
         ...
 
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
-        """Return what may be a checkpoint of this format, by a listing of a folder or of whole groups of files."""
+        """Return the possible checkpoints of this format in a listing of a folder or of whole groups of files."""
         ...
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Check the structure of `folder/name` and read its step, from `step_key` if the user named one.
 
-        `files` of the answer are paths from `folder`.
+        `files` of the returned inspection are paths relative to `folder`.
 
         Raises:
-            VanishedError: it is not there.
-            IncompleteError: something it needs is not there, or not all of it.
-            CorruptError: what is there contradicts itself.
+            VanishedError: the checkpoint does not exist.
+            IncompleteError: a part that it needs is missing or cut off.
+            CorruptError: the files contradict themselves or each other.
         """
         ...
 
     def check(self, folder: Path, name: str) -> None:
-        """Compare everything that the format keeps a checksum of with it; all of the content is read.
+        """Read all content, and compare every part that has a checksum in the format with that checksum.
 
         Raises:
-            ChecksumError: the message says which file, which part of it, what was expected and what was found.
+            ChecksumError: the message names the file, the part of it, the expected and the computed checksum.
             VanishedError, IncompleteError, CorruptError: as `inspect`.
         """
         ...
 
     def written_in_place(self, file: str) -> bool:
-        """Return whether writers rewrite this file under its final name, so that a hard link would change with it."""
+        """Return whether writers rewrite this file under its final name, which would change a hard link to it, too."""
         ...

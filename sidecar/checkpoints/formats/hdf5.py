@@ -1,11 +1,11 @@
-"""HDF5 files, as Keras writes them: `<name>.weights.h5`, and whole models `<name>.h5`.
+"""Read HDF5 files, as Keras writes them: `<name>.weights.h5`, and whole models `<name>.h5`.
 
-Source: "HDF5 File Format Specification Version 3.0", II.A (superblock). What h5py does, seen by strace: a first
-superblock whose consistency flag says "open for writing", the data, the metadata, the superblock again with the
-file's length, and once more with that flag cleared. So the last write of all is the commit marker, and the file is
-then exactly as long as it says; of a library older than the flag the length alone tells.
+Source: "HDF5 File Format Specification Version 3.0", II.A (superblock). strace shows that h5py writes in this order: a
+first superblock whose consistency flag says "open for writing", the data, the metadata, the superblock again with the
+file's length, and once more with that flag cleared. So the last write is the commit marker, and the file is then
+exactly as long as its superblock says. Libraries older than the flag leave only the length to compare.
 
-There are no checksums of data, so identity is taken from the content.
+The format has no checksums of data, so the digest is computed from the content.
 """
 
 import hashlib
@@ -29,38 +29,38 @@ MAP_SUFFIX: Final = ".weights.json"
 _SHARD: Final = re.compile(r"(?P<base>.+)_[0-9]{5}\.weights\.h5", re.DOTALL)
 _FLAGS_OF: Final = {0: 20, 1: 20, 2: 11, 3: 11}
 _ADDRESSES_OF: Final = {0: 24, 1: 28, 2: 12, 3: 12}
-_CHECKSUMMED: Final = 2  # and later versions
+_CHECKSUMMED: Final = 2  # the first superblock version that has a checksum
 _BEING_WRITTEN: Final = 0b101  # write access, single-writer multiple-reader access
 _WIDTHS: Final = (2, 4, 8)
 _WORD: Final = 0xFFFFFFFF
 
 
 class Hdf5:
-    """See the module's docstring."""
+    """Read single HDF5 files: `.weights.h5`, `.h5` and `.hdf5`."""
 
     name: Final = "hdf5"
     suffixes: Final = (".weights.h5", ".h5", ".hdf5")
     endings: Final = r"\.(?:h5|hdf5)"
 
     def file_group(self, name: str) -> str | None:
-        """The file alone, unless it is named like a shard: then that of the map, should there be one."""
-        if found := _SHARD.fullmatch(name):
-            return f"{found['base']}{MAP_SUFFIX}"
+        """Return the name of the file itself. For a name like that of a shard, return the name of the shard map."""
+        if match := _SHARD.fullmatch(name):
+            return f"{match['base']}{MAP_SUFFIX}"
         return name if name.endswith(self.suffixes) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every file that is named like one, but not the shards of a larger set of weights."""
+        """Yield every file with one of the suffixes, except shards of sharded weights."""
         del folder
-        beside = listing.files.keys() | listing.escaping
+        names = listing.files.keys() | listing.escaping
         for file in listing.files.values():
-            if file.name.endswith(self.suffixes) and not is_shard(file.name, beside):
+            if file.name.endswith(self.suffixes) and not is_shard(file.name, names):
                 yield Candidate(file.name, (file,))
         for name in sorted(listing.escaping):
-            if name.endswith(self.suffixes) and not is_shard(name, beside):
+            if name.endswith(self.suffixes) and not is_shard(name, names):
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the superblock; the digest is of the content, whole or in part."""
+        """Check the superblock, and read the optimizer's step. The digest covers the content, of large files a part."""
         del step_key
         digest = hashlib.sha256(f"{self.name}\0".encode())
         size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
@@ -69,23 +69,23 @@ class Hdf5:
         return Inspection(digest.hexdigest(), step, (name,), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
-        """HDF5 as Keras writes it keeps no checksums, so the structure is all that can be checked."""
+        """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """It is."""
+        """Return True: h5py writes the file under its final name."""
         del file
         return True
 
 
-def is_shard(name: str, beside: Container[str]) -> bool:
-    """Whether it is a part of weights whose map lies beside it."""
+def is_shard(name: str, names: Container[str]) -> bool:
+    """Return whether a file is a shard of sharded weights, whose map is among the `names` in the same folder."""
     match = _SHARD.fullmatch(name)
-    return match is not None and f"{match['base']}{MAP_SUFFIX}" in beside
+    return match is not None and f"{match['base']}{MAP_SUFFIX}" in names
 
 
 def require_suffix(name: str, suffixes: tuple[str, ...]) -> str:
-    """The name, if it is one of the format; raises `VanishedError`."""
+    """Return the name unchanged. Raises `VanishedError` if it has none of the suffixes."""
     if not name.endswith(suffixes):
         raise VanishedError(f"{name} is not named like {' or '.join(suffixes)}")
     return name
@@ -104,8 +104,8 @@ def require_whole(head: bytes, size: int, name: str) -> None:
     """Check a superblock against the size of its file.
 
     Raises:
-        IncompleteError: it is being written, or what is there is not all of it.
-        CorruptError: it is no HDF5 file, or a damaged one.
+        IncompleteError: the file is being written, or is cut off.
+        CorruptError: the file is not HDF5, or is damaged.
     """
     if len(head) < _ADDRESSES_OF[0] + 8 or (not any(head[:8])):
         raise IncompleteError(f"{name} has {size} bytes: it is being written, or its writer died")
@@ -124,7 +124,7 @@ def require_whole(head: bytes, size: int, name: str) -> None:
 
 
 def _addresses(head: bytes, version: int, name: str) -> tuple[int, int, int]:
-    """Where the file's data begin and end, and where its root group lies."""
+    """Return the addresses at which the file's data begin and end, and that of its root group."""
     if version not in _ADDRESSES_OF:
         raise CorruptError(f"{name} has an HDF5 superblock of version {version}; known are 0 to 3")
     width = head[13] if version < _CHECKSUMMED else head[9]
@@ -132,7 +132,7 @@ def _addresses(head: bytes, version: int, name: str) -> tuple[int, int, int]:
         raise CorruptError(f"{name} has HDF5 addresses of {width} bytes")
     at = _ADDRESSES_OF[version]
     numbers = [int.from_bytes(head[at + i * width : at + (i + 1) * width], "little") for i in range(6)]
-    if version < _CHECKSUMMED:  # after the addresses: the root's entry, the offset of its empty name first
+    if version < _CHECKSUMMED:  # the root's entry follows, and begins with the offset of its empty name
         return numbers[0], numbers[2], numbers[5]
     end = at + 4 * width
     if lookup3(head[:end]) != int.from_bytes(head[end : end + 4], "little"):
@@ -141,7 +141,7 @@ def _addresses(head: bytes, version: int, name: str) -> tuple[int, int, int]:
 
 
 def lookup3(data: bytes) -> int:
-    """Bob Jenkins' `hashlittle` of lookup3.c, which HDF5 uses for its metadata, with an initial value of 0."""
+    """Return Bob Jenkins' `hashlittle` (lookup3.c) of the data with an initial value of 0: HDF5's metadata checksum."""
     length = len(data)
     a = b = c = (0xDEADBEEF + length) & _WORD
     position = 0

@@ -1,11 +1,11 @@
-"""Single whole numbers in an HDF5 file, found by their path, without HDF5's library.
+"""Read single integers in an HDF5 file by their paths, without HDF5's library.
 
 Source: "HDF5 File Format Specification Version 3.0": III.A.1 (B-trees), III.C (symbol table nodes), III.D (local
-heaps), IV.A (object headers and their messages). Read are groups of the old style, as h5py writes them, and those whose
-links lie in their own header; and data sets of one integer that lie in one piece.
+heaps), IV.A (object headers and their messages). This reader supports groups of the old style, as h5py writes them,
+groups whose links lie in their own header, and data sets of one integer that are stored in one piece.
 
-The bytes are untrusted. Every place is compared with the file's length before it is read, and all that is read about
-one file is bounded in calls and bytes. Whatever else a file holds is `UnexpectedError`.
+The bytes are untrusted. Every address is compared with the file's length before it is read, and the calls and bytes
+per file are bounded. Any other content raises `UnexpectedError`.
 """
 
 import os
@@ -36,7 +36,7 @@ _SYMBOL_TABLE: Final = 0x11
 
 
 class UnexpectedError(ValueError):
-    """Something that this reader does not read, damaged or not."""
+    """Report content that this reader does not support, damaged or not."""
 
 
 class _Message(NamedTuple):
@@ -45,7 +45,7 @@ class _Message(NamedTuple):
 
 
 class Hdf5Numbers:
-    """One file, or the part of one that begins at `start` and has `size` bytes."""
+    """Read integers of one HDF5 file, or of a part of a file that begins at `start` and has `size` bytes."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._descriptor, self._start, self._size = file.fileno(), start, size
@@ -60,23 +60,25 @@ class Hdf5Numbers:
         return _number(head, _ROOT_AT[version], 8)
 
     def child(self, group: int, *path: str) -> int | None:
-        """Return the address of what lies at a path within a group; None if nothing does."""
+        """Return the address of the object at a path within a group; None if there is none."""
         for name in path:
-            found = self._links(group, name.encode()).get(name.encode())
-            if found is None:
+            address = self._links(group, name.encode()).get(name.encode())
+            if address is None:
                 return None
-            group = found
+            group = address
         return group
 
     def children(self, group: int) -> dict[str, int]:
-        """Return the addresses of all that lies in a group, by name."""
+        """Return the addresses of all objects in a group, by name."""
         return {name.decode("utf-8", "replace"): address for name, address in sorted(self._links(group).items())}
 
     def integer(self, dataset: int) -> int | None:
         """Return the value of a data set that is a single integer; None if it is anything else."""
         messages = {message.kind: message.data for message in self._messages(dataset)}
-        space, kind, layout = (messages.get(each, b"") for each in (_DATASPACE, _DATATYPE, _LAYOUT))
-        is_scalar = space[:2] in (b"\x01\x00", b"\x02\x00") and space[3:4] == b"\x00"  # version, rank; null is no value
+        space, kind, layout = (messages.get(number, b"") for number in (_DATASPACE, _DATATYPE, _LAYOUT))
+        is_scalar = (
+            space[:2] in (b"\x01\x00", b"\x02\x00") and space[3:4] == b"\x00"
+        )  # version, rank; a null dataspace has no value
         if not is_scalar or len(kind) < 8 or kind[0] & 15 or _EXTERNAL in messages:  # noqa: PLR2004 - class 0: integers
             return None
         width, is_big, is_signed = _number(kind, 4, 4), kind[1] & 1, bool(kind[1] & 8)
@@ -91,23 +93,23 @@ class Hdf5Numbers:
         return int.from_bytes(raw, "big" if is_big else "little", signed=is_signed) if len(raw) == width else None
 
     def _links(self, group: int, wanted: bytes | None = None) -> dict[bytes, int]:
-        """All links of a group, or of a large group only those near the one that is wanted."""
-        found = dict[bytes, int]()
+        """Return the addresses of a group's links, by name; in a large group only those near the `wanted` name."""
+        links = dict[bytes, int]()
         for message in self._messages(group):
             if message.kind == _SYMBOL_TABLE:
-                found |= self._symbols(_number(message.data, 0, 8), _number(message.data, 8, 8), wanted)
+                links |= self._symbols(_number(message.data, 0, 8), _number(message.data, 8, 8), wanted)
             elif message.kind == _LINK:
-                found |= _link(message.data)
-        return found
+                links |= _link(message.data)
+        return links
 
     def _symbols(self, tree: int, heap: int, wanted: bytes | None) -> dict[bytes, int]:
-        """What a symbol table names: a tree of nodes whose entries point to names in a heap."""
+        """Return the addresses in a symbol table, by name: a tree of nodes whose entries point to names in a heap."""
         head = self._read(heap, 32)
         if head[:4] != b"HEAP":
             raise UnexpectedError("local heap")
         size, data = _number(head, 8, 8), _number(head, 24, 8)
         names = self._read(data, min(size, _MAX_CHUNK_BYTES))
-        found = dict[bytes, int]()
+        symbols = dict[bytes, int]()
         for node in self._leaves(tree, names, wanted, _MAX_DEPTH):
             table = self._read(node, 8)
             count = _number(table, 6, 2)
@@ -118,19 +120,19 @@ class Hdf5Numbers:
                 name_at, address, cache = (_number(entries, at + i, n) for i, n in ((0, 8), (8, 8), (16, 4)))
                 name = _name(names, name_at)
                 if cache != _SOFT_LINK and name:
-                    found[name] = address
-        return found
+                    symbols[name] = address
+        return symbols
 
     def _leaves(self, tree: int, names: bytes, wanted: bytes | None, depth: int) -> Iterator[int]:
-        """The nodes of a tree that may hold a name: those between a key before it and one that is not."""
+        """Yield the addresses of the tree's leaves whose range of keys contains the `wanted` name; of all if None."""
         head = self._read(tree, 24)
         if head[:5] != b"TREE\0" or not depth:
             raise UnexpectedError("tree of names")
         level, count = head[5], _number(head, 6, 2)
         body = self._read(tree + 24, 16 * count + 8)
         for at in range(8, 16 * count, 16):
-            before, behind = (_name(names, _number(body, key, 8)) for key in (at - 8, at + 8))
-            if wanted is not None and not before < wanted <= behind:
+            lower, upper = (_name(names, _number(body, key, 8)) for key in (at - 8, at + 8))
+            if wanted is not None and not lower < wanted <= upper:
                 continue
             if level:
                 yield from self._leaves(_number(body, at, 8), names, wanted, depth - 1)
@@ -138,7 +140,7 @@ class Hdf5Numbers:
                 yield _number(body, at, 8)
 
     def _messages(self, address: int) -> Iterator[_Message]:
-        """The messages of an object header, of the first version or the second."""
+        """Yield the messages of an object header of version 1 or 2."""
         head = self._read(address, 16)
         if head[:4] == b"OHDR" and head[4] == 2:  # noqa: PLR2004 - the second version
             flags = head[5]
@@ -152,7 +154,7 @@ class Hdf5Numbers:
             raise UnexpectedError("object header")
 
     def _chunks(self, start: int, length: int, margin: int, head: int) -> Iterator[_Message]:
-        """Messages of the chunks of a header; later chunks have `margin` bytes on both sides, if any.
+        """Yield the messages of the chunks of a header. Chunks after the first have `margin` bytes on both sides.
 
         `head`: bytes before the content of each message.
         """
@@ -190,7 +192,7 @@ class Hdf5Numbers:
 
 
 def _link(message: bytes) -> dict[bytes, int]:
-    """A link message: version, flags, then what they say is there; hard links only."""
+    """Return the name and address of a hard link from its message; empty for a soft or external link."""
     if message[:1] != b"\x01" or len(message) < 4:  # noqa: PLR2004 - the shortest
         return {}
     flags, at = message[1], 2

@@ -1,11 +1,11 @@
-"""How many steps the optimizer in an HDF5 file of Keras has made.
+"""Read the number of steps that the optimizer in an HDF5 file of Keras has made.
 
 Sources: keras and tf_keras `src/saving/saving_lib.py` (`.keras` and `.weights.h5`: the variables of each object are
 `<path>/vars/<number>`, and an optimizer's first one counts its steps) and `legacy/hdf5_format.py` (`.h5`:
 `optimizer_weights/<name>/iteration`, with `iter` in older optimizers).
 
-An optimizer that wraps another one (`LossScaleOptimizer`), or that `compile` made and nobody uses, has made none: then
-the next one is asked.
+An optimizer that wraps another one (`LossScaleOptimizer`), or that `compile` made and nobody uses, has made 0 steps:
+then the next optimizer is read.
 """
 
 from collections.abc import Iterator
@@ -24,40 +24,40 @@ _MOST_GROUPS: Final = 200
 
 
 def iterations(file: BinaryIO, start: int, size: int) -> int | None:
-    """Return the steps that the optimizer in a part of a file has made; None if there is none that can be read.
+    """Return the steps that the optimizer in a part of a file has made; None if no optimizer can be read.
 
     Raises OSError if the file cannot be read at all.
     """
-    known: int | None = None
+    steps: int | None = None
     try:
         for count in _counts(Hdf5Numbers(file, start, size)):
             if count > 0:
                 return count
-            known = 0 if count == 0 else known
+            steps = 0 if count == 0 else steps
     except UnexpectedError:
         pass
-    return known
+    return steps
 
 
 def _counts(content: Hdf5Numbers) -> Iterator[int]:
     root = content.root()
-    there = content.children(root)
-    names = [name for name in there if name.endswith(_OPTIMIZER)]
+    groups = content.children(root)
+    names = [name for name in groups if name.endswith(_OPTIMIZER)]
     names.sort(key=lambda name: (name != _OPTIMIZER, name))
     for name in names[:_MOST_OPTIMIZERS]:
-        optimizer: int | None = there[name]
+        optimizer: int | None = groups[name]
         for _ in range(_MOST_WRAPPED):
             if optimizer is None:
                 break
             if (first := content.child(optimizer, *_FIRST)) is not None:
                 yield from _value(content, first)
             optimizer = content.child(optimizer, _INNER)
-    if _LEGACY in there:
-        yield from _legacy_counts(content, there[_LEGACY])
+    if _LEGACY in groups:
+        yield from _legacy_counts(content, groups[_LEGACY])
 
 
 def _legacy_counts(content: Hdf5Numbers, group: int) -> Iterator[int]:
-    """Return the counts in a group and those within it, level by level."""
+    """Yield the step counts in a group and its sub-groups, level by level."""
     waiting, opened = [group], 0
     while waiting and opened < _MOST_GROUPS:
         inner, opened = content.children(waiting.pop(0)), opened + 1

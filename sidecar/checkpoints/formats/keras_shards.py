@@ -1,9 +1,9 @@
-"""Sharded Keras weights: `<name>.weights.json` beside `<name>_00000.weights.h5`, `<name>_00001.weights.h5`, ….
+"""Read sharded Keras weights: `<name>.weights.json` next to `<name>_00000.weights.h5`, `<name>_00001.weights.h5`, ….
 
-Written by `model.save_weights("<name>.weights.json", max_shard_size=…)` of Keras 3.10 and later, one HDF5 file after
-the other. The map is written again after *every* shard (keras `src/saving/saving_lib.py`, `ShardedH5IOStore.close`),
-so a map whose shards are all whole may be an earlier one. It is the last one only if there is no newer shard that it
-does not know, and if the shards are large enough for the values that it counts.
+`model.save_weights("<name>.weights.json", max_shard_size=…)` of Keras 3.10 and later writes one HDF5 file after the
+other. The map is written again after *every* shard (keras `src/saving/saving_lib.py`, `ShardedH5IOStore.close`), so a
+map whose shards are all whole may be an earlier one. A map is the last one only if it names every newer shard, and if
+the shards are large enough for the values that it counts.
 """
 
 import hashlib
@@ -23,26 +23,26 @@ MAX_MAP_BYTES: Final = 4 * 1024 * 1024
 """About 40,000 layers."""
 
 MAX_VALUES: Final = 200_000
-"""In a map: a name for each layer and shard. Any four bytes can be one, and need a hundred once they are read."""
+"""Most values in a map: one name for each layer and shard. A value of four bytes needs a hundred in memory."""
 
 _MAX_SHARDS: Final = 100_000  # five digits
-_MOST_OPENED: Final = 16  # to find the optimizer's count of its steps, which lies in the first of its shards
-_MAX_TOTAL_BYTES: Final = 2**63  # as a file may have
+_MOST_OPENED: Final = 16  # shards opened for the optimizer's step count, which is in the first of its shards
+_MAX_TOTAL_BYTES: Final = 2**63  # the size limit of a file
 
 
 class KerasShards:
-    """See the module's docstring."""
+    """Read sharded Keras weights: a map and its HDF5 shards."""
 
     name: Final = "keras_shards"
     suffixes: Final = (MAP_SUFFIX,)
     endings: Final = r"\.weights\.json"
 
     def file_group(self, name: str) -> str | None:
-        """Map and shards; the format of single files says so of the shards."""
+        """Return the name of a map, whose group it is. `Hdf5.file_group` returns the same name for the shards."""
         return name if name.endswith(MAP_SUFFIX) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every map, with all shards that lie beside it. A map names what was written, so it counts as named."""
+        """Yield every map with all its shards in the folder. A map lists written shards, so it counts as named."""
         del folder
         for name in sorted(listing.escaping):
             if name.endswith(MAP_SUFFIX):
@@ -54,7 +54,7 @@ class KerasShards:
                 yield Candidate(file.name, (file, *(listing.files[name] for name in shards)), True, False, leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the map and the superblock of each shard that it names; the digest is of the map and the shards."""
+        """Check the map and the superblock of each shard that it names. The digest covers the map and the shards."""
         del step_key
         content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
         total, shards, of_optimizers = _read_map(content, name)
@@ -71,32 +71,32 @@ class KerasShards:
         return Inspection(digest.hexdigest(), _step(folder, of_optimizers), (name, *shards), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
-        """As of each shard: HDF5 as Keras writes it keeps no checksums."""
+        """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Return True: writers rewrite all of them under their final names."""
+        """Return True: Keras writes the map and the shards under their final names."""
         del file
         return True
 
 
 def _step(folder: Path, shards: tuple[str, ...]) -> int | None:
-    """Return the steps that the optimizer has made, of which one of its shards tells."""
-    known: int | None = None
+    """Return the steps that the optimizer has made, by the first shard that has a positive count."""
+    steps: int | None = None
     for shard in shards[:_MOST_OPENED]:
         with open_file(folder, shard) as file:
-            found = iterations(file, 0, os.fstat(file.fileno()).st_size)
-        known = known if found is None else found
-        if found:
+            count = iterations(file, 0, os.fstat(file.fileno()).st_size)
+        steps = steps if count is None else count
+        if count:
             break
-    return known
+    return steps
 
 
 def _beside(name: str, names: Mapping[str, Any]) -> list[str]:
-    """Return which of some names are those of shards of this map."""
+    """Return those of the names that are shards of the map `name`, sorted."""
     base = name.removesuffix(MAP_SUFFIX)
     start = f"{base}_"
-    return sorted(each for each in names if each.startswith(start) and _is_numbered(each.removeprefix(start)))
+    return sorted(shard for shard in names if shard.startswith(start) and _is_numbered(shard.removeprefix(start)))
 
 
 def _is_numbered(rest: str) -> bool:
@@ -105,7 +105,7 @@ def _is_numbered(rest: str) -> bool:
 
 
 def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...], tuple[str, ...]]:
-    """Return the bytes of all values, the shards in order of names, and the shards with values of optimizers."""
+    """Return the bytes of all values, the shards in order of names, and the shards with optimizer values."""
     if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
         raise CorruptError(f"{name} holds more than the {MAX_VALUES} values that a map may have")
     try:
@@ -137,9 +137,9 @@ def _told(value: Any) -> str:
 
 
 def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
-    """Raise `IncompleteError` if a shard that the map does not name is newer than it: the next one is being written.
+    """Raise `IncompleteError` if a shard that the map does not name is newer than the map: it is being written.
 
-    Shards are numbered from 0 on, so those that lie there are found without listing the folder.
+    Shards are numbered from 0 on, so they are found without listing the folder.
     """
     base = name.removesuffix(MAP_SUFFIX)
     try:

@@ -1,8 +1,8 @@
-"""Checkpoints that the user names: any file or folder whose name matches the setting `checkpoint_pattern`.
+"""Read checkpoints that the user names: any file or folder whose name matches the setting `checkpoint_pattern`.
 
-Nothing is known of their content, so nothing of it is checked, and it is never loaded here: a pickle stays bytes. Such
-a checkpoint is complete when it has been unchanged long enough, or when the user's own marker says so. Writers that
-rename a finished file or folder to its name are the safest; unfinished names must not match, or begin with a dot.
+Their content is unknown, so it is neither checked nor loaded here: a pickle stays bytes. Such a checkpoint is complete
+when it has been unchanged long enough, or when the user's own marker exists. Writers that rename a finished file or
+folder to its final name are the safest. Names of unfinished files must not match the pattern, or begin with a dot.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _MOST_FILES: Final = 100_000
 
 
 class MatchingFiles:
-    """Files that match a glob; without one there are none, and files can only be looked at by their names."""
+    """Read files that match a glob. Without a glob there are no candidates, and `inspect` accepts any name."""
 
     name: Final = "matching_file"
     suffixes: Final = ()
@@ -32,7 +32,7 @@ class MatchingFiles:
 
     @property
     def endings(self) -> str:
-        """Any: the glob decides."""
+        """Return an expression that any name matches, since the glob decides; empty without a glob."""
         return "" if self._pattern is None else ".*"
 
     def file_group(self, name: str) -> str | None:
@@ -61,17 +61,17 @@ class MatchingFiles:
         return Inspection(digest.hexdigest(), None, (name,))
 
     def check(self, folder: Path, name: str) -> None:
-        """Look whether it can be read: it has no checksum that is known."""
+        """Check that the file can be read. Its content has no known checksum."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Always: `joblib.dump` and `pickle.dump` write to the final name, and a link would change with it."""
+        """Return True: `joblib.dump` and `pickle.dump` write to the final name, which would change a link, too."""
         del file
         return True
 
 
 class MatchingFolders:
-    """Folders that match a glob; without one there are none, and folders can only be looked at by their names."""
+    """Read folders that match a glob. Without a glob there are no candidates, and `inspect` accepts any name."""
 
     name: Final = "matching_folder"
     suffixes: Final = ()
@@ -81,7 +81,7 @@ class MatchingFolders:
         self._pattern = pattern
 
     def file_group(self, name: str) -> None:
-        """Return None: it consists of folders only."""
+        """Return None: a checkpoint of this format is a folder."""
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
@@ -97,7 +97,7 @@ class MatchingFolders:
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Return the digest of the names and contents of all files below the folder.
 
-        Raises `IncompleteError` if there is none, `CorruptError` if there is a link.
+        Raises `IncompleteError` if the folder has no file, `CorruptError` if it has a link.
         """
         del step_key
         _require_match(name, self._pattern)
@@ -110,18 +110,18 @@ class MatchingFolders:
         if not files:
             raise IncompleteError(f"{name} holds no file")
         digest = hashlib.sha256(f"{self.name}\0".encode())
-        for each in files:
-            with open_file(folder, each) as file:
-                digest.update(f"{each.removeprefix(name)}\0".encode(errors="surrogateescape"))
+        for path in files:
+            with open_file(folder, path) as file:
+                digest.update(f"{path.removeprefix(name)}\0".encode(errors="surrogateescape"))
                 update_from_content(digest, file)
         return Inspection(digest.hexdigest(), None, tuple(files))
 
     def check(self, folder: Path, name: str) -> None:
-        """Look whether all files can be read: they have no checksums that are known."""
+        """Check that all files can be read. Their contents have no known checksums."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Always: nobody knows how the files in a folder are written."""
+        """Return True: it is not known how the user's program writes the files in a folder."""
         del file
         return True
 
@@ -132,25 +132,25 @@ def _require_match(name: str, pattern: str | None) -> None:
 
 
 def _files_below(folder: Path, name: str, leaving: list[str], deepest: int = _DEEPEST) -> Iterator[File]:
-    """Yield the regular files below a folder, named by their paths from above it; note links in `leaving`."""
+    """Yield the regular files below `folder/name`, with paths relative to `folder`. Append links to `leaving`."""
     if deepest == 0:
         raise CorruptError(f"{shown(name)} lies more than {_DEEPEST} folders deep")
     try:
         with os.scandir(folder / name) as entries:
-            there = sorted(entries, key=lambda entry: entry.name)
+            content = sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return
-    if len(there) > _MOST_FILES:
+    if len(content) > _MOST_FILES:
         raise CorruptError(f"{shown(name)} holds more than {_MOST_FILES} files")
-    for entry in there:
+    for entry in content:
         path = f"{name}/{entry.name}"
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             leaving.append(path)
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             yield from _files_below(folder, path, leaving, deepest - 1)
-        elif stat.S_ISREG(found.st_mode):
-            yield as_file(path, found)
+        elif stat.S_ISREG(status.st_mode):
+            yield as_file(path, status)
