@@ -96,6 +96,18 @@ def test_every_decision_has_a_file_that_exists():
     assert [question for question, files in rows if "`sidecar/" not in files] == []
 
 
+def test_every_rule_of_the_protocol_has_a_reason_and_a_file():
+    """Rules are numbered from 1 on; each says why it exists, and names files that exist."""
+    rules = re.split(r"^(\d+)\. \*\*", (DOCS / "explanation/protocol.md").read_text(), flags=re.MULTILINE)[1:]
+    numbers, texts = [int(number) for number in rules[::2]], rules[1::2]
+    assert numbers == [*range(1, len(texts) + 1)]
+    assert len(texts) > 40
+    assert [text for text in texts if text.count("*Why:*") != 1 or text.count("*Decided in:*") != 1] == []
+    files = [re.findall(r"`([\w./-]+/[\w./-]*)`", text.partition("*Decided in:*")[2]) for text in texts]
+    assert all(files)
+    assert [path for paths in files for path in paths if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
 def test_every_python_block_compiles(path):
     """Code that readers copy has no syntax error."""
