@@ -1,4 +1,4 @@
-"""Rules of the tests themselves."""
+"""Rules of the house that no tool checks."""
 
 import ast
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 MOST_WORDS = 5
+MOST_LINES = 350
 
 
 def pattern_of(node):
@@ -47,3 +48,9 @@ def test_no_pattern_of_an_error_is_a_sentence():
         if len(words_of(text)) > MOST_WORDS
     ]
     assert not found, "\n".join(found)
+
+
+def test_files_of_the_product_are_short():
+    """A longer file holds two ideas."""
+    lengths = {path: path.read_text().count("\n") for path in (TESTS.parent / "sidecar").rglob("*.py")}
+    assert [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES] == []
