@@ -348,6 +348,7 @@ def test_functions_that_do_not_fit(digits, refusal, changes, words):
 def test_who_was_lost_is_named():
     """TensorFlow's text about a lost peer becomes the peer's rank, node and address."""
     from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
+    from sidecar.evaluation.backends.tensorflow.options import options_of
     from sidecar.records import Member
     from sidecar.workers.messages import Join
 
@@ -356,6 +357,7 @@ def test_who_was_lost_is_named():
     collective._join = Join(
         group="g", members=members, rank=0, task="t", framework="tensorflow", search_path=".", threads=2
     )
+    collective._options = options_of(collective._join)
     text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
     lost = collective._who_is_lost(text)
     assert (lost.kind, lost.lost) == ("member_lost", 1)

@@ -42,7 +42,7 @@ def test_people_get_a_table(once, saved):
     done = program.wait()
     assert (done.code, done.err) == (0, "")
     accuracy = saved[-1]["correct"] / saved[-1]["examples"]
-    assert re.search(rf"accuracy\s+│\s+{accuracy:.6g}", done.out)
+    assert re.search(rf"accuracy\s+│\s+{accuracy:.5g}", done.out)
     assert "103 examples of test; 1 worker" in done.out
     assert program.children() == []
 
