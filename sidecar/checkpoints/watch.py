@@ -1,4 +1,4 @@
-"""File events from the checkpoint directory and the journal: they wake the daemon, and say under which names to scan.
+"""Wake the daemon by file events in the checkpoint directory and the journal, and report which names to scan.
 
 Nothing is read here. The only importer of watchdog. Events are an accelerator: network filesystems do not deliver those
 of other machines, and the kernel's limits may forbid watching, so a sweep looks anyway and every failure here is a line
@@ -26,7 +26,7 @@ _FOLDERS: Final = 4  # two threads each; more models are hardly saved at once, a
 
 
 class Watch:
-    """Calls `wake`, from a thread of its own, whenever something in `root` changes; `wake` must not raise or block.
+    """Call `wake`, from another thread, whenever something in `root` changes; `wake` must not raise or block.
 
     `problem` says in one line why there are no events now, or is None. Names that begin with `unless` wake nobody. The
     watches `beside` begin and end with this one; that one of them has a problem is not told. `why_not` is asked of a
@@ -61,7 +61,7 @@ class Watch:
         self.problem: str | None = "not started"
 
     def start(self) -> None:
-        """Begin, if the directory can be watched already."""
+        """Begin to watch, if the directory exists and can be watched."""
         self.ensure()
 
     def ensure(self) -> None:
@@ -71,9 +71,9 @@ class Watch:
             watch.ensure()
 
     def changed(self) -> frozenset[str] | None:
-        """Paths from `root`, of at most `depth` + 1 names, that events told of since this was asked last.
+        """Return the paths, relative to `root`, that events reported since the last call, at most `depth` + 1 deep.
 
-        None: there were no events, or not of everything, so what changed is to be found by looking.
+        Return None if events may have been missed: then only a full scan finds the changes.
         """
         names = self._handler.take()
         return names if self.problem is None else None
@@ -136,7 +136,7 @@ class Watch:
         self._observer, self.problem = observer, None
 
     def _is_alive(self) -> bool:
-        """An emitter ends by itself when its directory is deleted."""
+        """Return whether events still arrive: an emitter ends by itself when its directory is deleted."""
         observer = self._observer
         if observer is None or not observer.is_alive():
             return False
@@ -183,12 +183,12 @@ class _Waker(FileSystemEventHandler):
         return None if names is None else frozenset(names)
 
     def miss(self) -> None:
-        """Something may have happened that nobody told of."""
+        """Note that events may have been missed."""
         with self._lock:
             self._names = None
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        """Called by watchdog."""
+        """Note the names of an event and wake the daemon. Watchdog calls this in its thread."""
         if event.event_type in _QUIET or self._is_temporary(event):
             return
         self._note(os.fsdecode(event.src_path), os.fsdecode(event.dest_path))

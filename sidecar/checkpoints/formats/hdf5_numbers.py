@@ -76,9 +76,8 @@ class Hdf5Numbers:
         """Return the value of a data set that is a single integer; None if it is anything else."""
         messages = {message.kind: message.data for message in self._messages(dataset)}
         space, kind, layout = (messages.get(number, b"") for number in (_DATASPACE, _DATATYPE, _LAYOUT))
-        is_scalar = (
-            space[:2] in (b"\x01\x00", b"\x02\x00") and space[3:4] == b"\x00"
-        )  # version, rank; a null dataspace has no value
+        # The first bytes are the version and the rank. A null dataspace has no value.
+        is_scalar = space[:2] in (b"\x01\x00", b"\x02\x00") and space[3:4] == b"\x00"
         if not is_scalar or len(kind) < 8 or kind[0] & 15 or _EXTERNAL in messages:  # noqa: PLR2004 - class 0: integers
             return None
         width, is_big, is_signed = _number(kind, 4, 4), kind[1] & 1, bool(kind[1] & 8)

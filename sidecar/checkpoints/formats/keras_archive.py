@@ -1,4 +1,4 @@
-"""Keras 3 models, `<name>.keras`: a zip archive with configuration and weights.
+"""Read Keras 3 models, `<name>.keras`: a zip archive with configuration and weights.
 
 Sources: keras `src/saving/saving_lib.py`, PKWARE's APPNOTE.TXT 4.3 (records) and 4.5.3 (Zip64). Keras, and tf_keras
 beside it, write it in place under its final name, member by member, and at last the table of all of them (the central
@@ -51,7 +51,7 @@ _STREAMED: Final = 8  # sizes and checksum stand behind the data, and zeros in t
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file in the archive; `start` is where its (compressed) data begin, or in the table its header."""
+    """Describe one file in the archive. `start`: the offset of its data, or in a table entry that of its header."""
 
     name: str
     method: int
@@ -62,7 +62,7 @@ class Member:
 
 
 class KerasArchive:
-    """See the module's docstring."""
+    """Read `.keras` archives."""
 
     name: Final = "keras"
     suffixes: Final = (".keras",)

@@ -1,4 +1,4 @@
-"""Orbax checkpoints, as `keras.callbacks.OrbaxCheckpoint` writes them: a folder named after the step, `<N>/`.
+"""Read Orbax checkpoints, as `keras.callbacks.OrbaxCheckpoint` writes them: a folder named after the step, `<N>/`.
 
 Sources: orbax-checkpoint 0.12 `_src/path/atomicity.py`, `_src/metadata/checkpoint.py`; tensorstore
 `kvstore/ocdbt/format/manifest.cc`. What the callback does, seen by strace: all of it is written into
@@ -39,7 +39,7 @@ _CRC_BYTES: Final = 4
 
 
 class Orbax:
-    """See the module's docstring."""
+    """Read Orbax checkpoints: folders with a commit marker."""
 
     name: Final = "orbax"
     suffixes: Final = ()
@@ -50,7 +50,7 @@ class Orbax:
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every sub-folder with the marker; one that nothing was added to or taken from since needs no waiting."""
+        """Yield every sub-folder with the marker. It counts as committed if nothing in it changed after the commit."""
         for name in listing.folders:
             with contextlib.suppress(OSError):  # it cannot be seen, or is gone
                 if (folder / name / MARKER).is_file():
@@ -85,11 +85,11 @@ class Orbax:
         return Inspection(digest.hexdigest(), None, tuple(file.name for file in files))
 
     def check(self, folder: Path, name: str) -> None:
-        """As `inspect`: only the manifests have checksums that can be computed without the library."""
+        """Check as `inspect` does: only the manifests have checksums that can be computed without the library."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """None is, once the folder has its name."""
+        """Return False: no file changes after the folder has its final name."""
         del file
         return False
 

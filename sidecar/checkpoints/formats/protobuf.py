@@ -1,4 +1,4 @@
-"""A reader of the Protocol Buffers wire format, for messages of a few known fields.
+"""Read the Protocol Buffers wire format, for messages of a few known fields.
 
 Source: protobuf.dev/programming-guides/encoding. Input is untrusted: every length is checked against the bytes that
 are there.
@@ -21,7 +21,7 @@ _LARGEST_TAG: Final = (1 << 32) - 1
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """An unsigned 64-bit varint at `position`, and the position behind it."""
+    """Return the unsigned 64-bit varint at `position`, and the position behind it."""
     if position < len(data) and data[position] < 0x80:  # noqa: PLR2004 - see below; most have one byte, so be quick
         return data[position], position + 1
     value = 0
@@ -37,7 +37,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Yield (field number, wire type, value) in order; numbers are unsigned, sub-messages are bytes.
 
-    As strict as the parsers of protobuf, since TensorFlow aborts on some messages that these refuse.
+    It is as strict as protobuf's parsers, since TensorFlow aborts on some messages that these refuse.
     """
     position = 0
     while position < len(message):

@@ -1,4 +1,4 @@
-"""SavedModels: a folder with `saved_model.pb` and, in `variables/`, a TensorFlow object checkpoint.
+"""Read SavedModels: a folder with `saved_model.pb` and, in `variables/`, a TensorFlow object checkpoint.
 
 Sources: tensorflow `python/saved_model/save.py`, `core/protobuf/saved_model.proto`. Written in this order, as strace
 shows: the variables, as any object checkpoint; `assets/`, copied in place; `saved_model.pb` by a rename, which is the
@@ -34,7 +34,7 @@ _BUNDLE: Final = TfObject()
 
 
 class SavedModel:
-    """See the module's docstring."""
+    """Read SavedModels: a marker file, variables and assets in one folder."""
 
     name: Final = "saved_model"
     suffixes: Final = ()
@@ -45,7 +45,7 @@ class SavedModel:
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every sub-folder with the marker, which also says that it is finished, unless something in it is newer."""
+        """Yield every sub-folder with the marker. It counts as committed unless a file in it is newer."""
         for name in listing.folders:
             marker = _file(folder, f"{name}/{MARKER}")
             if marker is None:
@@ -85,23 +85,23 @@ class SavedModel:
         )
 
     def check(self, folder: Path, name: str) -> None:
-        """Every variable, as of any object checkpoint. Marker and assets have no checksum that can be computed here."""
-        self.inspect(folder, name)  # the marker, too
+        """Compare every variable with its checksum. Marker and assets have none that can be computed here."""
+        self.inspect(folder, name)  # checks the structure of the marker
         with about(f"{name}/{VARIABLES}"):
             _BUNDLE.check(folder / name / VARIABLES, VARIABLES)
 
     def written_in_place(self, file: str) -> bool:
-        """Return the index of the variables and the assets are."""
+        """Return True for the index of the variables and for assets."""
         return _BUNDLE.written_in_place(file) or PurePosixPath(file).parts[1:-1] == (ASSETS,)
 
 
 def _file(folder: Path, name: str) -> File | None:
-    """A regular file as it is now; whatever else is there, or cannot be seen, is none."""
+    """Return the state of a regular file; None if there is none or it cannot be read."""
     try:
-        found = (folder / name).stat()
+        status = (folder / name).stat()
     except OSError:
         return None
-    return as_file(name, found) if stat.S_ISREG(found.st_mode) else None
+    return as_file(name, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
@@ -135,7 +135,7 @@ def _stays(folder: Path, name: str) -> bool:
 
 
 def _read_outline(file: BinaryIO) -> list[str]:
-    """Check that messages end where they should and that there is a graph; the assets that are named, by their paths.
+    """Check the ends of all messages and that there is a graph, and return the paths of the assets that are named.
 
     Graphs are not read.
     """
@@ -152,7 +152,7 @@ def _read_outline(file: BinaryIO) -> list[str]:
 
 
 def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> list[tuple[int, range]]:
-    """Number and place of each field between two places of a file that is a text or a message, while `budget` lasts."""
+    """Return number and place of each text or message field between two positions, while `budget` lasts."""
     position, found = start, []
     for _ in budget:
         if position >= end:

@@ -1,4 +1,4 @@
-"""A reader of LevelDB-style sorted string tables, as TensorFlow writes them for `.index` files.
+"""Read LevelDB-style sorted string tables, as TensorFlow writes them for `.index` files.
 
 Sources: leveldb `doc/table_format.md`, tensorflow `tsl/lib/io/{format.h,block.cc,table_builder.cc}`.
 
@@ -78,9 +78,11 @@ def _read_block(table: bytes, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
     if offset + size + _TRAILER_BYTES > len(table) - _FOOTER_BYTES:
         raise CorruptError(f"a block of {size} bytes at {offset} ends behind its table")
     block, trailer = table[offset : offset + size], table[offset + size : offset + size + _TRAILER_BYTES]
-    told, found = int.from_bytes(trailer[1:], "little"), masked(extend(crc32c(block), trailer[:1]))
-    if found != told:
-        raise CorruptError(f"the block of {size} bytes at {offset} has the checksum {found:08x}, it says {told:08x}")
+    stated, computed = int.from_bytes(trailer[1:], "little"), masked(extend(crc32c(block), trailer[:1]))
+    if computed != stated:
+        raise CorruptError(
+            f"the block of {size} bytes at {offset} has the checksum {computed:08x}, it says {stated:08x}"
+        )
     if trailer[0] != _UNCOMPRESSED:
         compression = _COMPRESSIONS.get(trailer[0], f"type {trailer[0]}")
         raise CorruptError(f"the block at {offset} is compressed ({compression}); TensorFlow writes none, none is read")

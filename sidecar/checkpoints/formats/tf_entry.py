@@ -1,4 +1,4 @@
-"""One entry of a TensorFlow checkpoint's index, a BundleEntryProto, as strictly as TensorFlow takes it.
+"""Read one entry of a TensorFlow checkpoint's index, a BundleEntryProto, as strictly as TensorFlow does.
 
 TensorFlow aborts its process for an entry that is no such message, has an unknown type or an impossible shape, or names
 a slice twice (`c/checkpoint_reader.cc`, `framework/tensor_shape.cc`, `framework/tensor.cc`). So entries that it would
@@ -27,7 +27,7 @@ _SIZES: Final = {
 """Bytes of a value, by DataType; DT_RESOURCE (20) cannot be saved, and is none of them."""
 
 _OF_LATER_RELEASES: Final = range(max(_SIZES) + 1, 100)  # from 101 on they are references, which no file holds
-"""What these are is not known here, so it is for the worker's own TensorFlow to say."""
+"""DataTypes of later releases: sizes are unknown here, so the worker's TensorFlow checks them."""
 
 _LEAST: Final = {STRING: (1, 4), VARIANT: (5, 0)}
 """Bytes that each value takes at least, and all of them together: lengths and checksums."""
@@ -68,7 +68,7 @@ def read_entry(message: bytes) -> Entry:
 
 
 def natural(value: int | bytes) -> int:
-    """A number that cannot be negative."""
+    """Return a number of a message. Raises `CorruptError` if it is bytes, or negative as a signed 64-bit number."""
     if isinstance(value, bytes) or value >= _INT64:
         raise CorruptError("it holds a negative number where none can be")
     return value
@@ -80,8 +80,8 @@ def _check_size(entry: Entry) -> None:
         expected = count * _SIZES[entry.dtype]
         fits = entry.size == (0 if entry.sliced else expected)
     elif entry.dtype in _LEAST:
-        each, together = _LEAST[entry.dtype]
-        expected = each * count + together
+        per_value, in_all = _LEAST[entry.dtype]
+        expected = per_value * count + in_all
         fits = entry.size == 0 if entry.sliced else entry.size >= expected
     elif entry.dtype in _OF_LATER_RELEASES:
         return
@@ -94,21 +94,21 @@ def _check_size(entry: Entry) -> None:
 
 
 def _read_shape(message: bytes) -> tuple[int, ...]:
-    """A TensorShapeProto: dim = 2 {size = 1, name = 2}, unknown_rank = 3, which no tensor has."""
-    found: list[int] = []
+    """Read a TensorShapeProto: dim = 2 {size = 1, name = 2}, unknown_rank = 3, which no tensor has."""
+    sizes: list[int] = []
     for number, _, value in fields(message):
         if number == 2 and isinstance(value, bytes):  # noqa: PLR2004 - see above
-            found.append(_read_dimension(value))
-            if len(found) > _MOST_DIMENSIONS:
+            sizes.append(_read_dimension(value))
+            if len(sizes) > _MOST_DIMENSIONS:
                 raise CorruptError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
         elif number in (2, 3):
             raise CorruptError("a tensor has an unknown shape")
     count = 1
-    for size in found:
+    for size in sizes:
         count *= size
         if count >= _INT64:  # even if a later one is 0, as in TensorFlow
             raise CorruptError("a tensor has more values than can be counted")
-    return tuple(found)
+    return tuple(sizes)
 
 
 _read_usual_shape = functools.lru_cache(1024)(_read_shape)  # models have few shapes, and many tensors
@@ -134,8 +134,8 @@ def _require_text(value: bytes) -> None:
 
 
 def _check_slices(messages: list[bytes], shape: tuple[int, ...]) -> None:
-    """Each is another part of the tensor."""
-    seen = set[tuple[_Extent, ...]]()
+    """Raise `CorruptError` unless every slice lies inside the tensor and none is listed twice."""
+    slices = set[tuple[_Extent, ...]]()
     for message in messages:
         extents: list[_Extent] = []
         for number, wire, value in fields(message):  # TensorSliceProto: extent = 1
@@ -144,13 +144,13 @@ def _check_slices(messages: list[bytes], shape: tuple[int, ...]) -> None:
             elif number == 1:
                 raise CorruptError("a slice of a tensor has other dimensions than the tensor")
         inside = all(start + (length or 0) <= size for (start, length), size in zip(extents, shape, strict=False))
-        if len(extents) != len(shape) or not inside or tuple(extents) in seen:
+        if len(extents) != len(shape) or not inside or tuple(extents) in slices:
             raise CorruptError("a slice of a tensor lies outside it, or is there twice")
-        seen.add(tuple(extents))
+        slices.add(tuple(extents))
 
 
 def _read_extent(message: bytes) -> _Extent:
-    """A TensorSliceProto.Extent: start = 1, length = 2; all of the dimension if there is no length."""
+    """Read a TensorSliceProto.Extent: start = 1, length = 2. No length (None) means the whole dimension."""
     start, length = 0, None
     for number, wire, value in fields(message):
         if number in (1, 2) and wire != VARINT:

@@ -65,7 +65,7 @@ class _Bundle:
 
 
 class TfObject:
-    """See the module's docstring."""
+    """Read TensorFlow object checkpoints: an index and its shards."""
 
     name: Final = "tf_object"
 
@@ -73,12 +73,12 @@ class TfObject:
     endings: Final = _ENDINGS
 
     def file_group(self, name: str) -> str | None:
-        """Index and shards under one prefix."""
-        found = _FILE.fullmatch(name)
-        return None if found is None else f"{found['prefix']}.index"
+        """Return the name of the index that has the same prefix as this index or shard."""
+        match = _FILE.fullmatch(name)
+        return None if match is None else f"{match['prefix']}.index"
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Every prefix with an index; without one it is being written, or being deleted (the index goes first)."""
+        """Yield every prefix that has an index. A prefix without one is being written or deleted (index first)."""
         files = listing.files
         by_prefix: dict[str, list[File]] = defaultdict(list)
         for file in files.values():
@@ -121,13 +121,13 @@ class TfObject:
         return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source)
 
     def check(self, folder: Path, name: str) -> None:
-        """Every tensor against its masked CRC-32C."""
+        """Compare every tensor with its masked CRC-32C."""
         _, *shards = self.inspect(folder, name).files
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         check_tensors(folder, shards, _tensors(index, len(shards)))
 
     def written_in_place(self, file: str) -> bool:
-        """Only the index is."""
+        """Return True for the index only: shards are renamed into place."""
         return file.endswith(".index")
 
 
@@ -163,7 +163,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
 
 
 def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
-    """Every tensor by its key, in order of keys; those of slices have no data of their own."""
+    """Yield every tensor that has data, by its key, in order of keys. The data of a sliced tensor has other keys."""
     for key, value in read_table(index):
         entry = read_entry(value) if key else None
         if entry is not None and entry.size:
@@ -173,7 +173,7 @@ def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
 
 
 def _step_rank(key: str, step_key: str | None) -> _Rank | None:
-    """How well a scalar's key says "training step"; the least is the best, None is not at all.
+    """Rank a scalar's key as the name of the training step: the least is the best, None is not a step.
 
     An optimizer's own count comes first, nearest to the root, since nobody forgets to increment it. One that wraps
     another (`LossScaleOptimizer`) does not count, so of counts that are 0 the next is taken. `save_counter`, the N of
@@ -198,7 +198,7 @@ def _source(rank: _Rank, step_key: str | None) -> StepSource:
 
 
 def _require_length(folder: Path, shard: str, graph: Entry) -> None:
-    """The object graph is as long as its length says: TensorFlow believes that before it compares a checksum."""
+    """Check the length that the object graph states: TensorFlow trusts it before it compares a checksum."""
     with open_file(folder, shard) as file:
         head = os.pread(file.fileno(), min(_LENGTH_BYTES, graph.size), graph.offset)
     with about(shard):
@@ -208,7 +208,7 @@ def _require_length(folder: Path, shard: str, graph: Entry) -> None:
 
 
 def _read_step(folder: Path, shards: Sequence[str], bundle: _Bundle) -> tuple[StepSource | None, int | None]:
-    """The first count that is not 0, or else one that is."""
+    """Return the source and value of the first positive count, else of the first that is 0, else (None, None)."""
     zero: tuple[StepSource | None, int | None] = None, None
     for source, entry in bundle.counts:
         step = _read_integer(folder, shards[entry.shard], entry, bundle.byteorder)
@@ -231,7 +231,7 @@ def _read_integer(folder: Path, shard: str, entry: Entry, byteorder: Literal["li
 
 
 def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
-    """BundleHeaderProto: num_shards = 1, endianness = 2 (0 little, 1 big), version = 3."""
+    """Read a BundleHeaderProto: num_shards = 1, endianness = 2 (0 little, 1 big), version = 3."""
     shards, endianness = 0, 0
     for number, wire, value in fields(message):
         if (number, wire) == (1, VARINT):

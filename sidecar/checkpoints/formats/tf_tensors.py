@@ -1,4 +1,4 @@
-"""The tensors of a TensorFlow checkpoint against the checksums that its index holds of them.
+"""Compare the tensors of a TensorFlow checkpoint with the checksums in its index.
 
 Source: tensorflow `core/util/tensor_bundle/tensor_bundle.cc`, `WriteTensor`, `WriteStringTensor`, `WriteVariantTensor`.
 The checksum is a masked CRC-32C of the bytes as they lie in the shard, but for two types:
@@ -38,7 +38,7 @@ _OPEN_FILES: Final = 64  # far below what a process may hold; keys of all shards
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The part of a BundleEntryProto that is needed to find a tensor and to check it."""
+    """Hold the part of a BundleEntryProto that is needed to find a tensor and to check it."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -50,12 +50,12 @@ class Entry:
 
     @property
     def scalar(self) -> bool:
-        """Whether it is one value, kept under its own key."""
+        """Return whether the tensor is a single value, stored under its own key."""
         return not self.shape and not self.sliced
 
 
 def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]]) -> None:
-    """Read every tensor once and compare.
+    """Read every tensor once, and compare it with its checksum.
 
     Raises:
         ChecksumError: names the shard, the tensor, and both checksums.
@@ -90,14 +90,14 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
 
 
 def _told(key: bytes) -> str:
-    """A key for people. Those of slices are an ordered code (`EncodeTensorNameSlice`): 0, name, 0 1, which slice."""
+    """Return a readable key. Keys of slices are an ordered code (`EncodeTensorNameSlice`): 0, name, 0 1, slice."""
     if key.startswith(b"\0"):
         return f"{shown(key[1:].partition(_END_OF_NAME)[0])} (a slice of it)"
     return shown(key)
 
 
 def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
-    """None if the lengths of strings or variants cannot be read."""
+    """Return the checksum of a tensor's bytes; None if the lengths of its strings or variants cannot be read."""
     end = entry.offset + entry.size
     try:
         if entry.dtype == STRING:
@@ -111,7 +111,7 @@ def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
 
 
 def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
-    """Of the lengths of all strings, and the position behind them."""
+    """Return the checksum of the lengths of all strings, and the position behind the lengths."""
     position, end, crc, left = entry.offset, entry.offset + entry.size, 0, math.prod(entry.shape)
     while left:
         part, at = os.pread(file.fileno(), min(_LENGTHS_BYTES, end - position), position), 0
