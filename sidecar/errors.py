@@ -1,7 +1,7 @@
-"""The error tree. Each class knows its exit code and whether trying again can help; it imports nothing.
+"""Define the error tree. Each class knows its exit code and whether a retry can help. Imports no other module of ours.
 
-Messages name the offending value and what to do. What fails inside a worker process is not raised here: it crosses the
-border as data (`sidecar.workers.messages.Failed`) and ends as the outcome of a plan.
+Each message names the offending value and the remedy. Failures inside a worker process are not raised in the daemon:
+they cross the process border as data (`sidecar.workers.messages.Failed`) and become the outcome of a plan.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     70: "This program has a bug; the traceback is on standard error.",
     130: "The command was interrupted by Ctrl-C.",
 }
-"""Exit codes of `sidecar`, and what each means."""
+"""Exit codes of `sidecar` and their meaning."""
 
 
 class SidecarError(Exception):
-    """Anything this program says to its user in one sentence instead of a traceback."""
+    """Report a problem to the user in one sentence instead of a traceback."""
 
     exit_code: ClassVar[int] = 70
     retryable: ClassVar[bool] = False
@@ -48,18 +48,18 @@ class StorageError(SidecarError):
 
 
 class StateUnavailableError(StorageError):
-    """The run's state is away, or cannot be understood, for now: it is waited for, also at the start of a daemon."""
+    """The run's state is missing or unreadable for now: a daemon waits for it, also when it starts."""
 
 
 class StorageLostError(StorageError):
-    """The run's records contradict each other, or some of them are missing: nothing may be built on them."""
+    """The run's records contradict each other, or some are missing: no decision may be based on them."""
 
     exit_code = 5
     retryable = False
 
 
 class RunReplacedError(StorageLostError):
-    """The state directory was deleted, or holds another run by now: a daemon is built anew for the run that follows."""
+    """The state directory was deleted or now holds another run: the daemon is rebuilt for the new run."""
 
 
 class NodeNameTakenError(SidecarError):
@@ -69,13 +69,13 @@ class NodeNameTakenError(SidecarError):
 
 
 class RecordError(SidecarError):
-    """A record in shared storage is not what its schema says."""
+    """A record in shared storage does not match its schema."""
 
     exit_code = 5
 
 
 class NewerSchemaError(RecordError):
-    """A record was written by a newer release: this one can only stand by."""
+    """A record was written by a newer release: this release can only stand by."""
 
 
 class CheckpointError(SidecarError):
@@ -85,35 +85,35 @@ class CheckpointError(SidecarError):
 
 
 class IncompleteError(CheckpointError):
-    """Not all of the checkpoint is there yet: look again later."""
+    """Some of the checkpoint's files are not there yet: a later scan may find it complete."""
 
     retryable = True
 
 
 class UnreadableError(IncompleteError):
-    """Storage does not let this node read the checkpoint now: that says nothing about the checkpoint."""
+    """Storage does not let this node read the checkpoint now: the checkpoint itself may be intact."""
 
 
 class CorruptError(CheckpointError):
-    """The checkpoint's own structure contradicts itself and will not get better."""
+    """The checkpoint's structure contradicts itself: reading it again cannot help."""
 
 
 class ChecksumError(CorruptError):
-    """The content is not what the checkpoint's own checksum says."""
+    """The content does not match the checksum that the checkpoint contains."""
 
 
 class VanishedError(CheckpointError):
-    """The checkpoint was there and is gone."""
+    """The checkpoint was there and has been removed."""
 
 
 class NoRoomError(CheckpointError):
-    """The checkpoint cannot be held within the bounds that pins have: try again when others are let go."""
+    """The checkpoint does not fit within the limits for pins: try again when other pins are released."""
 
     retryable = True
 
 
 class MustCopyError(CheckpointError):
-    """The checkpoint cannot be linked, only copied, and that was not asked for."""
+    """The checkpoint cannot be linked, only copied, and the settings do not allow copies."""
 
     retryable = True
 

@@ -1,7 +1,7 @@
-"""Which GPU each worker process of this node sees: never one that the daemon itself was not given.
+"""Decide which GPU each worker process of this node sees: never one that is hidden from the daemon.
 
-Pure but for one question to `nvidia-smi`, asked through `process`. A GPU is named as CUDA_VISIBLE_DEVICES names it, by
-index or by (the beginning of) its UUID: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
+Pure, except that `nvidia-smi` is run through `process`. A GPU is named as in CUDA_VISIBLE_DEVICES, by its index or by
+(the beginning of) its UUID: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ _FORMAT: Final = "--format=csv,noheader,nounits"
 
 Devices = Literal["cpu", "gpu"] | Sequence[int | str]
 Ask = Callable[[Sequence[str]], str | None]
-"""Runs a command and returns what it prints, or None if that did not work."""
+"""Run a command and return its output, or None if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of the machine."""
+    """Identify one GPU of the machine."""
 
     index: int
     uuid: str
 
     def is_called(self, name: str) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES means this one by that name."""
+        """Return whether this name in CUDA_VISIBLE_DEVICES refers to this GPU."""
         return name == str(self.index) or (name.startswith("GPU-") and self.uuid.startswith(name))
 
 
@@ -39,65 +39,65 @@ def _ask(arguments: Sequence[str]) -> str | None:
 
 
 def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask: Ask = _ask) -> tuple[str, ...]:
-    """CUDA_VISIBLE_DEVICES of each worker process: "-1" for one that sees no GPU.
+    """Return CUDA_VISIBLE_DEVICES for each worker process: "-1" for a worker that sees no GPU.
 
     Args:
         devices: "cpu"; "gpu" for one process on each GPU that the daemon sees; or a list of those to use.
-        replicas: Processes on a node without GPU. On GPUs there is one on each, whatever this says.
-        environ: The daemon's environment; its own CUDA_VISIBLE_DEVICES is never widened.
-        ask: Runs `nvidia-smi`.
+        replicas: Number of processes on a node without GPUs. Ignored on GPUs: each GPU has one process.
+        environ: The daemon's environment. Workers see only GPUs that its CUDA_VISIBLE_DEVICES names.
+        ask: The function that runs `nvidia-smi`.
 
     Raises:
-        SettingsError: there is no GPU, or one of the list is not among those the daemon sees.
+        SettingsError: there is no GPU, or the list names one that the daemon does not see.
     """
     if devices == "cpu":
         return (NO_GPU,) * replicas
     machine = parse_gpus(ask(("nvidia-smi", "--query-gpu=index,uuid", _FORMAT)) or "")
-    own = environ.get("CUDA_VISIBLE_DEVICES")
-    seen = tuple(str(gpu.index) for gpu in machine) if own is None else parse_visible(own)
+    inherited = environ.get("CUDA_VISIBLE_DEVICES")
+    available = tuple(str(gpu.index) for gpu in machine) if inherited is None else parse_visible(inherited)
     if devices == "gpu":
-        if not seen:
-            why = "nvidia-smi finds none" if own is None else f"CUDA_VISIBLE_DEVICES={own!r} hides all"
+        if not available:
+            why = "nvidia-smi finds none" if inherited is None else f"CUDA_VISIBLE_DEVICES={inherited!r} hides all"
             raise SettingsError(f"devices = 'gpu', but {why}: write devices = 'cpu', or give the daemon a GPU")
-        return seen
+        return available
     chosen = tuple(str(device) for device in devices)
     if not chosen or len(set(chosen)) < len(chosen):
         raise SettingsError(f"devices = {list(devices)!r}: name each GPU once, or write 'cpu'")
     for name in chosen:
-        if not any(_same(name, each, machine) for each in seen):
+        if not any(_same(name, gpu, machine) for gpu in available):
             raise SettingsError(
-                f"devices: GPU {name!r} is not among those that this daemon sees ({', '.join(seen) or 'none'}): choose "
-                f"of these, or start the daemon with another CUDA_VISIBLE_DEVICES"
+                f"devices: GPU {name!r} is not among those that this daemon sees ({', '.join(available) or 'none'}): "
+                f"choose one of these, or start the daemon with another CUDA_VISIBLE_DEVICES"
             )
     return chosen
 
 
 def describe(names: Sequence[str], *, ask: Ask = _ask) -> str:
-    """Say which GPUs these are, as in "2 x NVIDIA H200"; empty if there are none, or no driver tells.
+    """Return the models of these GPUs, such as "2 x NVIDIA H200"; empty if there are no GPUs.
 
     Args:
-        names: What `visible` returned.
-        ask: Runs `nvidia-smi`.
+        names: The names that `visible` returned.
+        ask: The function that runs `nvidia-smi`.
     """
     if all(name == NO_GPU for name in names):
         return ""
     lines = (ask(("nvidia-smi", "--query-gpu=index,uuid,name", _FORMAT)) or "").splitlines()
     models = {gpu: line.split(",", 2)[-1].strip() for line in lines for gpu in parse_gpus(line.rpartition(",")[0])}
-    found = Counter(next((model for gpu, model in models.items() if gpu.is_called(name)), "GPU") for name in names)
-    return ", ".join(f"{count} x {model}" for model, count in sorted(found.items()))
+    counts = Counter(next((model for gpu, model in models.items() if gpu.is_called(name)), "GPU") for name in names)
+    return ", ".join(f"{count} x {model}" for model, count in sorted(counts.items()))
 
 
 def check_idle(names: Sequence[str], *, share: bool, own: Collection[int] = (), ask: Ask = _ask) -> None:
-    """Refuse a GPU on which another process computes: memory taken beside training is what kills it.
+    """Refuse a GPU on which another process computes: a worker that takes GPU memory can end that process.
 
     Args:
-        names: What `visible` returned.
+        names: The names that `visible` returned.
         share: The setting share_gpu.
-        own: Process ids of our own workers.
-        ask: Runs `nvidia-smi`.
+        own: Process ids of this daemon's workers.
+        ask: The function that runs `nvidia-smi`.
 
     Raises:
-        SettingsError: naming the GPU and the process.
+        SettingsError: another process uses a GPU; the message names both.
     """
     chosen = [name for name in names if name != NO_GPU]
     if share or not chosen:
@@ -107,35 +107,35 @@ def check_idle(names: Sequence[str], *, share: bool, own: Collection[int] = (), 
     for name, pid in busy(chosen, machine, users):
         if pid not in own:
             raise SettingsError(
-                f"GPU {name}: process {pid} computes on it, and what a worker takes of its memory can end it; choose "
+                f"GPU {name}: process {pid} computes on it and may end if a worker takes GPU memory; choose "
                 f"another GPU, or set share_gpu = true (and gpu_memory_mb)"
             )
 
 
 def busy(names: Sequence[str], machine: Sequence[Gpu], users: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Which of the named GPUs are in use: name and process id. `users` is of UUID and process id."""
+    """Return name and process id for each named GPU that is in use. `users` holds pairs of UUID and process id."""
     uuids = {name: [gpu.uuid for gpu in machine if gpu.is_called(name)] or [name] for name in names}
     return [(name, pid) for name in names for uuid, pid in users if uuid in uuids[name]]
 
 
 def parse_visible(value: str) -> tuple[str, ...]:
-    """The names in CUDA_VISIBLE_DEVICES; those after one that is no device are invisible, as CUDA has it."""
-    found: list[str] = []
+    """Return the names in CUDA_VISIBLE_DEVICES up to the first invalid one: CUDA ignores the rest."""
+    names: list[str] = []
     for name in (part.strip() for part in value.split(",")):
         if not (name.isdigit() or name.startswith(_UUID_PREFIXES)):
             break
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read lines of `index, uuid`; what `nvidia-smi` says in words, as when there is no driver, is passed over."""
+    """Parse lines of `index, uuid`; messages of `nvidia-smi`, for example about a missing driver, are skipped."""
     rows = (line.partition(",") for line in text.splitlines())
     return tuple(Gpu(int(index), uuid.strip()) for index, _, uuid in rows if index.strip().isdigit())
 
 
 def parse_users(text: str) -> tuple[tuple[str, int], ...]:
-    """Read lines of `gpu_uuid, pid`; inside a container the pid may be withheld, and is then 0."""
+    """Parse lines of `gpu_uuid, pid`; a pid that is hidden, as in some containers, becomes 0."""
     rows = (line.partition(",") for line in text.splitlines())
     return tuple(
         (uuid.strip(), int(pid) if pid.strip().isdigit() else 0)

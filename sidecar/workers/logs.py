@@ -1,8 +1,8 @@
-"""Hold the logs of worker processes: in a folder that no other user can prepare, bounded in number and in bytes.
+"""Store the logs of worker processes in a folder that no other user can prepare, limited in number and in bytes.
 
-The default folder lies in the system's temporary one, where every user may make names. So its part below that is opened
-one folder after the other, without following links, and each must belong to this user alone. A log is made new, never
-opened under a name that is there already, and is used by its descriptor from then on.
+The default folder lies in the system's temporary folder, where every user may create names. The path below that is
+therefore opened one component at a time, without following links, and each folder must belong to this user alone. A
+log is always a new file, never an existing one, and is used through its descriptor from then on.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from typing import Final
 from sidecar.errors import SettingsError
 
 LOG_BYTES: Final = 8 * 1024 * 1024
-"""A longer log is cut. 20 of these, and those of living workers, fit a /tmp of 256 MB, as containers have."""
+"""Longest log; a longer one is cut. 20 of these and the logs of running workers fit a /tmp of 256 MB."""
 
 LOGS_KEPT: Final = 20
-"""Logs of a node's workers that ended: the last days of a bad week, not the disk."""
+"""Number of logs of ended workers that a node retains: enough to diagnose repeated failures."""
 
-_HEAD_BYTES: Final = 2 * 1024 * 1024  # how it began: versions, devices, the first warnings
-_TAIL_BYTES: Final = 2 * 1024 * 1024  # and how it ended
-_TOLD_BYTES: Final = 4000  # of the end, in the message of a worker's loss
+_HEAD_BYTES: Final = 2 * 1024 * 1024  # the beginning has versions, devices, the first warnings
+_TAIL_BYTES: Final = 2 * 1024 * 1024  # the end has the reason of a failure
+_REPORTED_BYTES: Final = 4000  # length of the tail in the message about a lost worker
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class WorkerLog:
-    """The log of one worker process, which appends to it; this side reads it and keeps it short."""
+    """Read and shorten the log of one worker process; the worker appends to it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class WorkerLog:
 
     @classmethod
     def create(cls, path: Path) -> "WorkerLog":
-        """Make the log, and its folder if need be. Raises `OSError`, also for a name that is taken."""
+        """Create the log, and its folder if it is missing. Raises `OSError`, also if the name is taken."""
         folder = open_log_folder(path.parent)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,21 +48,21 @@ class WorkerLog:
             os.close(folder)
 
     def appending(self) -> int:
-        """Return another descriptor of it, at whose end everything is written."""
+        """Return a new descriptor of the log that appends each write."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def tail(self) -> str:
-        """Return its end; empty if the disk does not give it."""
+        """Return the last part of the log; empty if it cannot be read."""
         try:
-            start = max(0, os.fstat(self._descriptor).st_size - _TOLD_BYTES)
-            return os.pread(self._descriptor, _TOLD_BYTES, start).decode(errors="replace").strip()
+            start = max(0, os.fstat(self._descriptor).st_size - _REPORTED_BYTES)
+            return os.pread(self._descriptor, _REPORTED_BYTES, start).decode(errors="replace").strip()
         except OSError:
             return ""
 
     def limit(self) -> bool:
-        """Cut the middle out if it is too long, and return whether it was.
+        """Remove the middle of a log that is too long; return whether it was.
 
-        Lines that are written in the same millisecond may go with it.
+        Lines that the worker writes at the same moment may be lost, too.
         """
         size = os.fstat(self._descriptor).st_size
         if size <= LOG_BYTES:
@@ -76,29 +76,34 @@ class WorkerLog:
         return True
 
     def close(self) -> None:
-        """Let go of it; the file stays."""
+        """Close the descriptor; the file stays."""
         os.close(self._descriptor)
 
 
 def usable_log_folder(wanted: Path) -> tuple[Path, str | None]:
-    """Return the folder for logs: `wanted`, or a private one where somebody else prepared that; and why, then.
+    """Return the folder for logs and, if it is not `wanted`, the reason.
+
+    A private temporary folder replaces `wanted` if that lies in the temporary folder and cannot be used.
 
     Raises `SettingsError` if neither can be used.
     """
     reason = _why_not(wanted)
     if reason is None:
         return wanted, None
-    instead = None
+    replacement = None
     if _is_shared(wanted):
         with contextlib.suppress(OSError):
-            instead = _own_temporary_folder() / wanted.name
-    if instead is None or _why_not(instead) is not None:
+            replacement = _own_temporary_folder() / wanted.name
+    if replacement is None or _why_not(replacement) is not None:
         raise SettingsError(f"logs of worker processes cannot be written: {reason}; name another folder: worker_logs")
-    return instead, f"{reason}, so logs of worker processes go to {instead}; worker_logs names another folder"
+    return replacement, f"{reason}, so logs of worker processes go to {replacement}; worker_logs names another folder"
 
 
 def open_log_folder(folder: Path) -> int:
-    """Open the folder, made if need be. Raises `OSError`, `PermissionError` where others could have prepared it."""
+    """Open the folder and create it if it is missing.
+
+    Raises `OSError`, in particular `PermissionError` if another user could have prepared the folder.
+    """
     if not _is_shared(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(folder, _FOLDER)
@@ -116,7 +121,7 @@ def open_log_folder(folder: Path) -> int:
 
 
 def remove_old_logs(log: Path, keep: Collection[str]) -> None:
-    """Remove old logs of this node; those of others that share the folder are theirs. Raises `OSError`."""
+    """Remove old logs of this node, not those of other nodes in the same folder. Raises `OSError`."""
     node = log.stem.rsplit(".", 2)[0]
     written: dict[str, float] = {}
     folder = open_log_folder(log.parent)
@@ -127,7 +132,7 @@ def remove_old_logs(log: Path, keep: Collection[str]) -> None:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 written[name] = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-        for name in sorted(written, key=lambda each: written[each], reverse=True)[LOGS_KEPT:]:
+        for name in sorted(written, key=lambda log_name: written[log_name], reverse=True)[LOGS_KEPT:]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
     finally:
@@ -135,40 +140,40 @@ def remove_old_logs(log: Path, keep: Collection[str]) -> None:
 
 
 def _open_own(name: str, path: Path, parent: int) -> int:
-    """Open a folder that belongs to this user alone, made if it is missing. A link is not followed."""
+    """Open a folder that belongs to this user alone; create it if it is missing. A link is not followed."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
     try:
-        found = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+        descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from error
     try:
-        status = os.fstat(found)
+        status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "Belongs to another user", str(path))  # noqa: TRY301 - as open does
         if status.st_mode & _OTHERS_MAY_WRITE:
-            os.fchmod(found, 0o700)
+            os.fchmod(descriptor, 0o700)
     except BaseException:
-        os.close(found)
+        os.close(descriptor)
         raise
-    return found
+    return descriptor
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether it lies in a folder of this user's in the system's temporary one."""
-    temporary, own = Path(tempfile.gettempdir()), f"sidecar-{os.getuid()}"
+    """Return whether the folder lies below this user's folder in the system's temporary folder."""
+    temporary, prefix = Path(tempfile.gettempdir()), f"sidecar-{os.getuid()}"
     if not folder.is_relative_to(temporary):
         return False
     below = folder.relative_to(temporary).parts
-    return bool(below) and (below[0] == own or below[0].startswith(f"{own}-"))
+    return bool(below) and (below[0] == prefix or below[0].startswith(f"{prefix}-"))
 
 
 def _own_temporary_folder() -> Path:
-    """Return a folder whose name nobody could foresee: the one of an earlier start, if there is one."""
+    """Return a folder with an unpredictable name: that of an earlier start, if it can be used."""
     temporary, prefix = Path(tempfile.gettempdir()), f"sidecar-{os.getuid()}-"
-    for each in sorted(temporary.glob(f"{prefix}*")):
-        if _why_not(each) is None:
-            return each
+    for folder in sorted(temporary.glob(f"{prefix}*")):
+        if _why_not(folder) is None:
+            return folder
     return Path(tempfile.mkdtemp(prefix=prefix, dir=temporary))
 
 
