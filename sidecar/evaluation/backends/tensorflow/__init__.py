@@ -1,7 +1,7 @@
-"""Evaluate with TensorFlow: a cluster of its own for the collectives, local models of Keras 3 or tf_keras.
+"""Evaluate with TensorFlow: the collectives use a separate cluster, and models of Keras 3 or tf_keras are local.
 
-`MultiWorkerMirroredStrategy` is used for its all-reduce alone. Model and variables are plain local objects, so neither
-Keras' broken `evaluate` under it nor its replica-aware metric variables take part.
+`MultiWorkerMirroredStrategy` is used only for its all-reduce. The model and its variables are plain local objects, so
+neither the broken Keras `evaluate` under this strategy nor its replica-aware metric variables are involved.
 """
 
 import os
@@ -26,7 +26,7 @@ from sidecar.workers.messages import Check, Join
 
 
 class TensorFlowBackend:
-    """See `sidecar.evaluation.backend.Backend`."""
+    """Implement `sidecar.evaluation.backend.Backend` with TensorFlow and Keras."""
 
     version: str = tf.__version__
     out_of_memory: tuple[type[Exception], ...] = (tf.errors.ResourceExhaustedError,)
@@ -44,11 +44,11 @@ class TensorFlowBackend:
 
         make_repeatable(keras)
         follow_the_task(make_readers_repeatable)
-        make_local()  # only now: the collective is a strategy, too
+        make_local()  # after the collective is made, because it uses one of the strategies replaced here
         return collective
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
-        """Read a first batch, call the model on it, trace nothing yet."""
+        """Build the task: read a first batch and call the model on it, without tracing anything yet."""
         return KerasEvaluator(
             task,
             shard,
@@ -58,32 +58,32 @@ class TensorFlowBackend:
         )
 
     def profile(self, told: Join | Check) -> dict[str, str]:
-        """Return versions, device kind and instruction set, and every switch known to change the bits of a result."""
+        """Return versions, device, instruction set and every setting that may change the bits of a result."""
         import keras
 
         gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
-        counted = Counter(str(gpu.get("device_name", "GPU")) for gpu in gpus)
+        devices = Counter(str(gpu.get("device_name", "GPU")) for gpu in gpus)
         return {
-            "device": ", ".join(f"{count} x {name}" for name, count in sorted(counted.items())) or "CPU",
+            "device": ", ".join(f"{count} x {name}" for name, count in sorted(devices.items())) or "CPU",
             "framework": f"tensorflow {tf.__version__}",
             "keras": ", ".join(f"{name} {sys.modules[name].__version__}" for name in KERASES if name in sys.modules),
-            "floatx": keras.config.floatx(),  # of ~/.keras/keras.json, which nodes need not share
+            "floatx": keras.config.floatx(),  # from ~/.keras/keras.json, which may differ between nodes
             "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(told.threads),
-            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs compute as they like
-            "isa": instruction_set(),  # the longest
+            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs may compute differently
+            "isa": instruction_set(),  # last, because it is the longest
         }
 
 
 def make() -> Backend:
-    """Return the backend; the import of this module imported TensorFlow."""
+    """Return the TensorFlow backend; importing this module has already imported TensorFlow."""
     return TensorFlowBackend()
 
 
 def _limit_memory(device: object, megabytes: int | None) -> None:
-    """Take GPU memory as it is needed, or at most so much: training on the same GPU keeps the rest."""
+    """Take GPU memory only as it is needed, or at most this much, and leave the rest to training on the same GPU."""
     if megabytes is None:
         tf.config.experimental.set_memory_growth(device, True)
     else:

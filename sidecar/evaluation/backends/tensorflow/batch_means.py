@@ -1,7 +1,7 @@
-"""Find the numbers that depend on how examples are divided into batches, such as a mean of batch means.
+"""Find the metrics that depend on how examples are divided into batches, such as a mean of batch means.
 
-Batches do not depend on the number of workers, so such a number is exact as well; but it is said what it is. Whatever
-one rank finds holds for all: it travels in a state next to those of the metrics.
+Batches do not depend on the number of workers, so such a number is exact as well, but a note says how it depends on
+batches. A finding of one rank holds for all ranks: it is summed in a state next to the states of the metrics.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import numpy as np
 
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
-_STATE: Final = "by_batch"  # states of metrics have a slash in their names
-_UNKNOWN: Final = ""  # among the names of metrics
+_STATE: Final = "by_batch"  # cannot clash: states of metrics have a slash in their names
+_UNKNOWN: Final = ""  # stands in the list of names for "cannot be determined"
 _NOT_KNOWN: Final = (
     "the model takes batches of one size only, so parts of a batch cannot show which numbers are means over batches"
 )
 
 
 class BatchMeans:
-    """Names of metrics, and of which of them it was found.
+    """Record which metrics were found to depend on the batches.
 
     Args:
-        names: All metrics that may be such.
+        names: All metrics that may depend on the batches.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -33,23 +33,23 @@ class BatchMeans:
         self._found[name] = True
 
     def add_unknown(self) -> None:
-        """Remember that the model takes no part of a batch, so that none of them can be found by that."""
+        """Remember that the model does not accept part of a batch, so that such metrics cannot be found that way."""
         self._found[_UNKNOWN] = True
 
     def states(self) -> SetStates:
-        """Return the new state."""
+        """Return the empty state that sums the findings of all ranks."""
         return {_STATE: ExactSum((len(self._found),), "int64")}
 
     def tell(self, states: SetStates) -> None:
-        """Add what this rank found."""
+        """Add the findings of this rank to the state."""
         exact_sum(states, _STATE).add(np.array(list(self._found.values()), np.int64))
 
     def names(self, states: SetStates) -> list[str]:
-        """Return the names of the metrics that depend on the batches, as any rank found."""
+        """Return the names of the metrics that depend on the batches according to at least one rank."""
         return [name for name in self._names(states) if name != _UNKNOWN]
 
     def notes(self, states: SetStates) -> tuple[str, ...]:
-        """Return the note for people if not all of these metrics can be found."""
+        """Return a note for the reader of the result if some of these metrics cannot be found."""
         return (_NOT_KNOWN,) if _UNKNOWN in self._names(states) else ()
 
     def _names(self, states: SetStates) -> list[str]:
@@ -60,7 +60,7 @@ class BatchMeans:
 
 
 def told(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the note for people about these numbers; nothing if there are none."""
+    """Return a note for the reader of the result about the metrics of these names; no note without names."""
     if not names:
         return ()
     what = "is a mean over batches" if len(names) == 1 else "are means over batches"

@@ -1,4 +1,4 @@
-"""Offer the one collective that is needed: an element-wise sum of int64 vectors over the ranks of a group."""
+"""Provide the only collective that is needed: an element-wise sum of int64 vectors over the ranks of a group."""
 
 import re
 from typing import Any, Final
@@ -21,10 +21,10 @@ _IMPLEMENTATIONS: Final = {
 
 
 class MirroredCollective:
-    """The ranks of a `MultiWorkerMirroredStrategy` over a cluster of its own.
+    """Sum over the ranks with a `MultiWorkerMirroredStrategy` and a cluster made for this purpose.
 
-    The job is named `worker`: TensorFlow allows only one `evaluator`. A resolver that counts no GPU keeps the sums, a
-    few KB, on the CPU and off NCCL, wherever the model runs.
+    The job is named `worker`, because TensorFlow allows only one `evaluator`. A resolver that reports zero GPUs keeps
+    the sums (a few KB) on the CPU and away from NCCL, whichever device the model runs on.
     """
 
     def __init__(self, join: Join) -> None:
@@ -52,7 +52,7 @@ class MirroredCollective:
         self._all_reduce = all_reduce
 
     def sum(self, mine: Int64s) -> Int64s:
-        """Sum with an all-reduce; raise `member_lost` when a peer is gone (some seconds after it went)."""
+        """Sum with an all-reduce; raise `member_lost` some seconds after a peer has gone."""
         try:
             total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
         except tf.errors.OpError as error:
@@ -60,22 +60,22 @@ class MirroredCollective:
         return total
 
     def begin(self, command: Evaluate) -> None:
-        """Prepare nothing: the cluster serves every plan of the group."""
+        """Do nothing: the same cluster serves every plan of the group."""
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
-        """Add up the states with two all-reduces."""
+        """Add up the states of all ranks with two all-reduces."""
         return reduce_packs(self.sum, join, report)
 
     def _who_is_lost(self, message: str) -> EvaluationError:
-        """Find the rank in a message of TensorFlow, which names the task that it could not reach, if it knows.
+        """Return the error that names the lost rank, as far as the message of TensorFlow identifies its task.
 
-        Where it names several, those before the last one passed on what they heard of that.
+        Where a message names several tasks, the last one is lost; the tasks before it only forwarded the message.
         """
         named = [rank for rank in map(int, _TASK.findall(message)) if rank != self._join.rank]
         members = [self._join.members[rank] for rank in dict.fromkeys(named) if rank < len(self._join.members)]
         rank = members[-1].rank if members else None
-        who = ", ".join(f"rank {each.rank} on {each.node} ({each.address})" for each in members) or "another rank"
-        lost = f"{who} could not be reached in a sum over the ranks of the group"
+        ranks = ", ".join(f"rank {member.rank} on {member.node} ({member.address})" for member in members)
+        lost = f"{ranks or 'another rank'} could not be reached in a sum over the ranks of the group"
         if self._options.collectives == "nccl":
             lost = f"{lost}; collectives = 'nccl' also needs a GPU of the same kind for each rank alone: {message}"
         return EvaluationError("member_lost", lost, lost=rank)

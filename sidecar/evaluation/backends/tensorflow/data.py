@@ -1,4 +1,4 @@
-"""Read eval sets with TensorFlow: `tf.data` datasets behind the exact stream, and the tensors in a batch."""
+"""Read eval sets with TensorFlow: divide `tf.data` datasets among ranks and inspect the tensors in a batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from sidecar.records import Sharding
 
 
 class Batches(EvalSetReader):
-    """One eval set on one rank, read by TensorFlow."""
+    """Read one eval set on one rank with TensorFlow."""
 
     def __init__(
         self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int, budget: CacheBudget
@@ -31,16 +31,16 @@ class Batches(EvalSetReader):
         self.spec = self._datasets.spec
 
     def first(self) -> Batch:
-        """Return the batch to build the model on; zeros where a set that shards itself gives this rank none.
+        """Return the batch to build the model on; call this once.
 
-        Called once.
+        The batch is all zeros where a set that divides itself has no batch for this rank.
         """
         return self._datasets.first()
 
     def leave_to_first_for(self, recurrent: RecurrentStates) -> None:
-        """Let rank 0 evaluate all batches in turn, for a model with these states, and the other ranks none.
+        """Let rank 0 evaluate all batches in order, because the model carries these states from batch to batch.
 
-        Raises `EvaluationError` for a set that divides itself; `read` does for a batch that does not fit.
+        Raise `EvaluationError` for a set that divides itself. `read` raises it for a batch whose size does not fit.
         """
         if self._datasets.sharding == "own":
             raise EvaluationError(
@@ -73,7 +73,7 @@ class Batches(EvalSetReader):
 
 
 class DatasetSource:
-    """The datasets of one eval set: see `sidecar.evaluation.data.batch_source.BatchSource`."""
+    """Implement `sidecar.evaluation.data.batch_source.BatchSource` with the datasets of one eval set."""
 
     def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int) -> None:
         self._name, self._prepare_element = name, eval_set.prepare
@@ -85,16 +85,16 @@ class DatasetSource:
 
     @property
     def sharding(self) -> Sharding:
-        """How the data are divided among the ranks."""
+        """Return how the data are divided among the ranks."""
         return self._source.sharding
 
     def sample(self) -> Batch | None:
-        """Return the first batch, before `prepare`; `first` prepares it."""
+        """Return the first batch before `prepare`, or `None` if this rank has none; `first` prepares it."""
         _, self._sample = next(self._source.read(self._numbered.take(1)), (None, None))
         return self._sample
 
     def first(self) -> Batch:
-        """Return the sample, prepared; zeros if there was none."""
+        """Return the batch that `sample` returned, prepared; a batch of zeros if there was none."""
         sample, self._sample = self._sample, None
         if sample is None:
             return tf.nest.map_structure(_zeros, self.spec)
@@ -114,20 +114,20 @@ class DatasetSource:
             yield int(number), batch
 
     def own(self) -> Iterator[Batch]:
-        """Yield this rank's own batches, prepared."""
+        """Yield the batches of this rank, prepared."""
         return self._source.read(self._prepared)
 
     def leave_to_first(self) -> None:
-        """Let rank 0 own all batches and the other ranks none."""
+        """Assign all batches to rank 0 and none to the other ranks."""
         self._source.leave_to_first()
         self._prepared = self._source.own(self._prepare)
 
     def fingerprint_of_files(self) -> str:
-        """Return the digest of the list of files as it is now."""
+        """Return the digest of the current list of files."""
         return self._source.fingerprint_of_files()
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
-        """Yield the values of every tensor, and of the parts of ragged and sparse ones."""
+        """Yield the values of every tensor, including the components of ragged and sparse tensors."""
         return (tensor.numpy() for tensor in tf.nest.flatten(batch, expand_composites=True))
 
     def examples_in(self, batch: Batch) -> int:
@@ -135,13 +135,13 @@ class DatasetSource:
         return examples_in(batch)
 
     def finite_rows(self, part: Any) -> list[NDArray[np.bool_]]:
-        """Return which rows of each tensor are finite; nothing if all of them are."""
+        """Return a mask of finite rows for each tensor; an empty list if all values are finite."""
         if all(map(is_finite, tf.nest.flatten(part, expand_composites=True))):
             return []
         return [rows.numpy() for rows in finite_rows(part)]
 
     def _prepare(self, batches: Any) -> Any:
-        """Map `prepare` over single elements; batches come out as they went in, since only the last one is short."""
+        """Map `prepare` over single elements. Batches keep their boundaries, since only the last one is short."""
         if self._prepare_element is None:
             return batches
         if self._batch_size is None:
@@ -152,7 +152,7 @@ class DatasetSource:
 
 
 def array_of(tensor: Any) -> NDArray[Any]:
-    """Return the values of a tensor, a variable or a number; numpy cannot read a scalar tensor of bfloat16."""
+    """Return the values of a tensor, a variable or a number, also where numpy cannot: a scalar tensor of bfloat16."""
     return np.asarray(tf.convert_to_tensor(tensor).numpy())
 
 
@@ -162,7 +162,7 @@ def examples_in(batch: Batch) -> int:
 
 
 def of_examples(number: int | None, spec: Any) -> Any:
-    """Return the spec of a batch of that size; None: of any, so that a short last batch needs no second trace."""
+    """Return the spec of a batch of this size. `None` allows any size, so a short last batch needs no second trace."""
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([number, *spec.shape[1:]], spec.dtype)
     return spec

@@ -1,8 +1,8 @@
 """Write a model's variables as a TensorFlow checkpoint, while it is evaluated.
 
-`tf.train.Checkpoint.write` walks the object graph each time, in Python, while the evaluation waits for the interpreter.
-The graph does not change, so it is walked once; from then on its serialized form and the variables go out in one
-operation that needs no Python, under the same keys.
+`tf.train.Checkpoint.write` walks the object graph in Python each time, while the evaluation waits for the interpreter.
+The graph does not change, so it is walked once. Later writes store its serialized form and the variables under the
+same keys, in one operation that needs no Python.
 """
 
 import errno
@@ -17,19 +17,19 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, variables_of
 
 NAME: Final = "weights"
-"""Of the checkpoint in a worker's folder."""
+"""Name the checkpoint in the folder of a worker."""
 
 
 class Weights:
-    """Of one model, which is built."""
+    """Write the weights of one built model, quickly from the second time on."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._graph: bytes | None = None  # serialized
-        self._keys: list[str] | None = None  # of `variables_of(model)`; None while not known to be all there is
+        self._keys: list[str] | None = None  # of `variables_of(model)`; None unless the checkpoint holds nothing else
 
     def write(self, folder: Path) -> None:
-        """Write what `tf.train.Checkpoint(model=model).restore(folder / "weights")` reads; raises `OSError`."""
+        """Write a checkpoint for `tf.train.Checkpoint(model=model).restore(folder / "weights")`; raise `OSError`."""
         prefix = str(folder / NAME)
         with as_os_error():
             if self._keys is None:
@@ -39,7 +39,7 @@ class Weights:
                 self._write_again(prefix, self._keys)
 
     def _learn(self, prefix: str) -> None:
-        """Remember the keys, unless there is more than variables: lookup tables, which are saved in their own way."""
+        """Remember the keys, unless the checkpoint also holds lookup tables, which SaveV2 would not write."""
         reader = tf.train.load_checkpoint(prefix)
         keys = keys_of(self._model, prefix)
         if keys is not None and set(reader.get_variable_to_shape_map()) == {GRAPH_KEY, *keys}:
@@ -57,7 +57,7 @@ class Weights:
 
 @contextmanager
 def as_os_error() -> Iterator[None]:
-    """Convert what TensorFlow raises when it cannot write to an `OSError`."""
+    """Convert the errors that TensorFlow raises when it cannot write into an `OSError`."""
     try:
         yield
     except tf.errors.OpError as error:  # a full disk is ResourceExhaustedError, which sounds like memory
