@@ -72,7 +72,7 @@ class TensorFlowBackend:
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
             "threads": str(told.threads),
-            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs may compute differently
+            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs may differ
             "isa": instruction_set(),  # last, because it is the longest
         }
 

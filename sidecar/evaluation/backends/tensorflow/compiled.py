@@ -1,4 +1,4 @@
-"""Measure what a compiled model's own `test_step` measures: its metrics' changes, under its results' names."""
+"""Measure a compiled model through its `test_step`: changes of its metrics, under the names of its results."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +21,7 @@ from sidecar.records import Value
 
 
 class CompiledMeasurement:
-    """Everything that the compiled model's own `test_step` updates."""
+    """Measure every metric that the `test_step` of a compiled model updates."""
 
     def __init__(self, model: Any, first: Batch) -> None:
         self._model = model
@@ -40,11 +40,11 @@ class CompiledMeasurement:
         self.randomness = Randomness(model)
         self.randomness.check(lambda: self._all_of(first))
         self.by_batch = BatchMeans(list(self._metrics))
-        # Keras' own loss of a batch is a mean over what is not masked there: it is taken as it is, batch by batch.
-        is_masked = any(hasattr(each, "_keras_mask") for each in tf.nest.flatten(seen))
-        self._unweighted = [id(each) for each in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
+        # Keras' loss of a batch is a mean over its unmasked positions, so the value of a batch is used unchanged.
+        is_masked = any(hasattr(tensor, "_keras_mask") for tensor in tf.nest.flatten(seen))
+        self._unweighted = [id(metric) for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
         self.tolerance = tolerance_of(
-            getattr(model, "compute_dtype", ""), *(tf.as_dtype(each.dtype).name for each in tf.nest.flatten(seen))
+            getattr(model, "compute_dtype", ""), *(tf.as_dtype(part.dtype).name for part in tf.nest.flatten(seen))
         )
         for (name, metric), probed in zip(self._metrics.items(), self._probe(first), strict=True):
             metric.require_additive(probed.in_turn, [probed.first, probed.second])
@@ -53,11 +53,11 @@ class CompiledMeasurement:
             ):
                 self.by_batch.add(name)
         self._by_result = self._sources(first)  # runs the step again
-        known = set(self._by_result)
+        expected = set(self._by_result)
         for source in self._by_result.values():
             if isinstance(several := self._metrics[source].metric.result(), dict):
-                known |= set(several)
-        if unknown := set(_flat(results)) - known:
+                expected |= set(several)
+        if unknown := set(_flat(results)) - expected:
             raise EvaluationError("task_error", _unknown(sorted(unknown)))
 
     def _probe(self, first: Batch) -> Iterable[Any]:
@@ -78,7 +78,7 @@ class CompiledMeasurement:
         self._model.test_step(batch)
 
     def _all_of(self, batch: Batch) -> list[Any]:
-        """Return the predictions for a batch, where they are passed to Keras, and every metric's states after it."""
+        """Return the predictions that the step passes to Keras for a batch, and the states of all metrics after it."""
         self._reset()
         with _overheard(self._model) as seen:
             self._model.test_step(batch)
@@ -86,17 +86,17 @@ class CompiledMeasurement:
 
     @property
     def kept(self) -> dict[str, KerasMetric]:
-        """Metrics whose states are read as they are."""
-        return {name: each for name, each in self._metrics.items() if id(each.metric) not in self._unweighted}
+        """Return the metrics whose states are read unchanged."""
+        return {name: metric for name, metric in self._metrics.items() if id(metric.metric) not in self._unweighted}
 
     def changes(self, outputs: Any) -> Changes:
         """Select the states of `kept` in the output of `step`."""
-        found = dict(zip(self._metrics, outputs, strict=True))
-        return {name: found[name] for name in self.kept}
+        states = dict(zip(self._metrics, outputs, strict=True))
+        return {name: states[name] for name in self.kept}
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Reset, run the model's own step, read; and what it predicted, where that is seen."""
-        del predictions  # the model's own step makes its own
+        """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any."""
+        del predictions  # `test_step` of the model predicts by itself
         for name, metric in self._metrics.items():
             metric.reset(None if start is None else start.get(name))
         with _overheard(self._model) as seen:
@@ -104,7 +104,7 @@ class CompiledMeasurement:
         return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
 
     def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
-        """Return the values of a metric after one batch; an output's loss counts examples, which Keras 3 forgets."""
+        """Return the values of a metric after one batch; weigh the loss of an output by examples, unlike Keras 3."""
         change = metric.read()
         if id(metric.metric) not in self._unweighted or not seen:
             return change
@@ -113,14 +113,14 @@ class CompiledMeasurement:
         return [total * tf.where(batches == 1, examples, 1), tf.where(batches == 1, examples, batches)]
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return the empty states of all metrics."""
         states = self.by_batch.states()
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(info))
         return states
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
-        """Add several batches."""
+        """Add the outputs of several batches to the states."""
         del firsts  # sums do not depend on them
         for (name, metric), changes in zip(self._metrics.items(), outputs, strict=True):
             metric.add(within(states, name), changes)
@@ -148,12 +148,12 @@ class CompiledMeasurement:
         return MetricResult(found, notes=notes)
 
     def _sources(self, first: Batch) -> dict[str, str]:
-        """Map each result's name to its metric: the step names its results while every metric returns itself."""
+        """Map the name of each result to its metric, by a step in which `result()` of a metric returns the metric."""
         by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
         try:
             with _returning_themselves([metric.metric for metric in self._metrics.values()]):
                 results = self._model.test_step(first)
-        except (TypeError, ValueError, AttributeError) as error:  # it computes with what it took for numbers
+        except (TypeError, ValueError, AttributeError) as error:  # the step computes with results
             raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
         return {
             name: by_object[id(result.metric)]
@@ -163,7 +163,7 @@ class CompiledMeasurement:
 
 
 class _Itself:
-    """Stands where a metric's result is expected."""
+    """Represent a metric where its result is expected."""
 
     def __init__(self, metric: Any) -> None:
         self.metric = metric
@@ -194,26 +194,26 @@ def _overheard(model: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of an object for a while, past Keras' bookkeeping of attributes."""
-    own = owner.__dict__.get(name)  # tf_keras wraps what a metric has there
+    """Set an attribute of an object temporarily, bypassing the attribute tracking of Keras."""
+    original = owner.__dict__.get(name)  # tf_keras stores wrapped methods in the metric object
     object.__setattr__(owner, name, value)
     try:
         yield
     finally:
-        if own is None:
+        if original is None:
             object.__delattr__(owner, name)
         else:
-            object.__setattr__(owner, name, own)
+            object.__setattr__(owner, name, original)
 
 
 def _losses_of_keras(model: Any) -> list[Any]:
-    """Return the metrics in which Keras keeps the compiled loss, of all outputs and of each."""
-    kept = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
-    return [getattr(model, "_loss_tracker", None), *getattr(kept, "metrics", ())]
+    """Return the metrics in which Keras keeps the compiled loss: the total, and one per output."""
+    compiled_loss = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
+    return [getattr(model, "_loss_tracker", None), *getattr(compiled_loss, "metrics", ())]
 
 
 def _is_in(metric: Any, losses: list[Any]) -> bool:
-    return any(metric is each for each in losses)
+    return any(metric is loss for loss in losses)
 
 
 def _told_loss(metric: Any) -> str:
@@ -221,15 +221,15 @@ def _told_loss(metric: Any) -> str:
 
 
 def _flat(results: Any) -> dict[str, Any]:
-    """Return results by name, without the dicts that Keras' own `evaluate` opens as well."""
-    found: dict[str, Any] = {}
-    for name, each in results.items():
-        found |= _flat(each) if isinstance(each, dict) else {name: each}
-    return found
+    """Return results by name with nested dicts flattened, as `evaluate` of Keras does."""
+    flat: dict[str, Any] = {}
+    for name, result in results.items():
+        flat |= _flat(result) if isinstance(result, dict) else {name: result}
+    return flat
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:
-    """Yield single metrics: Keras 3 keeps those given to `compile` in a container."""
+    """Yield single metrics, opening the container in which Keras 3 keeps the metrics given to `compile`."""
     for metric in metrics:
         inner = getattr(metric, "metrics", None)
         if type(metric).__name__ == "CompileMetrics" and inner is not None:

@@ -40,9 +40,10 @@ from sidecar.evaluation.task import Task
 
 
 class KerasEvaluator:
-    """See `sidecar.evaluation.backend.Evaluator`. The model is called on a batch here: unbuilt, it restores nothing.
+    """Implement `sidecar.evaluation.backend.Evaluator` for a task of Keras 3 or tf_keras.
 
-    Where stored graphs are trusted, that of a SavedModel stands in the model's place until the next checkpoint.
+    The model is called on a batch when it is made, because an unbuilt model has no variables to restore. Where stored
+    graphs are trusted, the graph of a SavedModel replaces the model until the next checkpoint.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class KerasEvaluator:
             self.model: Any = make_model(task, trusts=trust_saved_graph)
         self._weights = Weights(self.model)
         self.builds = 0 if self.model is None else 1
-        self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for what needs none of the data
+        self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None
         self._autograph = _wants_autograph(task, self.model)
         self._steps: dict[str, Step] = {}
         self._of_graph: dict[str, Step] = {}
-        self._firsts: dict[str, Any] = {}  # for graphs that are still to come
-        self._traced = 0  # with graphs that are gone
+        self._firsts: dict[str, Any] = {}  # first batches, to try graphs of later checkpoints
+        self._traced = 0  # traces of steps that were dropped
         self._replays: dict[str, Replay] = {}
         self._weights_digest: Callable[[], str] | None = None
         for batches in self._batches:
@@ -81,30 +82,30 @@ class KerasEvaluator:
                 batches.leave_to_first_for(self._recurrent)
         self._held = held_of(self.model)
         self._settings = settings_of(self.model)
-        self._given: list[Any] | None = None  # layers to which the checkpoint gave what they hold; None: nobody knows
+        self._given: list[Any] | None = None  # layers whose tables the checkpoint restored; None: unknown
         if not trust_saved_graph and not self._held:
             self._firsts = {}
 
     @property
     def traces(self) -> int:
-        """How often a step was traced so far."""
+        """Return how often steps were traced so far."""
         return self._traced + sum(step.traces for step in (*self._steps.values(), *self._of_graph.values()))
 
     @property
     def loads_graphs(self) -> bool:
-        """Whether `restore` may load a graph that a SavedModel stores."""
+        """Return whether `restore` may load a graph that a SavedModel stores."""
         return self._trusts
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
-        """Choose the eval sets that take part, and read those that are not read yet."""
+        """Choose the eval sets of this evaluation, and read those that have not been read yet."""
         chosen = self._task.sets(evaluated)
         self._chosen = [batches for batches in self._batches if batches.name in chosen]
         return tuple(batches.read(tick) for batches in self._chosen)
 
     def restore(self, path: str) -> Callable[[], None]:
-        """Begin to bind every variable; the task's own `restore` is called in the end, by whoever waits."""
+        """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""
         self._let_go()
-        for metric in getattr(self.model, "metrics", ()):  # weights, to tf_keras, and each rank saw other batches
+        for metric in getattr(self.model, "metrics", ()):  # tf_keras counts them as weights, but ranks differ
             metric.reset_state()
         self._recurrent.reset()
         if self._task.restore is not None:
@@ -129,7 +130,7 @@ class KerasEvaluator:
             raise
 
     def _load(self, path: str) -> SavedGraph | None:
-        """Restore the model, or return the graph that is evaluated instead of it."""
+        """Restore the model and return `None`, or return the stored graph that is evaluated in its place."""
         if self._trusts and is_saved_model(path):
             if self._task.metrics is None and self._task.loss is None:
                 raise EvaluationError(
@@ -149,7 +150,7 @@ class KerasEvaluator:
         )
 
     def _take_up(self, graph: SavedGraph | None) -> None:
-        """Evaluate a graph from now on, if one was loaded."""
+        """Evaluate the loaded graph from now on; without a graph, check the tables of the restored model."""
         if graph is None:
             self._look_outside()
             return
@@ -165,26 +166,26 @@ class KerasEvaluator:
         return Step(self._task, model, first, batches.spec, autograph=self._autograph)
 
     def _look_outside(self) -> None:
-        """Trace anew where layers hold another vocabulary or other bins: traces keep those that they were made with."""
+        """Trace again if vocabularies or bins changed, because a trace keeps the tables it was made with."""
         held, self._held = self._held, held_of(self.model)
-        if [each.digest for each in held] == [each.digest for each in self._held] or not self._firsts:
+        if [table.digest for table in held] == [table.digest for table in self._held] or not self._firsts:
             return
         self._settings = settings_of(self.model)
         self._traced += sum(step.traces for step in self._steps.values())
         by_kind = {repr(batches.spec): batches for batches in self._batches}
-        with self._recurrent.kept():  # a model is tried on a first batch
+        with self._recurrent.kept():  # tracing calls the model on a first batch, which changes the states
             self._steps = {kind: self._step(self.model, batches) for kind, batches in by_kind.items()}
 
     def _let_go(self) -> None:
-        """Forget the graph of the checkpoint before, first of all: there may be no memory for two."""
+        """Release the graph of the previous checkpoint before a load: memory may not suffice for two graphs."""
         if self._graph is None:
             return
         self._traced += sum(step.traces for step in self._of_graph.values())
         self._graph, self._of_graph = None, {}
-        gc.collect()  # functions and what they captured hold each other
+        gc.collect()  # functions and their captures form reference cycles
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash types, shapes and values of the model's or the stored graph's variables, in their order."""
+        """Begin to hash type, shape and value of all variables of the model or stored graph, in their order."""
         variables = variables_of(self.model) if self._graph is None else self._graph.variables
         # No copies: a variable that changes later gets a buffer of its own.
         values = [tf.convert_to_tensor(variable) for variable in variables]
@@ -192,11 +193,11 @@ class KerasEvaluator:
         return self._weights_digest
 
     def outside(self) -> dict[str, str]:
-        """Return the digest of what each layer holds outside its variables; nothing for a stored graph."""
+        """Return digests of the state that layers hold outside their variables; nothing for a stored graph."""
         if self._graph is not None:
             return {}
-        return {f"settings of {name}": each for name, each in self._settings.items()} | {
-            f"vocabulary, bins or assets of {each.name}": each.digest for each in self._held
+        return {f"settings of {name}": digest for name, digest in self._settings.items()} | {
+            f"vocabulary, bins or assets of {table.name}": table.digest for table in self._held
         }
 
     def layout(self) -> str:
@@ -210,12 +211,12 @@ class KerasEvaluator:
         )
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
-        """Sum metric states over this rank's own batches, and hand over what the task keeps of them."""
+        """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
         with self._recurrent.kept() as begin:
             return {batches.name: self._evaluate(batches, begin, tick, keep) for batches in self._chosen}
 
     def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
-        """Evaluate one eval set, beginning with these states of recurrent layers."""
+        """Evaluate one eval set; recurrent layers begin with the states `begin`."""
         step = self._step_of(batches)
         states = self._states(batches)
         replay = self._replays.get(batches.name) or step.replay()
@@ -253,14 +254,14 @@ class KerasEvaluator:
     def save_weights(self, folder: Path) -> None:
         """Write a TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")` reads it.
 
-        Of a stored graph likewise, into what `tf.saved_model.load` returns.
+        The checkpoint of a stored graph is restored in the same way into the result of `tf.saved_model.load`.
         """
-        with self._recurrent.kept():  # by nobody who evaluates meanwhile
+        with self._recurrent.kept():  # an evaluation in another thread must not change them
             (self._weights if self._graph is None else self._graph).write(folder)
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        found = {}
+        results = {}
         for batches in self._chosen:
             measurement = self._step_of(batches).measurement
             batches.refuse_batch_means(measurement.by_batch.names(reduced[batches.name]))
@@ -268,21 +269,21 @@ class KerasEvaluator:
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             unknown = measurement.by_batch.notes(reduced[batches.name])
             notes = numbers.notes + unknown + drawn + self._recurrent.notes() + self._from_task()
-            found[batches.name] = replace(numbers, notes=notes)
-        return found
+            results[batches.name] = replace(numbers, notes=notes)
+        return results
 
     def _from_task(self) -> tuple[str, ...]:
-        """Return the note about tables that the checkpoint lacks, so that those of the task are used."""
+        """Return a note about tables that the checkpoint lacks and the task provides."""
         if self._graph is not None or self._given is None:
             return ()
         given = {id(layer) for layer in self._given}
-        names = [each.name for each in self._held if id(each.layer) not in given]
+        names = [table.name for table in self._held if id(table.layer) not in given]
         if not names:
             return ()
         return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
 
     def _seed(self, step: Step, batches: Batches, batch: Batch, number: int | None) -> Any:
-        """Return the seed of the model's generators for a batch; it means nothing if the model draws nothing."""
+        """Return the seed of the random generators for a batch; a constant if the model draws no random numbers."""
         if not step.measurement.randomness.is_drawn:
             return NO_SEED
         assert self._weights_digest is not None
@@ -296,11 +297,11 @@ class KerasEvaluator:
 
 
 def _wants_autograph(task: Task, model: Any) -> bool:
-    """Return whether to trace with AutoGraph, as each Keras does itself: tf_keras with it, Keras 3 without."""
+    """Return whether to trace with AutoGraph: tf_keras does so by default, Keras 3 does not."""
     if model is not None:
         return is_keras_2(model)
     measured = [*by_output(task.loss).values(), *(metric for _, metric in chosen(task))]
-    return any(is_keras_2(each) for each in measured)
+    return any(is_keras_2(metric) for metric in measured)
 
 
 def _digest(values: Sequence[Any]) -> str:

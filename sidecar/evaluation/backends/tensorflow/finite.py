@@ -6,13 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 _FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-"""What can hold NaN or infinity; other types cost nothing."""
+"""Types that can hold NaN or infinity; values of other types need no check."""
 
 
 def finite_rows(structure: Any) -> list[Any]:
-    """Return a bool (n,) for each tensor of floats (n, …) in a nested structure, traced or not."""
-    tensors = [each for each in tf.nest.flatten(structure) if getattr(each, "dtype", None) in _FLOATS]
-    return [_rows(each) for each in tensors if each.shape.rank != 0]
+    """Return a bool (n,) for each tensor of floats (n, …) in a nested structure, inside or outside a trace."""
+    tensors = [leaf for leaf in tf.nest.flatten(structure) if getattr(leaf, "dtype", None) in _FLOATS]
+    return [_rows(tensor) for tensor in tensors if tensor.shape.rank != 0]
 
 
 def is_finite(tensor: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Make a dataset of a Python iterator or of a Keras `PyDataset`; each reading calls the source again."""
+"""Make a dataset from a Python iterator or a Keras `PyDataset`; every pass over it calls the source again."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -10,16 +10,17 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named
 from sidecar.evaluation.failures import EvaluationError
 
 _NOTHING: Final = object()
-_SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3, of tf_keras: a length, and batches by their numbers
+_SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3 and of tf_keras: have a length, and batches by index
 
 
 class GeneratorSource:
-    """Types and shapes are those of the first example; all others must have them, or they could not form batches.
+    """Make a dataset from a Python iterator; all elements must have the types and shapes of the first one.
 
-    So no dimension is free but the first one where elements are batches already, of which the last may be short.
+    Elements of other shapes could not form batches. Only where elements are batches already is the first dimension
+    free, because the last batch may be short.
 
     Args:
-        name: The eval set's.
+        name: The name of the eval set.
         made: The iterator that the source returned.
         make: Calls the source again.
         is_batched: Whether an element is a batch.
@@ -73,16 +74,16 @@ def is_sequence(made: Any) -> bool:
 
 
 def in_order(batches: Any) -> Iterator[Any]:
-    """Yield the batches of a sequence by number; it is never told of the end of an epoch, when such would shuffle."""
+    """Yield the batches of a sequence by index, without `on_epoch_end`, in which sequences often shuffle."""
     for number in range(len(batches)):
         yield _without_lists(batches[number])
 
 
 def _without_lists(element: Any) -> Any:
-    """Return an element as tuples and dicts of arrays: to Keras a list of arrays is a tuple, and None is not there."""
+    """Return an element as tuples and dicts of arrays; like Keras, take lists of arrays as tuples and drop None."""
     if isinstance(element, dict):
         return {name: _without_lists(value) for name, value in element.items()}
-    is_list_of_arrays = isinstance(element, list) and all(getattr(each, "shape", ()) for each in element)
+    is_list_of_arrays = isinstance(element, list) and all(getattr(part, "shape", ()) for part in element)
     if isinstance(element, tuple) or is_list_of_arrays:
         return tuple(_without_lists(value) for value in element if value is not None)
     return element
@@ -98,9 +99,9 @@ def _arrays(element: Any) -> Any:
 
 
 def _told(spec: Any) -> str:
-    """Describe types and shapes without TensorFlow's own words: (float32(8, 8, 1), int64())."""
+    """Describe types and shapes in short, such as (float32(8, 8, 1), int64())."""
     if isinstance(spec, dict):
-        return "{" + ", ".join(f"{name!r}: {_told(each)}" for name, each in spec.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_told(part)}" for name, part in spec.items()) + "}"
     if isinstance(spec, tuple):
         return "(" + ", ".join(map(_told, spec)) + ")"
     return f"{spec.dtype.name}{spec.shape}"

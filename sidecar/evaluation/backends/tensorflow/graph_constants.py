@@ -1,9 +1,9 @@
-"""Give the task's layers the vocabularies and bins that a SavedModel has as constants of its graph.
+"""Restore vocabularies and bins that a SavedModel stores as constants of its graph into the layers of the task.
 
-Keras 3 keeps neither in variables, so a SavedModel has them in its graph alone, as keys and values of tables and as
+Keras 3 keeps neither in variables. A SavedModel has them only in its graph, as keys and values of tables and as
 boundaries of `Bucketize`, or as lines of a file in `assets`. The graph is read as data
-(https://www.tensorflow.org/guide/saved_model, `saved_model.proto`), and not run. It names no layers: where more than
-one could be meant, what they hold is compared with what it has.
+(https://www.tensorflow.org/guide/saved_model, `saved_model.proto`), and not run. The graph does not name layers: where
+several layers could match, the contents of the layers are compared with the contents of the graph.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,23 +22,23 @@ from sidecar.evaluation.failures import EvaluationError
 
 _GRAPH: Final = "saved_model.pb"
 _ASSETS: Final = "assets"
-_LINE_NUMBER, _WHOLE_LINE = -1, -2  # as `tf.lookup.TextFileIndex` has them
-_LONGEST_NUMBER: Final = 20  # letters of an int64
+_LINE_NUMBER, _WHOLE_LINE = -1, -2  # values of `tf.lookup.TextFileIndex`
+_LONGEST_NUMBER: Final = 20  # characters of an int64
 
 Vector = tuple[Any, ...]
 
 
 class _Constants:
-    """Constants of a stored graph.
+    """Read the constants of a stored graph.
 
     Args:
-        folder: The SavedModel's.
-        tables: Those that are looked for; nothing is read that is of another size.
-        sizes: How many numbers other vectors have that are looked for.
+        folder: The folder of the SavedModel.
+        tables: The tables to search for; constants of other sizes are not read.
+        sizes: The lengths of other vectors to search for.
 
     Raises:
         google.protobuf.message.DecodeError: the graph cannot be read.
-        EvaluationError: `corrupt` if a constant in it cannot.
+        EvaluationError: `corrupt` if a constant of the graph cannot be read.
         OSError: a file cannot be read.
     """
 
@@ -47,9 +47,9 @@ class _Constants:
         self._folder, self._sizes = folder, {*(len(each.entries) for each in tables), *sizes}
         self._longest = max((_letters(each.entries) for each in tables), default=0)
         self._vectors: set[Vector] = set()
-        self.tables: list[dict[Any, Any]] = []  # in order of the layers; empty: of no size that is looked for
+        self.tables: list[dict[Any, Any]] = []  # in order of the layers; empty: another size
         self.bins: set[tuple[float, ...]] = set()
-        self.has_other_files = False  # of another form than Keras' vocabularies
+        self.has_other_files = False  # files of another form than vocabularies of Keras
         for meta in saved.meta_graphs:
             constants: dict[str, Vector] = {}
             for node in _nodes(meta.graph_def):
@@ -64,12 +64,12 @@ class _Constants:
                 raise EvaluationError("corrupt", f"{folder / _GRAPH} is damaged: it has no object {error}") from error
 
     def has_vector(self, vector: tuple[float, ...]) -> bool:
-        """Return whether there are these numbers."""
+        """Return whether the graph has a constant with these numbers."""
         return vector in self._vectors
 
     def _vector(self, node: Any) -> Vector | None:
         tensor = node.attr["value"].tensor
-        shape = [each.size for each in tensor.tensor_shape.dim]
+        shape = [dimension.size for dimension in tensor.tensor_shape.dim]
         if len(shape) != 1 or shape[0] not in self._sizes:
             return None
         try:
@@ -90,7 +90,7 @@ class _Constants:
         return dict(zip(*columns, strict=True)) if fits else {}
 
     def _columns(self, file: Path, made: "_Made") -> list[Vector]:
-        """Return keys and values as a table has them of the lines of a file; nothing of one that is too long."""
+        """Return the keys and values that a table reads from the lines of a file; nothing if the file is too long."""
         kinds = [made.of_file[name].i for name in ("key_index", "value_index")]
         self.has_other_files |= {*kinds} != {_LINE_NUMBER, _WHOLE_LINE}
         if self.has_other_files or not file.is_file() or file.stat().st_size > self._longest:
@@ -103,22 +103,23 @@ class _Constants:
                 columns.append(tuple(range(first, first + len(lines))))
             elif dtype == types_pb2.DT_STRING:
                 columns.append(tuple(lines))
-            elif all(each.removeprefix(b"-").isdigit() for each in lines):
+            elif all(line.removeprefix(b"-").isdigit() for line in lines):
                 columns.append(tuple(map(int, lines)))
         return columns
 
 
 def load_constants(model: Any, folder: Path) -> list[Any]:
-    """Return the layers of a model that hold what the graph in that folder has, and give it to those that do not.
+    """Restore tables and bins from the graph in the folder; return the layers that hold the stored contents.
 
-    A layer is given something only if nothing else in the graph, and no other layer, could be meant.
+    A layer is changed only if exactly one constant of the graph matches it and no other layer matches that constant.
 
-    Raises `EvaluationError` (`mismatch`) for a layer that holds something else otherwise. A graph with fewer tables
-    than the model, or without any bins, was saved without these layers and says nothing of them; nor does one whose
-    tables are made of columns in files, or that has those of the model in another order: whose they are is not known.
+    Raise `EvaluationError` (`mismatch`) for any other layer whose contents differ from the graph. A graph with fewer
+    tables than the model, or without bins, was saved without these layers, so they are not compared. They are not
+    compared either if the graph reads its tables from columns of files, and they are not returned if its tables come
+    in another order than in the model, because then it is unknown which table belongs to which layer.
     """
     layers = [(layer, list(fixed_tables_of(layer)), idf_of(layer), bins_of(layer)) for layer in holders_in(model)]
-    layers = [each for each in layers if each[1] or each[3] is not None]
+    layers = [entry for entry in layers if entry[1] or entry[3] is not None]
     if not layers:
         return []
     tables = [table for _, tables, _, _ in layers for table in tables]
@@ -151,7 +152,7 @@ def load_constants(model: Any, folder: Path) -> list[Any]:
 
 
 def _given(table: FixedTable, tables: Sequence[FixedTable], stored: Sequence[dict[Any, Any]]) -> dict[Any, Any] | None:
-    """Return what a table holds that is stored, now if it did not; None if it holds something else."""
+    """Return the stored entries that a table holds, replacing them if needed; None if no stored table matches."""
     if table.entries in stored:
         return table.entries
     meant = [each for each in stored if _could_be(table, each)]
@@ -161,7 +162,7 @@ def _given(table: FixedTable, tables: Sequence[FixedTable], stored: Sequence[dic
 
 
 def _could_be(table: FixedTable, stored: Mapping[Any, Any]) -> bool:
-    """Return whether they are of the same kind and have the same numbers: others leave others to unknown words."""
+    """Return whether two tables have the same types and indices; otherwise unknown words get other indices."""
     own, other = ((list(each), list(each.values())) for each in (table.entries, stored))
     if [list(map(type, part)) for part in own] != [list(map(type, part)) for part in other]:
         return False
@@ -170,7 +171,7 @@ def _could_be(table: FixedTable, stored: Mapping[Any, Any]) -> bool:
 
 
 def _give_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> bool:
-    """Give the only layer that has bins the only ones of the graph, if they are as many; whether it has them now."""
+    """Set the bins of the graph if one layer and one set of bins match in number; return whether they are set."""
     if len(layers) != 1 or len(stored) != 1 or is_keras_2(layers[0]):
         return False
     (layer,), (bins,) = layers, stored
@@ -183,17 +184,17 @@ def _give_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """How a stored table is made."""
+    """Describe how the graph creates and fills one lookup table."""
 
-    inputs: list[Any]  # objects that the function is given which fills it
-    of_file: Mapping[str, Any]  # how it reads a file, if it does
+    inputs: list[Any]  # objects passed to the function that fills the table
+    of_file: Mapping[str, Any]  # attributes for reading a file; empty without a file
     dtypes: tuple[int, int]  # of keys and values
 
 
 def _tables(meta: Any) -> Iterator[_Made]:
-    """Yield how each table is made, in the order in which layers were found.
+    """Yield the description of each table, in the order in which Keras saved the layers.
 
-    Raises `IndexError` or `KeyError` where objects name others that are not there.
+    Raise `IndexError` or `KeyError` where objects refer to missing objects.
     """
     objects = meta.object_graph_def
     bodies = {each.signature.name: each for each in meta.graph_def.library.function}
@@ -214,10 +215,10 @@ def _tables(meta: Any) -> Iterator[_Made]:
 
 
 def _is_in_order(places: Iterable[Sequence[int]]) -> bool:
-    """Return whether one of each can be chosen, each higher than that before."""
+    """Return whether one place can be chosen from each sequence so that the chosen places increase."""
     last: int | None = -1
-    for each in places:
-        last = None if last is None else min((place for place in each if place > last), default=None)
+    for choices in places:
+        last = None if last is None else min((place for place in choices if place > last), default=None)
     return last is not None
 
 
@@ -228,7 +229,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _letters(table: Mapping[Any, Any]) -> int:
-    """Return how long a file of its keys or values can be at most."""
+    """Return the largest size in bytes of a file with the keys or values of a table."""
     words = [each for pair in table.items() for each in pair]
     return sum(len(each) + 2 if isinstance(each, bytes) else _LONGEST_NUMBER + 2 for each in words)
 

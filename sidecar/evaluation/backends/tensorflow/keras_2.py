@@ -1,7 +1,7 @@
-"""Provide Keras 2 for a task whose file sets TF_USE_LEGACY_KERAS before it needs Keras.
+"""Provide Keras 2 for a task whose file sets TF_USE_LEGACY_KERAS before it imports Keras.
 
-TensorFlow reads that variable when it is imported, and once more when `tf.keras` is first used. In a worker process it
-is imported before the task, so `from tensorflow.keras import layers` would give Keras 3, and `tf.keras` Keras 2.
+TensorFlow reads that variable when it is imported, and once more when `tf.keras` is first used. A worker process
+imports TensorFlow before the task, so `from tensorflow.keras import layers` would give Keras 3, and `tf.keras` Keras 2.
 """
 
 import os
@@ -16,11 +16,11 @@ from typing import Final
 import tensorflow as tf
 
 _PACKAGE: Final = "tf_keras"
-_API: Final = Path("api", "_v2")  # where its `keras` lies that TensorFlow gives the name `tensorflow.keras`
+_API: Final = Path("api", "_v2")  # folder of the `keras` that TensorFlow names `tensorflow.keras`
 
 
 class _Finder(MetaPathFinder):
-    """Looks at two imports on their way; everything else is found as ever."""
+    """Intercept the imports of `tensorflow.keras` and `tf_keras`; leave all other imports alone."""
 
     def __init__(self, prepare: Callable[[ModuleType], object]) -> None:
         self._prepare = prepare
@@ -28,7 +28,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for `tf_keras` alone, whose loader prepares it; None otherwise."""
+        """Return a spec for `tf_keras`, whose loader calls `prepare` on it; None for all other modules."""
         if fullname == "tensorflow.keras" and _is_wanted():
             _lead_to_keras_2()
         if fullname != _PACKAGE:
@@ -46,18 +46,18 @@ class _Finder(MetaPathFinder):
 
 
 def follow_the_task(prepare: Callable[[ModuleType], object]) -> None:
-    """Let the variable count if it is set before Keras is used; call `prepare` with Keras 2 once that is imported."""
+    """Respect TF_USE_LEGACY_KERAS if a task sets it before it uses Keras; call `prepare` with Keras 2 once imported."""
     if _PACKAGE in sys.modules:
         prepare(sys.modules[_PACKAGE])
     sys.meta_path.insert(0, _Finder(prepare))
 
 
 def _is_wanted() -> bool:
-    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")  # as TensorFlow reads it
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")  # the values that TensorFlow accepts
 
 
 def _lead_to_keras_2() -> None:
-    """Put its folder before that of Keras 3 where submodules of TensorFlow are looked for."""
+    """Put the folder of Keras 2 before that of Keras 3 in the search path for submodules of TensorFlow."""
     spec = PathFinder.find_spec(_PACKAGE)
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
         tf.__path__.insert(0, str(Path(location) / _API))

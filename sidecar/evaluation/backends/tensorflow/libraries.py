@@ -1,4 +1,4 @@
-"""Tell the two Kerases apart: Keras 3, and Keras 2 as the package tf_keras."""
+"""Distinguish Keras 3 from Keras 2, which is the package tf_keras."""
 
 from typing import Any, Final
 
@@ -7,21 +7,21 @@ KERASES: Final = ("keras", "tf_keras")
 
 
 def is_keras_2(made: Any) -> bool:
-    """Return whether a model or metric is of tf_keras."""
+    """Return whether the class of a model or metric, or one of its bases, comes from tf_keras."""
     return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
 
 
 def class_named(made: Any, name: str) -> Any:
-    """Return the class of Keras itself, 3 or tf_keras, by that name among the object's bases; None if there is none."""
+    """Return the class of this name that Keras 3 or tf_keras defines among the bases of the object, or None."""
     return next((cls for cls in type(made).__mro__ if cls.__name__ == name and is_written_by_keras(cls)), None)
 
 
 def is_written_by_keras(code: Any) -> bool:
-    """Return whether a class or function is that of a Keras, and not of somebody who derived from it."""
+    """Return whether Keras 3 or tf_keras defines a class or function itself, rather than a subclass of the user."""
     return str(code.__module__).partition(".")[0] in KERASES
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Return all layers of a model of either Keras, in their order, itself first; none of a stored graph."""
+    """Return all layers of a model in order, the model itself first; none for a stored graph."""
     flatten = getattr(model, "_flatten_layers", None)
     return [] if flatten is None else list(flatten())
