@@ -22,13 +22,13 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the tests of every part, with real processes and faults (8 minutes on two cores; ARGS="tests/daemon -x").
+test: lint  ## Run every check and the tests of every part, with real processes and faults (12 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
-test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
+test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (2 minutes).
 	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (30 minutes).
+test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (40 minutes).
 	$(PYTEST) $(ARGS)
 
 test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.
