@@ -146,4 +146,4 @@ def test_eval_by_an_odd_name(sidecar, writer, tasks, tmp_path, name):
     done = sidecar.command("eval", tmp_path / name, "--task", f"{tasks}/plain.py:task")
     assert done.code == 0, done.err
     assert "\x1b[31m" not in done.out
-    assert f"{result['correct'] / result['examples']:.6g}" in done.out
+    assert f"{result['correct'] / result['examples']:.5g}" in done.out
