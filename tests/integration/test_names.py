@@ -123,7 +123,7 @@ def tell_people(sidecar, place, refused):
         assert "\x1b[31m" not in told.out
         assert ("[red]markup[bold]-5" if command == "history" else "newest ") in told.out
     told = sidecar.command("status", "--checkpoint-dir", place, "--json")
-    incomplete = {each["name"]: each["reason"] for each in json.loads(told.out)["incomplete"]}
+    incomplete = {entry["checkpoint"]: entry["reason"] for entry in json.loads(told.out)["incomplete"]}
     assert {name: reason for name, reason in incomplete.items() if not reason.startswith("whole, ")} == refused
     assert len(json.loads(sidecar.command("history", "--checkpoint-dir", place, "--json").out)) > len(OBJECTS)
 
