@@ -55,7 +55,7 @@ class ResponseObserver:
             self._observe_sync(response, request, now)
         if response.error is not None:
             self._observe_error(response, response.error, now)
-        elif self.storage_health.succeed(scanned=response.scan is not None):
+        elif self.storage_health.succeed(scanned=response.reconciliation is not None):
             self.log.info("storage_recovered")
 
     def _observe_run(self, response: Response, now: float) -> None:
@@ -82,18 +82,17 @@ class ResponseObserver:
         elif not state.caught_up and not response.unread:
             state.caught_up = True
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
-        if response.pins_bytes is not None:
-            state.statistics.pins_bytes = response.pins_bytes
         self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
-        if response.scan is not None:
-            self._note_missing(missing=response.scan.missing)
-            new = state.record_scan(response.scan, response.given_up, now, self.clock.wall())
-            no_room = state.tracker.note(response.no_room, done=response.done)
+        if (brought := response.reconciliation) is not None:
+            state.statistics.pins_bytes = brought.pins_bytes
+            self._note_missing(missing=brought.scan.missing)
+            new = state.record_scan(brought.scan, brought.given_up, now, self.clock.wall())
+            no_room = state.tracker.note(brought.no_room, done=brought.done)
             self.warnings.scan(
-                response.scan,
+                brought.scan,
                 [discovered.checkpoint for discovered in new],
                 no_room=no_room,
-                watch_problem=response.watch_problem,
+                watch_problem=brought.watch_problem,
                 needs_steps=self.rules.every_steps is not None,
             )
             self._warn_if_empty(now)

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -16,7 +16,6 @@ from typing import Final
 
 from sidecar.artifacts.retention import CleanupRequest, CleanupResult
 from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.checkpoints.scan import ScanResult
 from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
@@ -39,8 +38,8 @@ from sidecar.errors import (
     StorageError,
 )
 from sidecar.pins.policy import PinPolicy
-from sidecar.pins.reconciler import PinReconciler
-from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement
+from sidecar.pins.reconciler import PinReconciler, Reconciliation
+from sidecar.records import Heartbeat, Outcome, Plan
 from sidecar.states import NodeState
 
 _SCAN: Final = "scan"
@@ -99,14 +98,9 @@ class Response:
         more: Whether the journal goes on.
         unread: Whether the journal cannot be read on, as `error` says; the rest of a `Sync` is there.
         reading: The heartbeats that were read.
-        scan: What a scan found.
-        given_up: How checkpoints end that were lost or found damaged.
-        pins_bytes: Bytes that the pins hold.
+        reconciliation: What a scan brought.
         tidied: What came of `Sync.tidying`, once it was tried.
         trouble: What failed with views and saves, on which nothing depends, as sentences.
-        watch_problem: Why there are no file events.
-        no_room: Why checkpoints were not pinned for want of room.
-        done: Whether the trainer's marker is there.
         scanning: Whether the scan that was asked for, or the one before, has not come to an end.
         error: What went wrong.
     """
@@ -118,14 +112,9 @@ class Response:
     more: bool = False
     unread: bool = False
     reading: HeartbeatReadings | None = None
-    scan: ScanResult | None = None
-    given_up: tuple[Settlement, ...] = ()
-    pins_bytes: int | None = None
+    reconciliation: Reconciliation | None = None
     tidied: CleanupResult | None = None
     trouble: tuple[str, ...] = ()
-    watch_problem: str | None = None
-    no_room: Mapping[Key, str] = field(default_factory=dict)
-    done: bool = False
     scanning: bool = False
     error: SidecarError | None = None
 
@@ -330,18 +319,10 @@ class StorageThread:
         """Add what the reconciler finds, and what it lost on the way."""
         leaving = sync.heartbeat.state == NodeState.LEFT  # there is no later scan that could unpin
         try:
-            found = self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
+            reconciliation = self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
         except HangingError:
             return replace(response, scanning=True)
-        return replace(
-            response,
-            scan=found.scan,
-            given_up=found.given_up,
-            pins_bytes=found.pins_bytes,
-            watch_problem=found.watch_problem,
-            no_room=found.no_room,
-            done=found.done,
-        )
+        return replace(response, reconciliation=reconciliation)
 
 
 def _is_full(error: StorageError) -> bool:

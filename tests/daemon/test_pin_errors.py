@@ -105,35 +105,35 @@ def test_what_a_listing_misses_is_still_found(looks):
     """Its files stand where they stood; once they do not, it is gone."""
     for step in (5, 6):
         save(looks.root, step, keep=[5])
-    before = looks().scan
+    before = looks().reconciliation.scan
     files = [path.name for path in looks.root.glob("ckpt-5.*")]
     with hidden(*files):
         for _ in range(3):
             answer = looks(seconds=400)
-            assert answer.scan.by_key.keys() == before.by_key.keys()
-            assert (answer.given_up, answer.scan.unknown) == ((), {})
-            assert [found.checkpoint.name for found in answer.scan.found] == ["ckpt-5", "ckpt-6"]
+            assert answer.reconciliation.scan.by_key.keys() == before.by_key.keys()
+            assert (answer.reconciliation.given_up, answer.reconciliation.scan.unknown) == ((), {})
+            assert [found.checkpoint.name for found in answer.reconciliation.scan.found] == ["ckpt-5", "ckpt-6"]
     for name in files:
         (looks.root / name).unlink()
-    assert named(key[0] for key in looks(seconds=400).scan.by_key) == ["ckpt-6"]
+    assert named(key[0] for key in looks(seconds=400).reconciliation.scan.by_key) == ["ckpt-6"]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
 def test_what_cannot_be_asked_for_is_not_gone(looks, code):
     """A listing misses it, and its files do not answer: it is still known, and the reason is told."""
     save(looks.root, 5)
-    before = looks().scan
+    before = looks().reconciliation.scan
     with (
         hidden(*(path.name for path in looks.root.glob("ckpt-5.*"))),
         failing("stat", looks.root / "ckpt-5.index", code),
     ):
         for _ in range(3):
             answer = looks(seconds=400)
-            assert answer.scan.by_key.keys() == before.by_key.keys()
-            assert named(answer.scan.unknown) == ["ckpt-5"]
+            assert answer.reconciliation.scan.by_key.keys() == before.by_key.keys()
+            assert named(answer.reconciliation.scan.unknown) == ["ckpt-5"]
     for path in looks.root.glob("ckpt-5.*"):
         path.unlink()
-    gone = looks(seconds=400).scan
+    gone = looks(seconds=400).reconciliation.scan
     assert (gone.by_key, gone.unknown) == ({}, {})
 
 
@@ -143,10 +143,10 @@ def test_news_tell_of_what_was_absent_for_a_while_and_then_is_gone(looks):
     looks()
     files = [path.name for path in looks.root.glob("ckpt-5.*")]
     with hidden(*files):
-        shown = [looks(seconds=400).scan for _ in range(2)]
+        shown = [looks(seconds=400).reconciliation.scan for _ in range(2)]
         for name in files:
             (looks.root / name).unlink()
-        shown.append(looks(seconds=400).scan)
+        shown.append(looks(seconds=400).reconciliation.scan)
 
 
 def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, monkeypatch):
@@ -193,15 +193,15 @@ def test_one_that_cannot_be_pinned_holds_up_no_other(looks, code):
     answers = [looks(*wanted) for _ in range(200)]
     assert looks.pinned() == ["ckpt-7"]
     for answer in answers:
-        assert (answer.error, answer.given_up) == (None, ())
-        assert named(answer.scan.failed) == ["ckpt-6"]
-        assert named(key[0] for key in answer.scan.by_key) == ["ckpt-5", "ckpt-6", "ckpt-7"]
+        assert (answer.error, answer.reconciliation.given_up) == (None, ())
+        assert named(answer.reconciliation.scan.failed) == ["ckpt-6"]
+        assert named(key[0] for key in answer.reconciliation.scan.by_key) == ["ckpt-5", "ckpt-6", "ckpt-7"]
     assert 400 / 40 < made.count("ckpt-6") < 30
     looks.pinner.make = make
     for _ in range(20):
         answer = looks(*wanted)
     assert looks.pinned() == ["ckpt-6", "ckpt-7"]
-    assert answer.scan.failed == {}
+    assert answer.reconciliation.scan.failed == {}
 
 
 def test_a_quota_empties_itself(looks):
@@ -240,7 +240,7 @@ def test_one_that_cannot_be_let_go_holds_up_no_other(looks, monkeypatch):
     answers = [looks() for _ in range(4)]
     assert looks.pinned() == ["ckpt-5"]
     assert answers[-1].error is None
-    assert named(answers[-1].scan.failed) == ["ckpt-5"]
+    assert named(answers[-1].reconciliation.scan.failed) == ["ckpt-5"]
     monkeypatch.setattr(os, "rename", rename)
     for _ in range(20):
         looks()
@@ -260,7 +260,7 @@ def test_a_name_that_the_filesystem_does_not_allow_is_explained(looks, monkeypat
     looks()
     monkeypatch.setattr(os, "stat", short)
     answer = looks("ckpt-5")
-    (why,) = answer.scan.failed.values()
+    (why,) = answer.reconciliation.scan.failed.values()
     assert "longer than the filesystem allows" in why
     assert looks.pinned() == []
 
@@ -318,11 +318,11 @@ def test_what_a_dead_copier_left_is_in_nobodys_way(tmp_path, monkeypatch):
     left = leave(looks)
     for step in (5, 6):
         save(looks.root, step, keep=[5])
-    assert looks("ckpt-5", "ckpt-6").no_room
+    assert looks("ckpt-5", "ckpt-6").reconciliation.no_room
     assert looks.pinned() == []
     for _ in range(10):
         answer = looks("ckpt-5", "ckpt-6")
-    assert (looks.pinned(), answer.no_room, left.exists()) == (["ckpt-5", "ckpt-6"], {}, True)
+    assert (looks.pinned(), answer.reconciliation.no_room, left.exists()) == (["ckpt-5", "ckpt-6"], {}, True)
     for _ in range(50):
         looks("ckpt-5", seconds=11.0)
     assert left.exists()
@@ -351,9 +351,11 @@ def test_a_pin_that_cannot_be_read_does_not_block_all_others(tmp_path, monkeypat
         save(looks.root, step, keep=[5])
     answer = looks("ckpt-5", "ckpt-6")
     assert looks.pinned() == ["ckpt-1", "ckpt-5"]
-    assert named(name for name, _ in answer.no_room) == ["ckpt-6"]
-    assert [name for name, why in answer.scan.waiting if "pinned all the same" in why] == ["ckpt-5"]
-    assert not [name for name, why in looks("ckpt-5", "ckpt-6").scan.waiting if "pinned all the same" in why]
+    assert named(name for name, _ in answer.reconciliation.no_room) == ["ckpt-6"]
+    assert [name for name, why in answer.reconciliation.scan.waiting if "pinned all the same" in why] == ["ckpt-5"]
+    assert not [
+        name for name, why in looks("ckpt-5", "ckpt-6").reconciliation.scan.waiting if "pinned all the same" in why
+    ]
 
 
 # -- a disk without room -----------------------------------------------------------------------------------------------
@@ -378,7 +380,7 @@ def test_a_full_disk_empties_itself(tmp_path):
                 assert isinstance(looks().error, StorageError)
             assert looks.pinned() == []
             answer = looks()
-            assert (answer.error, named(key[0] for key in answer.scan.by_key)) == (None, [])
+            assert (answer.error, named(key[0] for key in answer.reconciliation.scan.by_key)) == (None, [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")

@@ -93,20 +93,22 @@ def test_a_state_directory_elsewhere_is_used_when_it_is_there(node):
 def test_what_is_wanted_is_pinned_at_once(storage_thread):
     """Found, pinned and measured in one look."""
     answer = visit(storage_thread)
-    (found,) = answer.scan.found
+    (found,) = answer.reconciliation.scan.found
     assert found.checkpoint.pin == f"pins/{found.checkpoint.folder}"
-    assert answer.pins_bytes == sum(path.stat().st_size for path in found.folder.glob("ckpt-*"))
+    assert answer.reconciliation.pins_bytes == sum(path.stat().st_size for path in found.folder.glob("ckpt-*"))
 
 
 def test_what_is_not_wanted_is_let_go_in_the_second_look(storage_thread):
     """A node that just came may want it: it is heard of in between."""
-    folder = visit(storage_thread).scan.found[0].folder
+    folder = visit(storage_thread).reconciliation.scan.found[0].folder
     visit(storage_thread, wanted=False)
     assert folder.is_dir()
     let_go = visit(storage_thread, wanted=False)
     assert not folder.exists()
-    assert [found.checkpoint.pin for found in let_go.scan.found] == [None]  # it lies in the directory as before
-    assert visit(storage_thread, wanted=False).scan.found[0].checkpoint.pin is None
+    assert [found.checkpoint.pin for found in let_go.reconciliation.scan.found] == [
+        None
+    ]  # it lies in the directory as before
+    assert visit(storage_thread, wanted=False).reconciliation.scan.found[0].checkpoint.pin is None
 
 
 def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypatch):
@@ -122,9 +124,9 @@ def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypat
 
     monkeypatch.setattr(storage_thread.reconciler.catalog, "scan", look_before_it_changes)
     answer = visit(storage_thread)
-    assert [each.checkpoint.pin for each in answer.scan.found] == [None]
-    assert (answer.given_up, answer.error) == ((), None)
-    assert [name for name, _ in answer.scan.waiting] == ["ckpt-5"]
+    assert [each.checkpoint.pin for each in answer.reconciliation.scan.found] == [None]
+    assert (answer.reconciliation.given_up, answer.error) == ((), None)
+    assert [name for name, _ in answer.reconciliation.scan.waiting] == ["ckpt-5"]
 
 
 def test_who_is_late_with_a_plan_reads_the_one_that_stands(storage_thread):
@@ -193,7 +195,7 @@ def test_tidying_never_leaves_the_state_directory(storage_thread):
     outside.mkdir()
     answer = visit(storage_thread, tidying=CleanupRequest(drop=("../precious",)))
     assert "not the name of a file" in answer.tidied.failed["../precious"]
-    assert answer.scan is not None
+    assert answer.reconciliation is not None
     assert outside.is_dir()
 
 

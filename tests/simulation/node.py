@@ -329,8 +329,8 @@ class Life:
             answer: Response = self.storage_thread.answer(request)
             self.began_first |= isinstance(request, JoinRun) and answer.error is None and answer.run is None
             if not self.over:
-                found = set(answer.scan.by_key) if answer.scan is not None else self._found
-                if answer.scan is not None:
+                found = set(answer.reconciliation.scan.by_key) if answer.reconciliation is not None else self._found
+                if answer.reconciliation is not None:
                     self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
                 if (answer.entries or found - self._found) and self.ended_after is None:
                     self.moved_at = self.simulation.scheduler.now
