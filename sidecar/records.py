@@ -28,7 +28,7 @@ Lasting = Literal["checkpoint", "task"]
 _LONGEST_FOLDER: Final = 200  # of the 255 bytes that a file name may have
 
 PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
-"""What the time between a save and its gauge is spent on."""
+"""The phases into which the time from the save of a checkpoint to its gauges is divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +160,17 @@ Sharding = Literal["batches", "files", "own"]
 
 @dataclass(frozen=True, slots=True)
 class EvalData:
-    """What an eval set held: results of another fingerprint, or another number of examples, do not compare.
+    """Describe the data of an eval set. Two results are comparable if their fingerprints and example counts are equal.
 
-    `sharding` says what is promised. `batches`: all ranks read the same stream, batch b went to rank b mod n, so each
-    example counts once and the bits are those of one worker. (Of files by file that were fewer than the workers: batch
-    j of file i to rank i + j mod n. Of a model whose layers go on from the batch before all to rank 0.) `files`: file i
-    went whole to rank i mod n, and batches end with their files, so that each example counts once and the bits are
-    those of one worker as well, but for contents: all ranks saw the same list of files with their sizes, none compared
-    what they hold. `own`: the set divides itself, only counts are promised.
+    `sharding` says how the data was divided among n ranks, and what that guarantees:
+
+    - `batches`: all ranks read the same stream, and batch b went to rank b mod n. Each example counts once, and the
+      bits are those of one worker. Two cases divide differently, with the same guarantee. If a set that is read file
+      by file has fewer files than workers, batch j of file i goes to rank (i + j) mod n. If the model has layers that
+      carry state from batch to batch, all batches go to rank 0.
+    - `files`: file i went whole to rank i mod n, and no batch spans two files. The guarantee is the same, except that
+      the contents were not compared: all ranks saw the same list of files with their sizes.
+    - `own`: the set divides itself. Only the counts are guaranteed.
     """
 
     fingerprint: str | None  # of the contents of all batches in order, or of the list of files; null for `own`
@@ -257,9 +260,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """What a worker of the open plan was doing when its node beat.
+    """Describe the progress of one worker in the open plan, at the time of its node's heartbeat.
 
-    `batches` of `total` are done; null while nobody knows how many there are.
+    `batches` of `total` are done. `total` is `None` while the number of batches is unknown.
     """
 
     worker: str
@@ -270,11 +273,16 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a node says about itself. `beat` counts up; a change of anything is a sign of life.
+    """Describe a node in the file that it rewrites with every beat.
 
-    `doing` is of the plan `plan`. It rides along with beats and makes none; null: no part in it, or an older version.
-    So do names of checkpoints, as `Checkpoint.folder`, that need an evaluation: `unreadable` are those that this node
-    cannot read now, `sees` the oldest of those that it finds whole; `sees_more`: there are more of these.
+    `beat` counts up, and a change of any field is a sign of life. Four fields are brought up to date by the next beat,
+    and a change of them causes no beat of its own:
+
+    - `doing`: the progress of the node's workers in the plan `plan`; `None` if the node has no part in that plan, or
+      runs an older version.
+    - `unreadable`: checkpoints that need an evaluation and cannot be read by this node now, as `Checkpoint.folder`.
+    - `sees`: the oldest complete checkpoints that need an evaluation, as `Checkpoint.folder`.
+    - `sees_more`: whether there are more of those than `sees` lists.
     """
 
     run: str
@@ -289,8 +297,8 @@ class Heartbeat:
     plan: int
     outcome: int
     slots: tuple[Slot, ...]
-    profile: str | None = None  # digest of the numeric profile, as it was when the task was tried
-    joined_profile: str | None = None  # likewise, as a worker that had joined a group and built the model told it
+    profile: str | None = None  # digest of the numeric profile, measured when the task was checked
+    joined_profile: str | None = None  # likewise, from a worker that joined a group and built the model
     doing: tuple[WorkerProgress, ...] | None = None
     unreadable: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()

@@ -124,14 +124,14 @@ class PhaseBound(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """What a worker process does.
+    """Name the phases of a worker process.
 
         IMPORT ──▶ STANDBY ──▶ JOIN ──▶ IMPORT (task) ──▶ BUILD ──▶ IDLE
         IDLE ──▶ READ ──▶ RESTORE ──▶ HELLO ──▶ EVALUATE ──▶ SAVE ──▶ REDUCE | SUM ──▶ CONCLUDE ──▶ IDLE
         any of them ──▶ FAILED
 
-    A daemon notes RESTORE as soon as it gave a worker a checkpoint. In a first attempt the checkpoint is read during
-    READ already.
+    A daemon notes RESTORE as soon as it has given a checkpoint to a worker. In a first attempt the worker already reads
+    the checkpoint during READ.
     """
 
     IMPORT = auto()

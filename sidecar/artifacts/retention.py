@@ -30,7 +30,7 @@ class CleanupRequest:
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What came of a request."""
+    """Hold the result of a cleanup request."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the folders that were to be measured
     failed: Mapping[str, str] = field(default_factory=dict)  # folders of which something stayed, and why

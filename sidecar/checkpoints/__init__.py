@@ -1,1 +1,1 @@
-"""What lies in the checkpoint directory: found, known to be complete, held against deletion."""
+"""Find checkpoints in the checkpoint directory, and decide whether they are complete."""

@@ -18,7 +18,7 @@ _SHARED: Final = _NFS | {
     *("gfs2", "ocfs2"),  # one disk, many machines
     *("9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs"),  # of a virtual machine's host
 }
-"""Where other machines write, of which the kernel tells nobody here. Types as in mountinfo, without those of FUSE."""
+"""Filesystems that report no writes of other machines to this kernel. Named as in mountinfo, without FUSE types."""
 
 _CACHE_SECONDS: Final = ("actimeo", "acregmax", "acdirmax")  # how long a client may believe what it knows
 
@@ -45,7 +45,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with a mount, and what to do; `fatal` if the daemons cannot coordinate on it."""
+    """Describe a problem of a mount, with a remedy. It is `fatal` if the daemons cannot coordinate on the mount."""
 
     fatal: bool
     text: str

@@ -1,4 +1,7 @@
-"""Describe what the catalog needs to know of pins. Pins are read by `pins.index`, which this room does not import."""
+"""Declare the result of a scan of the pins, for the catalog.
+
+`pins.index` makes it. This package must not import `pins`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +13,10 @@ from sidecar.records import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinScan:
-    """What one scan of the pins saw; `broken`, `making`, `unknown` and `unclaimed` are as in `ScanResult`.
+    """Hold the result of one scan of the pins.
 
-    `found`: the checkpoints that pins hold. `reasons`: (folder name, reason) of pins that hold nothing usable. `making`
-    also has those whose checkpoint was found here.
+    `found`: the checkpoints that pins hold. `reasons`: (folder name, reason) of each pin that cannot be used. The other
+    fields are as in `ScanResult`, but `making` also has the unfinished pins of checkpoints that this scan found.
     """
 
     found: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)
@@ -25,7 +28,7 @@ class PinScan:
 
 
 class PinScanner(Protocol):
-    """Scans the pins of a run."""
+    """Scan the pins of a run."""
 
     def scan(self, now: float) -> PinScan:
         """Scan once; `now` in seconds of the node's clock. Raises `StorageError` if nothing can be read."""

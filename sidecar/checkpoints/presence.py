@@ -17,7 +17,7 @@ from sidecar.entry_errors import Entry, Meaning, meaning
 
 
 class Presence(StrEnum):
-    """What storage said about a checkpoint's files."""
+    """Say whether the files of a checkpoint exist, as far as storage answers."""
 
     THERE = "there"  # all of them are as they were, or a pin of it stands
     GONE = "gone"  # one of them is not there, or another file is there under its name
@@ -25,7 +25,7 @@ class Presence(StrEnum):
 
 
 class Answer(NamedTuple):
-    """What storage said, and why it did not say more."""
+    """Hold the answer of storage. `why` gives the reason for `UNKNOWN`."""
 
     presence: Presence
     why: str = ""

@@ -24,9 +24,9 @@ _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """What of the last scan matters as of one moment of the journal: checkpoints that are pinned or not settled.
+    """Hold the checkpoints of the last scan that are pinned or not settled, as of one state of the journal.
 
-    `choice`: what becomes of those that need an evaluation.
+    `choice`: which checkpoints are to be evaluated, and which are to be skipped.
     """
 
     moment: tuple[object, ...]
@@ -36,7 +36,7 @@ class _Selected:
 
 @dataclass(slots=True)
 class CheckpointTracker:
-    """What one node knows of checkpoints. Times are seconds of its own clock.
+    """Track the checkpoints that one node has seen. Times are seconds of its own clock.
 
     Args:
         selection: The settings that say which checkpoints are evaluated.

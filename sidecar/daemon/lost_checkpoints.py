@@ -30,7 +30,7 @@ class LostCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanChange:
-    """What a scan changed, and what the journal says of it.
+    """Describe the changes that a scan found, and how the journal judges them.
 
     Args:
         scan: The scan.

@@ -88,7 +88,7 @@ Request = JoinRun | Sync | PollJournal | CreatePlan | CreateOutcome
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a request brought. With an `error` the rest may be missing, but records that were read never are.
+    """Hold the result of a request. If `error` is set, other fields may be missing, but never records that were read.
 
     Args:
         request: The request.

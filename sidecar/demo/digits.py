@@ -15,7 +15,8 @@ from sklearn.datasets import load_digits
 from sidecar import Task
 
 TRAINING_EXAMPLES: Final = 1400
-"""Of 1,797. The 397 others are held out: a prime number, so no workers and no batch size divide it."""
+"""The training examples out of 1,797. The other 397 are held out: a prime number, so that neither the number of workers
+nor a batch size divides it."""
 
 
 def build_model() -> keras.Model:

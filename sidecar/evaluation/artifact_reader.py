@@ -30,7 +30,7 @@ _EXAMPLES: Final = "examples"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the workers of one plan saved, together.
+    """Hold everything that the workers of one plan saved.
 
     Attributes:
         workers: Every rank's own folder; where weights were saved, each holds them.

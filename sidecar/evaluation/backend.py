@@ -103,7 +103,7 @@ class Collective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a task keeps of the examples of one batch: a row for each in every column."""
+    """Hold the columns that a task saves for the examples of one batch. Each column has one row per example."""
 
     first: int | None  # place of the first one in the whole eval set, if known; the others follow it
     examples: int

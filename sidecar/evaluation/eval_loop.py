@@ -25,7 +25,7 @@ EXAMPLES: Final = "examples"
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """What a framework computed of one batch.
+    """Hold the results that a framework computed for one batch.
 
     Attributes:
         arrays: Everything that the metrics need, always as many arrays in the same order.

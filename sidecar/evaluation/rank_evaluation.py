@@ -36,16 +36,16 @@ _HELLO: Final = {
     "metrics": "have different metrics",
     "outside": "hold different vocabularies, bins, assets or settings outside the model's variables",
 }
-"""What ranks compare before they evaluate, and how to say that it differs.
+"""The values that ranks compare before they evaluate, with the words that report a difference.
 
-What they restored they compare later, in the second collective: it is hashed while they evaluate.
+The restored variables are compared later, in the second collective, because they are hashed during the evaluation.
 """
 
 _PROFILE_BYTES: Final = 1024
-"""Of every rank's profile that travel in the hello, so that each can say what differs; a usual one has 300."""
+"""The most bytes of a rank's profile in its hello, so that every rank can name differences. A usual profile has 300."""
 
 _PARTS: Final = 4096
-"""Parts of a model whose digests travel, should ranks differ in any of them."""
+"""The most parts of a model that are compared by their digests, if the models of the ranks differ."""
 
 _PARTS_TOLD: Final = 5
 

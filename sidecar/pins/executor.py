@@ -35,7 +35,7 @@ _Content = list[tuple[str, int, int]]
 
 @dataclass(slots=True, kw_only=True)
 class PinChanges:
-    """What pinning and unpinning changed in one scan. `unknown` and `failed` are as in `ScanResult`.
+    """Collect the changes that pinning and unpinning made in one scan. `unknown` and `failed` are as in `ScanResult`.
 
     `by_key`: checkpoints that are pinned or unpinned now, or None if they are not there after all. `changing`: the
     files of checkpoints that changed while they were pinned, and since when. `to_copy`: what cannot be linked.

@@ -21,7 +21,7 @@ from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
 from sidecar.pins.disk_budget import DiskBudget
 
 _MOST_OPEN: Final = 128
-"""Of one checkpoint's files, at the same time: a process may have 1024."""
+"""The most files of a checkpoint that are open at the same time. A process may have 1024."""
 
 _NO_LINK: Final = (
     errno.EPERM,  # another user's file (fs.protected_hardlinks), or a filesystem without links
@@ -36,7 +36,8 @@ _NO_LINK: Final = (
 _PART_BYTES: Final = 1024 * 1024
 
 _SMALL_BYTES: Final = 16 * 1024 * 1024
-"""What every node copies by itself: it is over before others could leave it to one, and holds against deletion."""
+"""Every node copies this much itself: that takes less time than to wait for the copy of another node, and it protects
+against deletion at once."""
 
 
 def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copies: bool) -> tuple[File, ...]:

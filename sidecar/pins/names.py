@@ -11,10 +11,10 @@ from typing import Final
 from sidecar.records import Checkpoint
 
 PIN_RECORD: Final = ".checkpoint.json"
-"""What a pin holds, in its own words: still known when its content cannot be read any more."""
+"""The file in a pin that describes its checkpoint, so that the checkpoint is known even if its files are unreadable."""
 
 TEMPORARY: Final = ".tmp-"
-"""What names of pins in the making begin with, and of those that are being removed."""
+"""The prefix of unfinished pins and of pins that are being removed."""
 
 _MAKING: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")
 _LIFE: Final = secrets.token_hex(4)  # of this process

@@ -31,7 +31,7 @@ Signature = tuple[int, int, int]
 
 
 class PinState(StrEnum):
-    """What reading a pin showed."""
+    """Classify the result of reading a pin."""
 
     WHOLE = "whole"
     GONE = "gone"
@@ -41,7 +41,10 @@ class PinState(StrEnum):
 
 
 class PinReading(NamedTuple):
-    """What reading a pin brought. `found` is what it holds or, of a broken one, what its record says it should."""
+    """Hold the result of reading a pin.
+
+    `found` is the checkpoint in the pin. For a broken pin it is the checkpoint that the pin's record describes.
+    """
 
     state: PinState
     signature: Signature | None = None

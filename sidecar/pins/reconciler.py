@@ -31,7 +31,7 @@ _CLEAN_SECONDS: Final = 5.0  # between two scans for unfinished pins that nobody
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """What one scan brought.
+    """Hold the result of one scan, after pins were made and removed.
 
     Args:
         scan: What is there, after pinning and unpinning.

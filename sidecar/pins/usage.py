@@ -75,17 +75,17 @@ def _is_file(there: os.stat_result) -> bool:
 
 
 def _inside(name: str, folder: Folder) -> list[os.stat_result]:
-    """Of all files and folders below a folder, as far as they can be asked for; none if it is not a folder."""
+    """Return the metadata of all files and folders below a folder that can be read; none if it is not a folder."""
     entries: list[os.stat_result] = []
     with contextlib.suppress(OSError), folder.folder(name) as opened:
-        for each in opened.names():
-            if each == PIN_RECORD:
-                continue  # a few bytes of this program's own
+        for inner in opened.names():
+            if inner == PIN_RECORD:
+                continue  # a few bytes that this program wrote itself
             with contextlib.suppress(OSError):
-                there = opened.stat(each)
+                there = opened.stat(inner)
                 entries.append(there)
                 if stat.S_ISDIR(there.st_mode):
-                    entries += _inside(each, opened)
+                    entries += _inside(inner, opened)
     return entries
 
 

@@ -12,7 +12,7 @@ OPEN_PORTS_REMEDY: Final = (
     "listens on every address of the machine, whatever --host says; let a firewall keep port_range to the nodes of the "
     "eval group: docs/how-to/firewall.md has a rule"
 )
-"""What to do about ports that strangers may reach, for the log and for `sidecar check`."""
+"""The remedy for ports that strangers may reach, for the log and for `sidecar check`."""
 
 
 @dataclass(frozen=True, slots=True)

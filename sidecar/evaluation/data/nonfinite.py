@@ -17,7 +17,7 @@ from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum
 from sidecar.records import Nonfinite
 
 PLACES: Final = ("input", "label", "weight", "prediction")
-"""Where an example can hold them: the parts of a batch in their order, then what the model made of it."""
+"""The places where an example can hold non-finite numbers: the parts of a batch in their order, then the prediction."""
 
 _COUNTS: Final = "nonfinite"
 _FIRST: Final = "nonfinite_first"  # states of metrics have a slash in their names
@@ -25,11 +25,11 @@ _NOWHERE: Final = np.iinfo(np.int64).max
 
 
 class Finds:
-    """What one rank found in batches of one eval set.
+    """Count the non-finite examples that one rank found in the batches of one eval set.
 
     Attributes:
         counts: Examples, by place.
-        first: Number of the first one's batch and its own (2, places), counted from 0; as far off as can be if unknown.
+        first: Number of the first one's batch and its own (2, places), counted from 0; the largest int64 if unknown.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ class Average:
 
 
 class MeanLoss:
-    """What metrics have in common that are a mean of losses; each adds its own.
+    """Share the states and the result of metrics that are a mean of losses. A subclass adds its own loss.
 
     Args:
         name: Of the metric and its number.

@@ -15,10 +15,10 @@ UNDECIDED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided at the m positions of a batch that count.
+    """Hold the decisions at the m positions of a batch that count.
 
     Args:
-        pairs: What it was decided on.
+        pairs: The labels and predictions that were decided on.
         actual: Numbers of the classes (m,).
         predicted: Numbers of the classes, or `UNDECIDED` (m,).
         classes: How many classes there are.

@@ -38,7 +38,7 @@ class SavedGraph:
     """
 
     losses: Final = ()
-    """What a model adds to its loss, such as regularisation, is no output of a signature."""
+    """Always empty: a signature does not return the losses that a model adds, such as regularisation."""
 
     def __init__(self, path: str, signature: str) -> None:
         self._loaded = _load(path)  # the function does not keep its variables, this does
