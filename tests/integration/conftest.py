@@ -16,6 +16,7 @@ import psutil
 import pytest
 from cluster import Cluster
 from faulty import USABLE, Faulty
+from numpy_trainer import NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.coordination.journal import read_history
@@ -306,6 +307,14 @@ def writer(tmp_path_factory):
     ):
         yield Writer(process, log)
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def numpy_trainer():
+    """Saves models that workers with `framework = "python"` evaluate."""
+    made = NumpyTrainer()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
