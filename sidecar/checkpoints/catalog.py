@@ -196,8 +196,13 @@ class Catalog:
         changed |= self._with_agreed_steps(changed)
         new = [found for key, found in changed.items() if key not in self._found]
         self._discovery.add(new, self._found, in_directory, now)
-        merged = {key: self._as_discovered(changed.get(key) or self._found[key]) for key in sources}
-        self._found = {key: merged[key] for key in sorted(merged, key=self._discovery.places.__getitem__)}
+        there = dict(self._found)
+        for key in self._found.keys() - sources.keys():
+            del there[key]
+        there.update((key, self._as_discovered(found)) for key, found in changed.items())
+        if new:
+            there = {key: there[key] for key in sorted(there, key=self._discovery.places.__getitem__)}
+        self._found = there
         self._lying, self._pinned, self._sources = lying, pins.found, sources
 
     def _with_agreed_steps(self, items: Mapping[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:

@@ -126,13 +126,12 @@ class CheckpointDirectory:
             _note(self._unknown, group, self._reader.unread(group, candidates, error).unknown)
         self._to_read |= self._candidates.keys()
 
-    def found(self) -> Iterator[DiscoveredCheckpoint]:
+    def found(self) -> list[DiscoveredCheckpoint]:
         """Return the complete checkpoints that lie in it."""
-        if not self._is_gone:
-            for candidates in self._candidates.values():
-                for candidate in candidates:
-                    if candidate.found is not None:
-                        yield candidate.found
+        if self._is_gone:
+            return []
+        candidates = chain.from_iterable(self._candidates.values())
+        return [found for candidate in candidates if (found := candidate.found) is not None]
 
     def waiting(self) -> Iterator[tuple[str, str]]:
         """Return (name, reason) of what is not complete, or not yet."""

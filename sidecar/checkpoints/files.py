@@ -127,9 +127,12 @@ def as_file(name: str, there: os.stat_result) -> File:
 
 def resolve(folder: Path, name: str) -> Path:
     """Return the real path of a file; a link may lead elsewhere in the folder, never out of it."""
-    path = Path(os.path.realpath(folder / name))
-    if not _is_inside(folder, path):
-        raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
+    root = Path(os.path.realpath(folder))
+    path = root / name
+    if path.parent != root or path.name in ("", "..") or path.is_symlink():
+        path = Path(os.path.realpath(path))
+        if not path.is_relative_to(root):
+            raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
     return path
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, filterfalse, islice
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
@@ -99,7 +99,7 @@ class CheckpointTracker:
     ) -> list[DiscoveredCheckpoint]:
         """Take in a scan of the checkpoint directory; return what is new there, in order of discovery."""
         here, before = scan.by_key, self.found
-        new = [discovered for key, discovered in here.items() if key not in before] if here is not before else []
+        new = [here[key] for key in filterfalse(before.__contains__, here)] if here is not before else []
         if new and new[-1] is scan.found[-1] and not self._is_older(new[-1]):
             latest = new[-1].checkpoint
             self.newest = Newest(latest.step, new[-1].written_at, latest.name, latest.digest, latest.step_source)

@@ -6,6 +6,7 @@ been evaluated anyway is skipped instead: it may have been unpinned on purpose. 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
@@ -109,9 +110,9 @@ class LostCheckpoints:
         """Return what is lost, with what this scan lost."""
         lost = dict(self._lost)
         before = change.before if change.before is not change.scan.by_key else {}  # nothing came or went
-        for key, item in before.items():
-            if key not in change.scan.by_key and not change.is_settled(key):
-                checkpoint = item.checkpoint
+        for key in filterfalse(change.scan.by_key.__contains__, before):
+            if not change.is_settled(key):
+                item, checkpoint = before[key], before[key].checkpoint
                 deleted = Settlement(
                     name=checkpoint.name,
                     digest=checkpoint.digest,

@@ -7,6 +7,7 @@ decided by `pins.policy`, and carried out by `pins.executor`.
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
@@ -210,8 +211,9 @@ class PinReconciler:
         """Return what was reported last, and `others`, that are not in a scan."""
         if self._reported is scan.by_key:  # nothing came or went
             return {key: discovered for key, discovered in others.items() if key not in scan.by_key}
-        reported = {key: discovered for key, discovered in self._reported.items() if key not in others}
-        return {key: discovered for key, discovered in (reported | others).items() if key not in scan.by_key}
+        gone = filterfalse(scan.by_key.__contains__, self._reported)
+        missed = {key: self._reported[key] for key in gone if key not in others}
+        return missed | {key: discovered for key, discovered in others.items() if key not in scan.by_key}
 
     def _follow_copies(
         self, scan: ScanResult, policy: PinPolicy, changes: PinChanges

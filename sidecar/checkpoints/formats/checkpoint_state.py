@@ -4,9 +4,10 @@ A CheckpointState message in Protocol Buffers text format (tensorflow `python/tr
 replaced by a rename, so what is read is always whole. Being named does not mean that the files are still there.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,8 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: tuple[os.stat_result, float, float] | None = None  # the file, since when, and when it was read
+        self._digest = b""  # of the content
+        self._names: dict[bytes, str | None] = {}  # by the path that the file lists; None: not in the folder
         self.named: frozenset[str] = frozenset()
 
     def read(self, now: float) -> frozenset[str]:
@@ -67,7 +70,12 @@ class StateFile:
             self._read, content = None, b""
         else:
             self._read = there, since, now
-        before, self.named = self.named, _names_in(self._folder, content)
+        only_names = b"/" not in content and b"\\" not in content  # else a path may lead elsewhere by now
+        digest = hashlib.sha256(content).digest()
+        if only_names and digest == self._digest:
+            return frozenset()
+        self._digest, self._names = digest, _names_in(self._folder, content, self._names if only_names else {})
+        before, self.named = self.named, frozenset(filter(None, self._names.values()))
         return before ^ self.named
 
 
@@ -76,13 +84,16 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
-def _names_in(folder: Path, content: bytes) -> frozenset[str]:
-    """Return the checkpoints in a folder that the content of its state file lists; a string ends with its line."""
+def _names_in(folder: Path, content: bytes, known: Mapping[bytes, str | None]) -> dict[bytes, str | None]:
+    """Return the checkpoints in a folder by the paths that the content of its state file lists.
+
+    A string ends with its line. `known`: the same of the content before, of which most is still there.
+    """
     if content.count(b"\n") > _MOST_LINES:
-        return frozenset()
+        return {}
     parents = _Parents(folder)
-    quoted = (match[1] or match[2] or b"" for match in _PATH.finditer(content))
-    return frozenset(name for path in quoted if (name := _name_in(parents, path)) is not None)
+    paths = {double or single for double, single in _PATH.findall(content)}
+    return {path: known.get(path) or _name_in(parents, path) for path in paths}
 
 
 def _name_in(parents: "_Parents", path: bytes) -> str | None:
