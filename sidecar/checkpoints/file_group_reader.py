@@ -1,8 +1,8 @@
-"""Read the files of one group, and say which complete checkpoints they are, with reasons for everything else.
+"""Read the files of one group, and return its complete checkpoints, with a reason for every other candidate.
 
-`FileGroupReader.read` does all the reading that a group of files needs, changes nothing and remembers nothing: what was
-known of its candidates goes in, what is known now comes out. It blocks for as long as the storage does. When files
-count as complete is decided by `completeness`.
+`FileGroupReader.read` does all the reading for a group of files. It has no state: the caller passes the candidates of
+the last scan and gets those of this scan. It blocks for as long as the storage does. `completeness` decides when files
+count as complete.
 """
 
 import re
@@ -24,23 +24,23 @@ from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import Settlement
 from sidecar.states import Verdict
 
-_OLD_SECONDS: Final = 3600.0  # far more than the clocks of machines differ, which share a storage
+_OLD_SECONDS: Final = 3600.0  # far more than the clocks of two machines that share storage differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCandidate:
-    """What is remembered about one candidate between scans.
+    """Hold the facts about one candidate that are kept between two scans.
 
     Args:
-        format: Its format.
-        name: Its name in its directory.
-        files: Its files; of a complete checkpoint only those that it needs.
-        unchanged_since: Since when these files are the same.
-        inspected_at: When they were read last.
-        verdict: What reading them showed; None once it is complete.
-        accepted: Whether its files need not be waited for any more.
-        given_up: Whether it was reported as corrupt.
-        found: The complete checkpoint, once it is one.
+        format: The format of its files.
+        name: The name in its directory.
+        files: All its files. Once the checkpoint is complete, only the files that it needs.
+        unchanged_since: The time since when these files have not changed.
+        inspected_at: The time when the files were last read.
+        verdict: The result of reading the files; None once the checkpoint is complete.
+        accepted: Whether the files count as complete, so that no more time has to pass.
+        given_up: Whether the candidate was reported as corrupt.
+        found: The complete checkpoint, once the candidate is one.
     """
 
     format: Format
@@ -55,21 +55,21 @@ class KnownCandidate:
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more happens to it while its files stay as they are."""
+        """Return whether the candidate needs no further reading as long as its files do not change."""
         return self.given_up or self.found is not None
 
 
 @dataclass(slots=True, kw_only=True)
 class FileGroupReading:
-    """What reading a group of files brought.
+    """Hold the result of reading a group of files.
 
     Args:
         listing: The files, or None if they could not be listed.
-        candidates: What is known of each candidate now.
-        reasons: (name, reason) of what is not complete, or not yet.
+        candidates: The candidates of the group.
+        reasons: (name, reason) of each candidate that is not complete.
         given_up: Candidates that are given up as corrupt.
         unknown: Why checkpoints that were found before cannot be read now, by their folder names.
-        again: Whether to read the group once more soon.
+        again: Whether the group should soon be read once more.
     """
 
     listing: Listing | None = None
@@ -84,7 +84,18 @@ class FileGroupReading:
 class FileGroupReader:
     """Read groups of files by the settings of the catalog.
 
-    `top`: the checkpoint directory; `root`: the directory whose groups are read, that one or `below` in it.
+    Args:
+        top: The checkpoint directory.
+        root: The directory whose groups are read: `top` itself, or its sub-folder `below`.
+        quiet_seconds: Files that have not changed for this long count as complete.
+        corrupt_after_seconds: Damaged files that have not changed for this long are given up.
+        step_key: The variable that holds the step, if the user named one.
+        step_pattern: A pattern that finds the step in a name, if the user set one.
+        marker: The file that the user's training writes after each checkpoint, if any.
+        formats: The formats of checkpoints to look for.
+        clock: The clock of this node, to compare with the times of files.
+        glob: The checkpoints that are wanted, by their names.
+        below: The sub-folder of `top` that is read; empty: `top` itself.
     """
 
     top: Path
@@ -100,7 +111,7 @@ class FileGroupReader:
     below: str = ""
 
     def named(self, name: str) -> str:
-        """Return the path of a name in the directory from the checkpoint directory: a checkpoint's full name."""
+        """Return the full name of a checkpoint in the directory: its path from the checkpoint directory."""
         return in_folder(self.below, name)
 
     def read(
@@ -114,7 +125,8 @@ class FileGroupReader:
     ) -> FileGroupReading:
         """Read the group `name` in the opened directory.
 
-        `members`: the names of its files; `named`: what the state file lists; `before`: what was known of it.
+        `members`: the names of its files. `named`: the checkpoints that the state file lists. `before`: the group's
+        candidates as of the last scan.
         """
         reading = FileGroupReading()
         try:
@@ -126,18 +138,18 @@ class FileGroupReader:
             try:
                 candidates = list(format_.candidates(self.root, reading.listing))
             except OSError as error:
-                for candidate in known.values():
-                    self._retain(candidate, error, reading)
+                for former in known.values():
+                    self._retain(former, error, reading)
                 reading.reasons.append((self.named(name), _unreadable(error)))
                 reading.again = True
                 continue
-            for found in candidates:
-                if self.glob.accepts(self.named(found.name)):
-                    self._read(format_, found, known.get(found.name), reading, now)
+            for candidate in candidates:
+                if self.glob.accepts(self.named(candidate.name)):
+                    self._read(format_, candidate, known.get(candidate.name), reading, now)
         return reading
 
     def unread(self, name: str, before: Sequence[KnownCandidate], error: OSError) -> FileGroupReading:
-        """Return the reading of a group that cannot be read at all: what was known before still holds."""
+        """Return the reading of a group that cannot be read at all: its candidates stay as they were."""
         reading = FileGroupReading(again=True)
         for candidate in before:
             self._retain(candidate, error, reading)
@@ -145,7 +157,7 @@ class FileGroupReader:
         return reading
 
     def ends(self, candidate: KnownCandidate) -> tuple[float, float]:
-        """Return when its files have been unchanged long enough to be accepted, and to be given up."""
+        """Return the times at which files that do not change any more are accepted, and given up."""
         since = candidate.unchanged_since
         return since + self.quiet_seconds, since + self.corrupt_after_seconds
 
@@ -157,7 +169,7 @@ class FileGroupReader:
         reading: FileGroupReading,
         now: float,
     ) -> None:
-        """Read one candidate; an error of the storage stays with it."""
+        """Read one candidate. An error of the storage affects this candidate only."""
         if candidate.leaving is not None:
             reading.reasons.append((self.named(candidate.name), f"{candidate.leaving} is a link out of the directory"))
             return
@@ -166,7 +178,7 @@ class FileGroupReader:
             try:
                 inspected = self._inspect(format_, candidate, known, now)
                 reading.candidates.append(self._decide(candidate, inspected, reading, now))
-            except VanishedError:  # deleted while it was read, or on NFS not there yet
+            except VanishedError:  # it was deleted during the reading, or does not show on NFS yet
                 reading.again = True
             except OSError as error:
                 meant = meaning(Entry.CHECKPOINT, error, again=again)
@@ -181,7 +193,7 @@ class FileGroupReader:
             return
 
     def _retain(self, known: KnownCandidate, error: OSError, reading: FileGroupReading) -> None:
-        """Retain what was known of a candidate, because its files cannot be read now."""
+        """Retain a candidate as it was, because its files cannot be read now."""
         reading.candidates.append(known)
         if known.found is not None:
             reading.unknown[known.found.checkpoint.folder] = _unreadable(error)
@@ -189,7 +201,7 @@ class FileGroupReader:
     def _inspect(
         self, format_: Format, candidate: Candidate, known: KnownCandidate | None, now: float
     ) -> KnownCandidate:
-        """Inspect a candidate, unless its files are those that were inspected before."""
+        """Inspect a candidate, unless its files were inspected before and have not changed."""
         if known is not None and known.files == candidate.files and not self._is_due(known, now):
             return known
         verdict: Inspection | CheckpointError
@@ -201,10 +213,10 @@ class FileGroupReader:
             raise
         except CheckpointError as error:
             verdict = error
-        except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
+        except Exception as error:  # noqa: BLE001 - one file, whoever wrote it, must not end the daemon
             verdict = CorruptError(f"reading it failed, please report it: {type(error).__name__}: {error}")
         if known is not None and contents(known.files) == contents(candidate.files):
-            # A link was made to it, or undone; or it was repaired, or its last write came within one tick of a clock.
+            # Its links changed, or it was repaired, or its last write came within one tick of the clock of file times.
             return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, given_up=False, found=None)
         return KnownCandidate(
             format=format_,
@@ -216,17 +228,18 @@ class FileGroupReader:
         )
 
     def _require_same_files(self, format_: Format, candidate: Candidate) -> None:
-        """Raise `VanishedError` if files of a folder were deleted meanwhile: some may be missing in what was read."""
+        """Raise `VanishedError` if files of a folder were deleted meanwhile: the inspection may have missed some."""
         now = format_.candidates(self.root, Listing({}, folders=(candidate.name,)))
         names = {file.name for other in now for file in other.files}
         if any(file.name not in names for file in candidate.files):
             raise VanishedError(f"{candidate.name} is being deleted")
 
     def _is_due(self, known: KnownCandidate, now: float) -> bool:
-        """Return whether it must be inspected once more before it is accepted, or given up.
+        """Return whether a candidate must be inspected once more before it is accepted, or given up.
 
-        Kernels set the times of files by a clock that ticks every few milliseconds, so what is written in place right
-        after a scan may show nowhere: the flag that closes an HDF5 file, say. Old files were not written right then.
+        Kernels set the times of files by a clock that ticks every few milliseconds. So a write in place right after a
+        scan may change neither size nor time, such as that of the flag that closes an HDF5 file. Files with an old time
+        were not written during the last scan.
         """
         if known.is_over or now < min(self.ends(known)):
             return False
@@ -237,7 +250,7 @@ class FileGroupReader:
     def _decide(
         self, candidate: Candidate, inspected: KnownCandidate, reading: FileGroupReading, now: float
     ) -> KnownCandidate:
-        """Find a checkpoint, give it up, or note why neither."""
+        """Return the candidate as a complete checkpoint, as given up, or as it was with the reason noted."""
         if inspected.is_over or inspected.verdict is None:
             return inspected
         decision = self._completeness(candidate, inspected, None, now)
@@ -267,7 +280,7 @@ class FileGroupReader:
         )
 
     def _missing_marker(self, candidate: KnownCandidate) -> str | None:
-        """Return the path of the user's marker if it should be there and is not; raises OSError."""
+        """Return the path of the user's marker if it is required and missing. Raises OSError."""
         is_folder = not candidate.format.endings
         if self.marker is None or self.marker.is_there(self.root, candidate.name, is_folder=is_folder):
             return None
@@ -278,7 +291,7 @@ class FileGroupReader:
     ) -> DiscoveredCheckpoint:
         needed = set(inspection.files)
         files = tuple(file for file in candidate.files if file.name in needed)
-        files = inspected.files if files == inspected.files else files  # thousands are remembered: once is enough
+        files = inspected.files if files == inspected.files else files  # one copy in memory: there may be thousands
         checkpoint = as_checkpoint(inspected.format, self.named(inspected.name), inspection, self.step_pattern)
         return DiscoveredCheckpoint(checkpoint, self.root, written_at(files), now, files)
 
@@ -295,7 +308,7 @@ class FileGroupReader:
 
 
 def _among(known: KnownCandidate, candidate: Candidate) -> list[File]:
-    """Return the candidate's files that it had before: of a complete checkpoint only the needed ones are remembered."""
+    """Return the candidate's files that are known. Only the needed files of a complete checkpoint are."""
     names = {file.name for file in known.files}
     return [file for file in candidate.files if file.name in names]
 

@@ -81,7 +81,8 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         try:
             command = decode(line)
         except RecordError as error:
-            report(Failed(kind=FailureKind.WORKER_DIED, message=f"the worker process was sent nonsense: {error}"))
+            message = f"the worker process was sent an invalid command: {error}"
+            report(Failed(kind=FailureKind.WORKER_DIED, message=message))
             return
         worker.run(command)
 

@@ -1,8 +1,8 @@
-"""Start, talk to and kill a worker process; ask another program. The only importer of subprocess.
+"""Start worker processes, send them commands, read their reports and kill them. Run short programs for their output.
 
-A worker leads its own session and process group, so that SIGKILL reaches what it started. The worker's guard
-(`sidecar.evaluation.process_guard`) ends processes that left the group. A worker must be started from the daemon's main
-thread: its parent-death signal fires when the thread that started it ends.
+No other module imports subprocess. A worker leads its own session and process group, so that SIGKILL also reaches its
+children. The worker's guard (`sidecar.evaluation.process_guard`) ends processes that left the group. Workers must be
+started from the daemon's main thread, because the parent-death signal fires when the thread that started them ends.
 """
 
 import contextlib
@@ -22,34 +22,37 @@ from sidecar.workers.logs import WorkerLog, remove_old_logs
 from sidecar.workers.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "evaluation" / "__main__.py"
-_MARK: Final = "_SIDECAR_WORKER_PROCESS"  # a variable by which a worker's descendants are known; it is not a setting
-_LOG_SECONDS: Final = (1.0, 0.1)  # between two looks at a log's length: usually, and after it was too long
-_HALTS: Final = os.WSTOPPED | os.WCONTINUED
+_MARK: Final = "_SIDECAR_WORKER_PROCESS"  # this variable marks the descendants of a worker; it is not a setting
+_LOG_SECONDS: Final = (1.0, 0.1)  # between two checks of a log's length: usually, and after the log was too long
+_STATE_CHANGES: Final = os.WSTOPPED | os.WCONTINUED
 _CRASHES: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-_DRAIN_SECONDS: Final = 5.0  # for the last reports, after the end; a child that left the group may hold the pipe open
+_DRAIN_SECONDS: Final = 5.0  # to read the last reports after the end; a child outside the group may hold the pipe open
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker process ended. `status` is its exit code, or minus the signal; `tail` the end of its log."""
+    """Report that a worker process ended.
+
+    `status` is the exit code, or minus the number of the signal. `tail` is the end of the log.
+    """
 
     status: int
     tail: str
 
     @property
     def crashed(self) -> bool:
-        """Return whether its own code ended it, as `abort` does; SIGKILL comes from outside, or for want of memory."""
+        """Return whether a fault of its own code ended the process, such as `abort`. SIGKILL comes from outside."""
         return -self.status in _CRASHES
 
     def __str__(self) -> str:
-        how = f"was killed by {_signal_name(-self.status)}" if self.status < 0 else f"exited with {self.status}"
-        return f"the worker process {how}" + (f"; its log ends: {self.tail}" if self.tail else "")
+        end = f"was killed by {_signal_name(-self.status)}" if self.status < 0 else f"exited with {self.status}"
+        return f"the worker process {end}" + (f"; its log ends: {self.tail}" if self.tail else "")
 
 
 def _signal_name(number: int) -> str:
-    """Return the signal's name; most real-time signals have none."""
+    """Return the signal's name, or its number: most real-time signals have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -58,37 +61,37 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """A worker process was stopped by a signal such as SIGSTOP, or (not `halted`) continues after that."""
+    """Report that a signal such as SIGSTOP stopped a worker process, or, if `halted` is false, that it continues."""
 
     halted: bool
 
 
 Event = Report | Exited | Halted
-"""Something that happened to a worker process: its own report, or a change that the kernel reports."""
+"""A report of a worker process, or a change of its state that the kernel reports."""
 
 Post = Callable[[str, Event], None]
-"""Where a worker's events go: (worker id, event). Called from threads."""
+"""Receive an event of a worker: (worker id, event). Called from several threads."""
 
 
 class Process(Protocol):
-    """A running worker, as the rest of the program sees it."""
+    """Describe a running worker process to the rest of the program."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return the process id."""
         ...
 
     def send(self, command: Command) -> None:
-        """Send a command; if the worker is dead, `Exited` says so, not this call."""
+        """Send a command. If the worker is dead, nothing is raised here: its `Exited` event reports that."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL its process group. An MWMS process survives SIGTERM."""
+        """SIGKILL the process group. SIGTERM would not do: a process of MultiWorkerMirroredStrategy survives it."""
         ...
 
 
 class WorkerProcess:
-    """A worker process and the threads that read its reports and wait for its end."""
+    """Own a worker process, and the threads that read its reports, bound its log and wait for its end."""
 
     def __init__(
         self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: WorkerLog, post: Post
@@ -104,7 +107,7 @@ class WorkerProcess:
             self._reader.start()
             self._limiter.start()
             self._waiter.start()
-        except RuntimeError:  # no more threads can be had: nobody would know of it
+        except RuntimeError:  # no thread can be started, so nothing would wait for the process
             _kill_group(popen.pid)
             popen.wait()
             self._ended.set()
@@ -112,26 +115,26 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its process group's too."""
+        """Return the process id, which is also the id of the process group."""
         return self._popen.pid
 
     def send(self, command: Command) -> None:
-        """Write a command. Commands are far smaller than a pipe's buffer, so this does not wait."""
+        """Send a command. It is far smaller than the buffer of the pipe, so this does not block."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(encode(command))
             self._popen.stdin.flush()
         except (BrokenPipeError, ValueError):
-            return  # it is gone: Exited is on its way
+            return  # the process has ended: its `Exited` event follows
 
     def kill(self) -> None:
-        """SIGKILL the process group, unless the leader was reaped: another process may have its number by then."""
+        """SIGKILL the process group, unless the leader was reaped: its id may belong to another process by then."""
         with self._reaping:
             if self._popen.returncode is None:
                 _kill_group(self._popen.pid)
 
     def join(self, seconds: float) -> bool:
-        """Wait until it is reaped and its reports are read; return whether that happened in time."""
+        """Wait until the process is reaped and its reports are read; return whether that happened in time."""
         self._waiter.join(seconds)
         return not self._waiter.is_alive()
 
@@ -139,25 +142,23 @@ class WorkerProcess:
         with self._reports:
             while line := self._reports.readline(MAX_LINE_BYTES):
                 try:
-                    message = decode(line)
-                    if not isinstance(message, Report):
-                        raise RecordError(f"{type(message).__name__} is a command")  # noqa: TRY301 - as bad as any other
+                    report = decode(line)
+                    if not isinstance(report, Report):
+                        raise RecordError(f"{type(report).__name__} is a command")  # noqa: TRY301 - handled like a line that cannot be decoded
                 except RecordError as error:
-                    self._post(
-                        self._worker,
-                        Failed(kind=FailureKind.WORKER_DIED, message=f"the worker process sent nonsense: {error}"),
-                    )
+                    message = f"the worker process sent an invalid report: {error}"
+                    self._post(self._worker, Failed(kind=FailureKind.WORKER_DIED, message=message))
                     self.kill()
                     return
-                self._post(self._worker, message)
+                self._post(self._worker, report)
 
     def _wait(self) -> None:
-        while self._is_halted_or_goes_on():
+        while self._was_halted_or_continued():
             # Without this call the same change would be reported again. The state may have changed once more by now.
-            if taken := os.waitid(os.P_PID, self._popen.pid, _HALTS | os.WNOHANG):
-                self._post(self._worker, Halted(taken.si_code == os.CLD_STOPPED))
+            if change := os.waitid(os.P_PID, self._popen.pid, _STATE_CHANGES | os.WNOHANG):
+                self._post(self._worker, Halted(change.si_code == os.CLD_STOPPED))
         with self._reaping:
-            _kill_group(self._popen.pid)  # what it started, while its number still is its own
+            _kill_group(self._popen.pid)  # its children, as long as the id cannot belong to another process
             status = self._popen.wait()
         self._reader.join(_DRAIN_SECONDS)
         if self._popen.stdin is not None:
@@ -165,7 +166,7 @@ class WorkerProcess:
                 self._popen.stdin.close()
         self._ended.set()
         self._limiter.join()
-        self._limited()
+        self._shorten_log()
         self._post(self._worker, Exited(status, self._log.tail()))
         self._log.close()
 
@@ -173,17 +174,18 @@ class WorkerProcess:
         usual, soon = _LOG_SECONDS
         pause = usual
         while not self._ended.wait(pause):
-            pause = soon if self._limited() else usual
+            pause = soon if self._shorten_log() else usual
 
-    def _limited(self) -> bool:
+    def _shorten_log(self) -> bool:
+        """Shorten the log if it is too long, and return whether it was."""
         with contextlib.suppress(OSError):
             return self._log.limit()
         return False
 
-    def _is_halted_or_goes_on(self) -> bool:
-        """Wait for the next change of the process; return False if it ended. It is not reaped here."""
-        found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | _HALTS | os.WNOWAIT)
-        return found is not None and found.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED)
+    def _was_halted_or_continued(self) -> bool:
+        """Wait for the next change of the process, and return False if it ended. The process is not reaped here."""
+        change = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | _STATE_CHANGES | os.WNOWAIT)
+        return change is not None and change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED)
 
 
 def start(
@@ -202,19 +204,20 @@ def start(
     Old logs of the node's workers in the same folder are removed, except those of the workers in `keep_logs`.
 
     Raises:
-        SettingsError: the interpreter cannot be run.
+        SettingsError: The interpreter cannot be run.
+        StorageError: The log cannot be written.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise AssertionError("workers are started from the main thread: their parent-death signal is its end")
+        raise AssertionError("workers must be started from the main thread: its end sends them the parent-death signal")
     try:
-        kept = WorkerLog.create(log)
+        worker_log = WorkerLog.create(log)
         remove_old_logs(log, keep_logs)
     except OSError as error:
         raise StorageError(f"the worker's log {log} cannot be written: {error.strerror}") from error
     try:
-        return _spawn(worker, interpreter, framework, environment, directory, kept, post)
+        return _spawn(worker, interpreter, framework, environment, directory, worker_log, post)
     except BaseException:
-        kept.close()
+        worker_log.close()
         raise
 
 
@@ -229,12 +232,12 @@ def _spawn(
 ) -> WorkerProcess:
     mark = secrets.token_hex(16)
     output = log.appending()
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     try:
-        popen = subprocess.Popen(  # noqa: S603 - the interpreter is a setting of the user's
+        popen = subprocess.Popen(  # noqa: S603 - the user chose the interpreter
             [
                 *(interpreter, "-P", str(_ENTRY)),
-                *("--framework", framework, "--reports", str(theirs), "--parent", str(os.getpid())),
+                *("--framework", framework, "--reports", str(write_end), "--parent", str(os.getpid())),
                 *("--mark", f"{_MARK}={mark}"),
             ],
             stdin=subprocess.PIPE,
@@ -242,11 +245,11 @@ def _spawn(
             stderr=output,
             env={**environment, _MARK: mark},
             cwd=directory,
-            pass_fds=(theirs,),
+            pass_fds=(write_end,),
             start_new_session=True,
         )
     except OSError as error:
-        os.close(ours)
+        os.close(read_end)
         if error.filename == directory:
             raise SettingsError(f"workers cannot be started in {directory}: {error.strerror}") from error
         raise SettingsError(
@@ -254,17 +257,17 @@ def _spawn(
         ) from error
     finally:
         os.close(output)
-        os.close(theirs)
-    return WorkerProcess(worker, popen, os.fdopen(ours, "rb"), log, post)
+        os.close(write_end)
+    return WorkerProcess(worker, popen, os.fdopen(read_end, "rb"), log, post)
 
 
 def query(arguments: Sequence[str], *, seconds: float) -> str | None:
-    """Return what a program prints; None if it does not exist, fails, or takes longer than `seconds`."""
+    """Return the output of a program; None if it does not exist, fails, or takes longer than `seconds`."""
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 - fixed ones
+        completed = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 - constants
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return completed.stdout
 
 
 def _kill_group(group: int) -> None:

@@ -204,7 +204,7 @@ def test_nonsense_is_not_listened_to(launched, tmp_path, line):
     _, inbox = launched(speaking(tmp_path, f"os.write(pipe, {line.encode()!r} + b'\\n')\ntime.sleep(600)"))
     failed = inbox.get(timeout=30)
     assert failed.kind == "worker_died"
-    assert "the worker process sent nonsense" in failed.message
+    assert "the worker process sent an invalid report" in failed.message
     assert inbox.get(timeout=30).status == -9
 
 

@@ -1,7 +1,8 @@
-"""Read the text file `checkpoint` that TensorFlow keeps next to its checkpoints: which of them its writer knows.
+"""Read the text file `checkpoint`, in which TensorFlow lists the checkpoints of a folder that it has not deleted.
 
-A CheckpointState message in Protocol Buffers text format (tensorflow `python/training/checkpoint_state.proto`),
-replaced by a rename, so what is read is always whole. Being named does not mean that the files are still there.
+The file holds a CheckpointState message in Protocol Buffers text format (tensorflow
+`python/training/checkpoint_state.proto`). TensorFlow replaces it by a rename, so a reader never sees half of it. A
+checkpoint may be listed although its files are gone.
 """
 
 import hashlib
@@ -18,50 +19,52 @@ STATE_FILE: Final = "checkpoint"
 
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _MOST_LINES: Final = 150_000  # two for each checkpoint: its path, and when it was saved
-_PATH: Final = re.compile(  # repeats possessively, since one that can go back remembers where, for each character
+_PATH: Final = re.compile(  # possessive quantifiers: others would store a backtracking position for each character
     rb"""^[ \t]*+(?:all_)?model_checkpoint_paths?[ \t]*+:[ \t]*+"""
     rb"""(?:"((?:[^"\\\n]++|\\.)*+)"|'((?:[^'\\\n]++|\\.)*+)')""",
     re.MULTILINE,
 )
 _LONGEST_PATH: Final = 20_000  # PATH_MAX, every byte of it as an octal escape
-_MOST_PARENTS: Final = 100  # a writer uses one or two ways to name its own folder
+_MOST_PARENTS: Final = 100  # a writer names its folder in one or two ways
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_LETTERS: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
-
-
-_COARSE_SECONDS: Final = 2.0  # between two contents that the coarsest filesystem tells apart by their times
+_LETTER_ESCAPES: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
+_COARSE_SECONDS: Final = 2.0  # the resolution of file times on the coarsest filesystem
 
 
 def named_in(folder: Path, among: Container[str]) -> frozenset[str]:
-    """Return which of the names `among` those in `folder` its state file lists; one that cannot be read lists none."""
+    """Return the names in `among` that the state file of `folder` lists. A file that cannot be read lists none."""
     state = StateFile(folder)
     state.read(0.0)
     return frozenset(filter(among.__contains__, state.named))
 
 
 class StateFile:
-    """Read the state file of one folder, in each scan.
+    """Read the state file of one folder, once per scan.
 
-    It is opened each time, since on NFS that shows what another machine wrote. A file that did not change is not read
-    again. `named`: the checkpoints in the folder that it listed when it was read last.
+    The file is opened in every scan, because on NFS opening it shows the writes of other machines. A file that did not
+    change is not read again.
+
+    Attributes:
+        named: The checkpoints in the folder that the file listed when it was last read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: tuple[os.stat_result, float, float] | None = None  # the file, since when, and when it was read
+        self._read: tuple[os.stat_result, float, float] | None = None  # (metadata, unchanged since, read at)
         self._digest = b""  # of the content
         self._names: dict[bytes, str | None] = {}  # by the path that the file lists; None: not in the folder
         self.named: frozenset[str] = frozenset()
 
     def read(self, now: float) -> frozenset[str]:
-        """Return the names that came or went since the last time; a file that cannot be read lists none.
+        """Return the names that were added or removed since the last call. A file that cannot be read lists none.
 
-        `now` is in seconds: a file that was the same for a while when it was read is not read again.
+        `now` is in seconds. It decides whether an unchanged file is read again: a file that is changed twice within the
+        resolution of its time looks unchanged.
         """
         try:
             with open_file(self._folder, STATE_FILE) as file:
-                there, since = os.fstat(file.fileno()), now
-                if self._read is not None and _is_same(self._read[0], there):
+                status, since = os.fstat(file.fileno()), now
+                if self._read is not None and _is_same(self._read[0], status):
                     _, since, read_at = self._read
                     if read_at >= since + _COARSE_SECONDS:
                         return frozenset()
@@ -69,8 +72,10 @@ class StateFile:
         except (CheckpointError, OSError):
             self._read, content = None, b""
         else:
-            self._read = there, since, now
-        only_names = b"/" not in content and b"\\" not in content  # else a path may lead elsewhere by now
+            self._read = status, since, now
+        only_names = (
+            b"/" not in content and b"\\" not in content
+        )  # a longer path may lead elsewhere by now, if a link on it changed
         digest = hashlib.sha256(content).digest()
         if only_names and digest == self._digest:
             return frozenset()
@@ -85,9 +90,10 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def _names_in(folder: Path, content: bytes, known: Mapping[bytes, str | None]) -> dict[bytes, str | None]:
-    """Return the checkpoints in a folder by the paths that the content of its state file lists.
+    """Return the name of each checkpoint that the state file of a folder lists, by its path as written there.
 
-    A string ends with its line. `known`: the same of the content before, of which most is still there.
+    The name is None if the path leads out of the folder. No string spans two lines. `known`: the result for the last
+    content, which saves work, because most paths stay in the file.
     """
     if content.count(b"\n") > _MOST_LINES:
         return {}
@@ -97,7 +103,7 @@ def _names_in(folder: Path, content: bytes, known: Mapping[bytes, str | None]) -
 
 
 def _name_in(parents: "_Parents", path: bytes) -> str | None:
-    """Return the checkpoint in the folder that a path names, if it names one."""
+    """Return the name of the checkpoint to which a path leads; None if that is not in the folder."""
     if len(path) > _LONGEST_PATH:
         return None
     if b"\\" in path:
@@ -109,14 +115,14 @@ def _name_in(parents: "_Parents", path: bytes) -> str | None:
 
 
 class _Parents:
-    """Say whether paths are those of one folder, and remember what was resolved."""
+    """Decide whether paths lead to one folder, and cache the answers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = os.path.realpath(folder)
         self._answers: dict[str, bool] = {}
 
     def is_folder(self, path: str) -> bool:
-        """Return whether a path leads to the folder. A relative path starts there; one with `..` is never followed."""
+        """Return whether a path leads to the folder. A relative path starts there. A path with `..` is not followed."""
         if path not in self._answers:
             if "\0" in path or ".." in path.split("/") or len(self._answers) >= _MOST_PARENTS:
                 return False
@@ -125,7 +131,7 @@ class _Parents:
 
 
 def _unescape(text: bytes) -> bytes:
-    """Undo the escapes of a text-format string: octal, hexadecimal, C letters."""
+    """Replace the escapes in a string of the text format: octal, hexadecimal, and the letters that C defines."""
 
     def byte(match: re.Match[bytes]) -> bytes:
         code = match[1]
@@ -133,6 +139,6 @@ def _unescape(text: bytes) -> bytes:
             return bytes([int(code, 8) & 0xFF])
         if code[:1] in b"xX" and len(code) > 1:
             return bytes([int(code[1:], 16)])
-        return bytes([_LETTERS[code]]) if code in _LETTERS else code
+        return bytes([_LETTER_ESCAPES[code]]) if code in _LETTER_ESCAPES else code
 
     return _ESCAPE.sub(byte, text)
