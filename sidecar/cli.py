@@ -145,7 +145,7 @@ def history(
     elif found.entries:
         print_history(table(found), rows(found))
     elif storage_timeout.call(lambda: find_run(observer.storage)) is None:
-        typer.echo(f"run {settings.run}: no daemon was here yet; `{typed(settings, 'run')}` starts one")
+        typer.echo(f"run {settings.run}: no daemon has started yet; `{typed(settings, 'run')}` starts one")
     else:
         typer.echo(f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on")
 
@@ -227,7 +227,7 @@ def requeue(
 ) -> None:
     """Evaluate checkpoints again that failed, vanished, were corrupt or skipped; with --again, any."""
     from sidecar.commands.hints import evaluates_again
-    from sidecar.commands.requeue import Wanted, folder_and_names, what_next
+    from sidecar.commands.requeue import Request, folder_and_names, outlook
     from sidecar.commands.requeue import requeue as reopen
     from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
     from sidecar.commands.status.observe import observer_of
@@ -246,24 +246,24 @@ def requeue(
         lambda: reopen(
             observer.storage,
             observer.catalog,
-            Wanted(names, all_failed=all_failed, again=again, all_evaluated=all_evaluated),
+            Request(names, all_failed=all_failed, again=again, all_evaluated=all_evaluated),
             by=node_name(settings, os.environ),
             clock=observer.clock,
             wait_seconds=wait_seconds if waits else 0.0,
             pause=time.sleep,
-            tell=lambda sentence: typer.echo(printable(sentence), err=True),
+            report=lambda sentence: typer.echo(printable(sentence), err=True),
             dry_run=dry_run,
             command=lambda name: evaluates_again(settings, name),
         )
     )
     one, several = ("would be", "would be") if dry_run else ("is", "are")
-    for each in reopened:
-        typer.echo(printable(f"{each.name} {one} requeued ({each.reason})"))
+    for settlement in reopened:
+        typer.echo(printable(f"{settlement.name} {one} requeued ({settlement.reason})"))
     if all_evaluated and reopened:
         typer.echo(f"{len(reopened)} {one if len(reopened) == 1 else several} requeued")
     if reopened and waits and not dry_run:
         storage_timeout.call(lambda: observe_for(observer, OBSERVED_BEATS * settings.beat_seconds, time.sleep))
-        typer.echo(printable(what_next(storage_timeout.call(observer.collect))))
+        typer.echo(printable(outlook(storage_timeout.call(observer.collect))))
 
 
 @app.command(epilog=examples("sidecar init", "sidecar init ckpts"))

@@ -96,7 +96,7 @@ def test_the_directory_is_an_argument_or_an_option(type_, here, words):
     (here / "ckpts").mkdir()
     code, out, err = type_("history", *words)
     assert (code, err) == (0, "")
-    assert "no daemon was here yet; `sidecar run ckpts` starts one" in out
+    assert "no daemon has started yet; `sidecar run ckpts` starts one" in out
 
 
 def test_two_directories_are_a_mistake(type_):
@@ -142,7 +142,7 @@ def test_a_table_of_the_project_file_is_found(type_, here):
     (here / "pyproject.toml").write_text('[tool.sidecar]\ncheckpoint_dir = "ckpts"\n')
     code, out, err = type_("history")
     assert code == 0
-    assert "run ckpts: no daemon was here yet" in out
+    assert "run ckpts: no daemon has started yet" in out
     assert "pyproject.toml" in err
     (here / "pyproject.toml").write_text('[tool.sidecar]\ncheckpoint_dri = "ckpts"\n')
     assert (
@@ -268,7 +268,7 @@ def test_init_writes_what_the_other_commands_find(type_, here, words):
     code, out, err = type_("init", *words)
     assert (code, err) == (0, "")
     assert "wrote sidecar.toml" in out
-    assert "run ckpts: no daemon was here yet" in type_("status", "--no-observe")[1]
+    assert "run ckpts: no daemon has started yet" in type_("status", "--no-observe")[1]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,6 +1,7 @@
-"""Write a settings file and a task to fill in, from what the current directory holds, for `sidecar init`.
+"""Implement `sidecar init`: write a settings file and a template of a task.
 
-It overwrites no file, and imports no module.
+Both are made from the checkpoints and Python files in the current directory. No file is overwritten, and no Python file
+is imported.
 """
 
 import ast
@@ -20,7 +21,7 @@ SETTINGS_FILE: Final = "sidecar.toml"
 TASK_FILE: Final = "sidecar_task.py"
 _BUILDER: Final = "build_model"
 _LIKELY: Final = ("ckpts", "checkpoints", "ckpt", "checkpoint", "saved", "models", "weights")
-_PYTHON_BYTES: Final = 1024 * 1024  # more is no source that a person wrote
+_PYTHON_BYTES: Final = 1024 * 1024  # a larger file was not written by a person
 _FILES_READ: Final = 200
 _SETTINGS: Final = """\
 # Settings of sidecar-evaluator, read by every `sidecar` command that is started in this directory.
@@ -32,7 +33,7 @@ task = {task}
 # chief_nodes = ["node-0"]    # in a job of several nodes: those that never evaluate
 """
 _TASK: Final = """\
-\"\"\"What `sidecar` evaluates checkpoints with. It is imported in worker processes only.\"\"\"
+\"\"\"Define how `sidecar` evaluates checkpoints. Only worker processes import this file.\"\"\"
 
 import keras
 import numpy as np
@@ -41,7 +42,7 @@ from sidecar import Task
 {imported}
 
 {builder}def test_set():
-    # Arrays (x, y), or a tf.data.Dataset of them, one example each.
+    # Return arrays (x, y), or a tf.data.Dataset with one example (x, y) per element.
     raise NotImplementedError("{file}: return your test set in test_set()")
 
 
@@ -56,7 +57,7 @@ def task():
 """
 _OWN_BUILDER: Final = """\
 def build_model():
-    # The model that training builds: checkpoints are restored into it.
+    # Return the same model as training: checkpoints are restored into it.
     raise NotImplementedError("{file}: return your model in build_model()")
 
 
@@ -65,7 +66,7 @@ def build_model():
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The content of the files: the directory of checkpoints, their number, and the module that builds the model."""
+    """Hold the choices for the files: the checkpoint directory, its number of checkpoints, and the model's module."""
 
     directory: Path
     checkpoints: int
@@ -73,17 +74,17 @@ class Proposal:
 
 
 def propose(here: Path, directory: Path | None) -> Proposal:
-    """Look for checkpoints and a model. Raises `SettingsError` if no directory is named, and none looks right."""
-    counted = {place: _count(place) for place in ([directory] if directory is not None else _candidates(here))}
-    if not counted:
+    """Find the checkpoint directory and the model. Raises `SettingsError` if no directory is named or found."""
+    counts = {folder: _count(folder) for folder in ([directory] if directory is not None else _candidates(here))}
+    if not counts:
         raise SettingsError(
             "no directory here holds checkpoints: name the one that training will save in, as in `sidecar init ckpts`"
         )
-    best = max(counted, key=lambda place: counted[place])
-    return Proposal(best, counted[best], _builder(here))
+    best = max(counts, key=lambda folder: counts[folder])
+    return Proposal(best, counts[best], _builder(here))
 
 
-def write(here: Path, proposal: Proposal, tell: Callable[[str], None]) -> None:
+def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None:
     """Write the missing files, and report each. Raises `SettingsError` if the directory cannot be written to."""
     if proposal.builder is None:
         imported, builder = "", _OWN_BUILDER.format(file=TASK_FILE)
@@ -91,33 +92,33 @@ def write(here: Path, proposal: Proposal, tell: Callable[[str], None]) -> None:
         imported, builder = f"from {proposal.builder} import {_BUILDER}\n", ""
     task = f"{TASK_FILE}:task"
     settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task))
-    _create(here / SETTINGS_FILE, settings, tell)
-    _create(here / TASK_FILE, _TASK.format(imported=imported, builder=builder, file=TASK_FILE), tell)
-    found = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
-    tell(f"checkpoints: {short(proposal.directory)} ({found})")
+    _create(here / SETTINGS_FILE, settings, report)
+    _create(here / TASK_FILE, _TASK.format(imported=imported, builder=builder, file=TASK_FILE), report)
+    count = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
+    report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:
-        tell(f"model: {_BUILDER} of {proposal.builder}.py")
+        report(f"model: {_BUILDER} of {proposal.builder}.py")
     missing = "test_set()" if proposal.builder is not None else "build_model() and test_set()"
-    tell(f"Now fill in {missing} in {TASK_FILE}. Then: sidecar check")
+    report(f"Now fill in {missing} in {TASK_FILE}. Then: sidecar check")
 
 
-def _create(path: Path, text: str, tell: Callable[[str], None]) -> None:
+def _create(path: Path, text: str, report: Callable[[str], None]) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        tell(f"kept {path.name}, which was there")
+        report(f"kept {path.name}, which existed already")
         return
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
-    tell(f"wrote {path.name}")
+    report(f"wrote {path.name}")
 
 
 def _candidates(here: Path) -> list[Path]:
-    """Return the directories here that hold checkpoints; if there is none, those with a likely name."""
-    there = sorted(each for each in here.iterdir() if each.is_dir() and not each.name.startswith("."))
-    holding = [each for each in there if _count(each)]
-    return holding or [each for each in there if each.name in _LIKELY]
+    """Return the directories in `here` that hold checkpoints; if there are none, those with a likely name."""
+    folders = sorted(path for path in here.iterdir() if path.is_dir() and not path.name.startswith("."))
+    with_checkpoints = [folder for folder in folders if _count(folder)]
+    return with_checkpoints or [folder for folder in folders if folder.name in _LIKELY]
 
 
 def _count(directory: Path) -> int:
@@ -130,13 +131,13 @@ def _count(directory: Path) -> int:
 
 
 def _builder(here: Path) -> str | None:
-    """Return the only module here that defines `build_model` and does nothing but define things."""
+    """Return the only module in `here` that defines `build_model` and runs no other code; None if there is not one."""
     names = sorted(name for name in os.listdir(here) if name.endswith(".py") and name != TASK_FILE)  # noqa: PTH208 - names
-    found = [name for name in names[:_FILES_READ] if _defines_only(here / name)]
-    return found[0].removesuffix(".py") if len(found) == 1 and found[0][:-3].isidentifier() else None
+    builders = [name for name in names[:_FILES_READ] if _is_safe_builder(here / name)]
+    return builders[0].removesuffix(".py") if len(builders) == 1 and builders[0][:-3].isidentifier() else None
 
 
-def _defines_only(path: Path) -> bool:
+def _is_safe_builder(path: Path) -> bool:
     try:
         if not path.is_file() or path.stat().st_size > _PYTHON_BYTES:
             return False
@@ -149,7 +150,7 @@ def _defines_only(path: Path) -> bool:
 
 
 def _is_guard(node: ast.stmt) -> bool:
-    """Return whether it is a docstring, or `if __name__ == "__main__"`."""
+    """Return whether a statement is a docstring, or `if __name__ == "__main__"`."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)

@@ -13,11 +13,11 @@ TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"
 @pytest.mark.parametrize(
     ("filesystem", "file_events", "told"),
     [
-        ("ext4", "auto", "new ones on ext4 are seen by file events and a sweep every 7 s"),
-        ("nfs4", "auto", "new ones on nfs4 are seen by a sweep every 7 s only ("),
-        ("fuse.sshfs", "auto", "new ones on fuse.sshfs are seen by a sweep every 7 s only ("),
-        ("nfs4", "on", "new ones on nfs4 are seen by file events and a sweep every 7 s"),
-        ("ext4", "off", "new ones on ext4 are seen by a sweep every 7 s only (file_events = off"),
+        ("ext4", "auto", "new ones on ext4 are detected by file events and a scan every 7 s"),
+        ("nfs4", "auto", "new ones on nfs4 are detected by a scan every 7 s only ("),
+        ("fuse.sshfs", "auto", "new ones on fuse.sshfs are detected by a scan every 7 s only ("),
+        ("nfs4", "on", "new ones on nfs4 are detected by file events and a scan every 7 s"),
+        ("ext4", "off", "new ones on ext4 are detected by a scan every 7 s only (file_events = off"),
     ],
 )
 def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, filesystem, file_events, told):

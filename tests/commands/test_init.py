@@ -63,7 +63,7 @@ def test_nothing_is_overwritten(here):
     write(here, propose(here, here / "ckpts"), told.append)
     assert (here / "sidecar.toml").read_text() == "mine"
     assert not (here / "elsewhere.py").exists()
-    assert told[:2] == ["kept sidecar.toml, which was there", "kept sidecar_task.py, which was there"]
+    assert told[:2] == ["kept sidecar.toml, which existed already", "kept sidecar_task.py, which existed already"]
 
 
 def test_no_directory_at_all_is_told(here):

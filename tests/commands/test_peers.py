@@ -48,8 +48,8 @@ def seen(observed_nodes, lease=10.0):
 
 def test_nobody_else_is_there(storage, clock, watched):
     """Where no daemon was, and where none is left, it does not wait."""
-    assert seen(watch(storage, clock, BEAT, pytest.fail)) == [(True, "no other node beats here")]
-    assert seen(watched(node_0={"beat": {"state": "left"}})) == [(True, "no other node beats here")]
+    assert seen(watch(storage, clock, BEAT, pytest.fail)) == [(True, "no other node is alive here")]
+    assert seen(watched(node_0={"beat": {"state": "left"}})) == [(True, "no other node is alive here")]
     assert clock.seconds == 1000.0
 
 
@@ -57,7 +57,7 @@ def test_beats_in_time(watched, clock):
     """Seen as often as they are written; it takes four beats to say so."""
     ((ok, text),) = seen(watched(node_0={}))
     assert ok
-    assert text == "beats of node-0 are seen every 2.0 s, at most 0.0 s late; the lease of 10 s is enough"
+    assert text == "heartbeats of node-0 are seen every 2.0 s, at most 0.0 s late; the lease of 10 s is enough"
     assert 1008 < clock.seconds < 1009
 
 
@@ -65,7 +65,7 @@ def test_a_late_beat_is_measured_without_comparing_clocks(watched):
     """The third beat is seen 0.9 s late: the gap before it is longer by that."""
     ((ok, text),) = seen(watched(node_0={}, node_1={"delays": (0, 0, 0.9, 0)}))
     assert ok
-    assert "beats of node-0, node-1 are seen every 2.0 s, at most 0.9 s late (node-1)" in text
+    assert "heartbeats of node-0, node-1 are seen every 2.0 s, at most 0.9 s late (node-1)" in text
 
 
 def test_a_lease_under_twice_the_delay_is_refused(watched):
@@ -73,7 +73,7 @@ def test_a_lease_under_twice_the_delay_is_refused(watched):
     observed_nodes = watched(node_0={"delays": (0, 1.9, 1.9, 1.9)})
     ((ok, text),) = seen(observed_nodes, lease=3.0)
     assert not ok
-    assert "node-0's beats are seen up to 1.9 s late, and a lease of 3 s is less than twice that" in text
+    assert "heartbeats of node-0 are seen up to 1.9 s late, and a lease of 3 s is less than twice that" in text
     assert "Set lease_seconds to 6 or more" in text
     assert seen(observed_nodes, lease=4.0)[0][0]
 
@@ -82,23 +82,23 @@ def test_who_does_not_beat_is_told_early(watched, clock):
     """Nobody changes in two beats: nobody is there."""
     found = seen(watched(node_0={"start": 1000.0}))
     assert found[0][0]
-    assert found[0][1].startswith("node-0 did not beat in 4.5 s: down, or not seen here")
-    assert found[1] == (True, "no other node beats here")
+    assert found[0][1].startswith("no heartbeat of node-0 was seen in 4.5 s: down, or not visible here")
+    assert found[1] == (True, "no other node is alive here")
     assert clock.seconds < 1005
 
 
 def test_a_daemon_under_this_name_is_told(watched):
     """Starting a second one would end it."""
     found = seen(watched(node_9={}))
-    assert found[0][1].startswith("a daemon beats as node-9: this node's own")
-    assert found[1] == (True, "no other node beats here")
+    assert found[0][1].startswith("a daemon named node-9 is alive: that of this node")
+    assert found[1] == (True, "no other node is alive here")
 
 
 def test_the_group_that_would_form(watched):
     """Workers of the others and of this node, if version and task are equal."""
     observed_nodes = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
     assert told(group(observed_nodes, HERE)) == [
-        (True, "node-0, node-1 are there, with the same version and task; with this node a group of 4 worker processes")
+        (True, "node-0, node-1 have the same version and task; with this node a group of 4 worker processes")
     ]
 
 
@@ -125,7 +125,7 @@ def test_who_differs_is_told(watched):
         "node-0 runs other code of the task (t2t2t2t2, here t1): it would not be in the same group",
     )
     assert found[1] == (True, "node-1 runs version 0.9, this node 1.0: it would not be in the same group")
-    assert found[2] == (True, "node-2 has not tried its task yet: it would not be in the same group")
+    assert found[2] == (True, "node-2 has not checked its task yet: it would not be in the same group")
     assert "this node alone would form a group of 1 worker process" in found[3][1]
 
 
@@ -136,7 +136,7 @@ def test_who_computes_otherwise_than_most_is_told(watched):
     assert first[1].startswith(
         "node-1 computes with other versions, devices or settings than most (numeric profile p2)"
     )
-    assert last[1].startswith("node-0, node-2 are there")
+    assert last[1].startswith("node-0, node-2 have the same version")
 
 
 def test_a_majority_with_other_code_leaves_this_node_out(watched):
@@ -144,7 +144,7 @@ def test_a_majority_with_other_code_leaves_this_node_out(watched):
     other = {"beat": {"task": "t2"}}
     *_, (ok, text) = told(group(watched(node_0=other, node_1=other), HERE))
     assert not ok
-    assert "this node would not take part: 2 nodes agree on another version or task, 1 on this one's" in text
+    assert "this node would not take part: 2 nodes agree on another version or task, 1 on those of this node" in text
 
 
 def test_nodes_with_other_code_that_compute_differently_do_not_outnumber_this_node(watched):

@@ -10,7 +10,7 @@ from catalogs import make_catalog
 from fakes import Node, outcomes, pass_time, restarted, save
 
 from sidecar import cli
-from sidecar.commands.requeue import Wanted, folder_and_names, requeue, what_next
+from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import Closed, Settled
@@ -32,12 +32,12 @@ def ask(storage, catalog, clock):
         written = requeue(
             storage,
             catalog,
-            Wanted(names, **wanted),
+            Request(names, **wanted),
             by="node-9",
             clock=clock,
             wait_seconds=wait_seconds,
             pause=pause,
-            tell=told.append,
+            report=told.append,
             dry_run=dry_run,
         )
         return [(each.name, each.digest, each.reason) for each in written], told
@@ -158,7 +158,7 @@ def test_of_several_contents_the_newest_that_is_there_is_taken(writers, saved, c
     written, told = ask("ckpt-5")
     assert [digest for _, digest, _ in written] == [there.digest]
     assert told == [
-        f"ckpt-5 was given up with 2 contents: {there.digest[:12]} is taken, the newest that is there, not {'e' * 12}"
+        f"ckpt-5 was given up with 2 contents: {there.digest[:12]} is requeued, the newest that exists, not {'e' * 12}"
     ]
 
 
@@ -377,12 +377,12 @@ def test_a_daemon_takes_up_what_was_requeued(tmp_path, clock):
     requeue(
         node.storage.storage,
         node.storage_thread.reconciler.catalog,
-        Wanted(["ckpt-1"]),
+        Request(["ckpt-1"]),
         by="node-9",
         clock=clock,
         wait_seconds=0.0,
         pause=lambda _: None,
-        tell=lambda _: None,
+        report=lambda _: None,
     )
     pass_time(30, node)
     assert outcomes(node.history)[-2:] == [("requeued", "ckpt-1"), ("succeeded", "ckpt-1")]
@@ -393,12 +393,12 @@ def ask_again(node, *names, **wanted):
     return requeue(
         node.storage.storage,
         make_catalog(node.checkpoint_dir, node.run_dir / "pins", quiet_seconds=3.0, clock=node.clock),
-        Wanted(names, again=True, **wanted),
+        Request(names, again=True, **wanted),
         by="node-9",
         clock=node.clock,
         wait_seconds=0.0,
         pause=lambda _: None,
-        tell=lambda _: None,
+        report=lambda _: None,
     )
 
 
@@ -515,16 +515,16 @@ def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, ca
 
 def test_what_happens_next_depends_on_who_is_there(observer, writers, clock, checkpoint):
     """The first live worker proposes it; without one it waits."""
-    assert what_next(RunStatus("r")) == "no daemon beats: it will be evaluated when one runs"
+    assert outlook(RunStatus("r")) == "no daemon is alive: it will be evaluated once one runs"
     writers.beat("chief-0", 1, role="chief")
     writers.beat("node-0", 1, state="starting")
     observer.collect()
     writers.beat("chief-0", 2, role="chief")
     clock.seconds += 1
-    assert what_next(observer.collect()).startswith("only the chief's daemon beats")
+    assert outlook(observer.collect()).startswith("only the chief's daemon is alive")
     writers.beat("node-0", 2, state="starting")
-    assert what_next(observer.collect()) == "it will be evaluated once a worker is ready: node-0 (starting)"
+    assert outlook(observer.collect()) == "it will be evaluated once a worker node is ready: node-0 (starting)"
     writers.beat("node-0", 3)
-    assert what_next(observer.collect()) == "node-0 will take it up"
+    assert outlook(observer.collect()) == "node-0 will plan its evaluation"
     writers.propose(checkpoint=checkpoint(6))
-    assert what_next(observer.collect()) == "node-0 will take it up after plan 1"
+    assert outlook(observer.collect()) == "node-0 will plan its evaluation after plan 1"

@@ -37,7 +37,7 @@ def test_a_run_that_never_was_has_nothing_to_show(observer, tmp_path):
     found = observer.collect()
     assert (found.run_id, found.members, found.queue) == (None, (), ())
     assert not (tmp_path / "state").exists()
-    assert "no daemon was here yet" in shown(found)
+    assert "no daemon has started yet" in shown(found)
     assert strict(found)["nodes"] == []
 
 
@@ -62,7 +62,7 @@ def test_a_run_of_another_name_is_told(storage, catalog, clock):
         lease_seconds=10.0,
         runs=runs_in(storage.root.parent),
     )
-    assert "no daemon was here yet; the state directory holds other runs: state" in shown(observer.collect())
+    assert "no daemon has started yet; the state directory holds other runs: state" in shown(observer.collect())
 
 
 def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
@@ -299,7 +299,8 @@ def test_nodes_with_another_task_are_told(observer, writers):
     """They would not stand in one group."""
     writers.beat("node-0", 1)
     writers.beat("node-1", 1, task="t2")
-    assert "different code of the task, so not one group: t1 on node-0; t2 on node-1" in shown(observer.collect())
+    text = shown(observer.collect())
+    assert "nodes with different code of the task cannot form one group: t1 on node-0; t2 on node-1" in text
 
 
 def test_nodes_that_are_left_out_are_told_with_the_reason(observer, writers, clock):

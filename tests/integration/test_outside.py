@@ -41,9 +41,9 @@ def test_a_mistyped_directory(sidecar, tmp_path, command):
 def test_a_directory_without_a_run(sidecar, place):
     """Training may have just begun: that is no mistake."""
     done = sidecar.command("status", "--checkpoint-dir", place)
-    assert (done.code, done.out) == (0, "run ckpts: no daemon was here yet\n")
+    assert (done.code, done.out) == (0, "run ckpts: no daemon has started yet\n")
     assert json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["run_id"] is None
-    assert "no daemon was here yet; `" in sidecar.command("history", "--checkpoint-dir", place).out
+    assert "no daemon has started yet; `" in sidecar.command("history", "--checkpoint-dir", place).out
     assert list(place.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
-"""Try on this node, for real, whatever the daemon needs, and name a remedy for each problem.
+"""Try everything that the daemon needs on this node, and name a remedy for each problem.
 
-It runs no daemon and leaves nothing behind. Each trial is a function that returns findings; none stops another.
+No daemon is started, and every file that is written is removed. Each trial is a function that returns findings. A trial
+that fails does not stop the others.
 """
 
 import queue
@@ -40,7 +41,7 @@ from sidecar.workers.pool import WorkerPool
 from sidecar.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.workers.process import Event, Exited, Post
 
-_GLANCE_SECONDS: Final = 0.25
+_TIMEOUT_CHECK_SECONDS: Final = 0.25
 
 
 def findings(
@@ -52,7 +53,7 @@ def findings(
     make_workers: Callable[[Post], WorkerPool],
     search_path: str,
 ) -> Iterator[Finding]:
-    """Try everything, one thing after the other, the slow ones last."""
+    """Run all trials one after the other, the slow ones last."""
     role = yield from _role(settings, environ)
     yield from _checkpoints(settings, catalog, storage_timeout)
     if (yield from _journal(settings, storage_timeout)):
@@ -89,60 +90,60 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
         yield Finding("role", ok=False, text=str(error))
         return None
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
-    yield Finding("role", ok=True, text=_explained(decision))
+    yield Finding("role", ok=True, text=_describe(decision))
     if decision.role == "worker":
         yield from _network(host)
     return decision
 
 
-def _explained(decision: RoleDecision) -> str:
+def _describe(decision: RoleDecision) -> str:
     text = f"{decision.role} ({decision.source})"
     if decision.warning is not None:
         return f"{text}; {decision.warning}: {decision.remedy}"
     if decision.role == "chief":
-        return f"{text}: evaluates nothing, since the worker nodes' daemons do; {decision.remedy}"
+        return f"{text}: this node evaluates nothing, the daemons on the worker nodes do; {decision.remedy}"
     if decision.source == NO_HINT:
         return f"{text}: this node evaluates; a job of several nodes names its chief's node in chief_nodes"
     return text
 
 
 def _network(host: str) -> Iterator[Finding]:
-    """Report who could reach the ports of worker processes: these are open on every address of this machine."""
+    """Report whether the internet can reach worker processes. Their ports are open on every address of the machine."""
     if (address := public_address(host)) is not None:
         yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {OPEN_PORTS_REMEDY}")
     elif others := public(own_addresses()):
-        # No failure: a firewall in front of them cannot be seen from here.
+        # This is not a failure, because a firewall may protect the address.
         text = f"this machine also has a public address ({', '.join(others)}): {OPEN_PORTS_REMEDY}"
         yield Finding("network", ok=True, text=text)
 
 
 def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     try:
-        look = storage_timeout.call(catalog.scan)
-        how = storage_timeout.call(lambda: _how_seen(settings))
+        scan = storage_timeout.call(catalog.scan)
+        detection = storage_timeout.call(lambda: _detection(settings))
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
-    if look.missing:
+    if scan.missing:
         text = f"{settings.checkpoint_dir} does not exist yet; the daemon would wait. Is it shared with the chief?"
         yield Finding("checkpoints", ok=True, text=text)
         return
-    newest = f", the newest is {look.found[-1].checkpoint.name}" if look.found else ""
-    yield Finding("checkpoints", ok=True, text=f"{len(look.found)} complete in {settings.checkpoint_dir}{newest}")
-    if look.below is not None:
-        yield Finding("checkpoints", ok=True, text=look.below)
-    if look.found:
+    newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
+    yield Finding("checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
+    if scan.below is not None:
+        yield Finding("checkpoints", ok=True, text=scan.below)
+    if scan.found:
         steps = StepSources()
-        steps.add(found.checkpoint for found in look.found)
+        steps.add(discovered.checkpoint for discovered in scan.found)
         text = f"{steps.told()}: {REMEDY}" if steps.are_doubtful else steps.told()
         yield Finding("checkpoints", ok=True, text=text)
-    yield Finding("checkpoints", ok=True, text=how)
-    for name, reason in look.waiting:
-        yield Finding("checkpoints", ok=True, text=f"{name} is not complete, or not yet: {reason}")
+    yield Finding("checkpoints", ok=True, text=detection)
+    for name, reason in scan.waiting:
+        yield Finding("checkpoints", ok=True, text=f"{name} is not complete: {reason}")
 
 
-def _how_seen(settings: Settings) -> str:
-    """Return by what means new checkpoints are noticed, and on which type of filesystem."""
+def _detection(settings: Settings) -> str:
+    """Return a sentence about how new checkpoints are detected, and on which type of filesystem."""
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     watch = Watch(settings.checkpoint_dir, lambda: None, why_not=why_not)
     watch.start()
@@ -150,15 +151,15 @@ def _how_seen(settings: Settings) -> str:
     watch.stop()
     mount = mount_here(settings.checkpoint_dir)
     where = "" if mount is None else f" on {mount.filesystem}"
-    sweeps = f"a sweep every {settings.sweep_seconds:g} s"
-    how = f"file events and {sweeps}" if problem is None else f"{sweeps} only ({problem})"
-    return f"new ones{where} are seen by {how}"
+    scans = f"a scan every {settings.sweep_seconds:g} s"
+    means = f"file events and {scans}" if problem is None else f"{scans} only ({problem})"
+    return f"new ones{where} are detected by {means}"
 
 
 def _journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[Finding, None, bool]:
-    """Read what a daemon reads at its start, and return whether anything may be written there.
+    """Read the run's state as a daemon does at its start, and return whether the state directory may be written to.
 
-    Nothing may be where the state is away: that would be written below its mount point.
+    It may not while the state is unavailable: the files would be written below the mount point of its storage.
     """
     try:
         text = storage_timeout.call(lambda: _read_journal(settings, storage_timeout))
@@ -184,20 +185,20 @@ def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
 
 
 def _storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Finding]:
-    """Try create-if-absent, on which agreement rests, with a name that is removed again; and judge the mount."""
+    """Try create-if-absent with a file that is removed again, and report problems of the mount."""
     inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
     try:
         if inside and not storage_timeout.call(settings.checkpoint_dir.is_dir):
-            text = f"{settings.run_dir} is not tried: that would create the directory above"
+            text = f"{settings.run_dir} is not tried, because that would create the checkpoint directory"
             yield Finding("state", ok=True, text=text)
             return
-        kept = storage_timeout.call(lambda: _created_twice(settings))
+        content = storage_timeout.call(lambda: _content_after_two_creations(settings))
         mount = storage_timeout.call(lambda: mount_here(settings.run_dir))
     except SidecarError as error:
         yield Finding("state", ok=False, text=str(error))
         return
     where = f"{settings.run_dir}" if mount is None else f"{settings.run_dir} on {mount.filesystem}"
-    if kept != b"first":
+    if content != b"first":
         text = f"{where}: an existing name was overwritten; name a state_dir on a POSIX filesystem"
         yield Finding("state", ok=False, text=text)
         return
@@ -206,7 +207,7 @@ def _storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Fi
         yield Finding("state", ok=not trouble.fatal, text=f"{mount.point if mount else ''}: {trouble.text}")
 
 
-def _created_twice(settings: Settings) -> bytes | None:
+def _content_after_two_creations(settings: Settings) -> bytes | None:
     storage = PosixStorage(settings.run_dir)
     name = f".check-{secrets.token_hex(8)}"
     try:
@@ -220,14 +221,14 @@ def _created_twice(settings: Settings) -> bytes | None:
 def _nodes(
     settings: Settings, environ: Mapping[str, str], storage_timeout: StorageTimeout
 ) -> Generator[Finding, None, ObservedNodes | None]:
-    """Report which other nodes beat, and how late that is seen; return None if that cannot be found out."""
+    """Report which other nodes are alive, and how late their heartbeats are seen here. Return None if that fails."""
     storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
     beat, lease = settings.beat_seconds, settings.lease_seconds
     try:
         node = node_name(settings, environ)
         observed_nodes = storage_timeout.call(lambda: watch(storage, SystemClock(), beat, time.sleep))
     except SettingsError:
-        return None  # told above
+        return None  # `_role` has reported it
     except SidecarError as error:
         yield Finding("nodes", ok=False, text=str(error))
         return None
@@ -253,7 +254,7 @@ def _http(settings: Settings) -> Iterator[Finding]:
 
 
 def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout) -> Finding | None:
-    """Find mistakes in the text of the task, which costs no import."""
+    """Find mistakes in the text of the task, without importing it."""
     if settings.task is None:
         return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
@@ -261,7 +262,7 @@ def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout)
     except TaskError as error:
         return Finding("task", ok=False, text=str(error))
     except StorageError:
-        return None  # it is silent: the worker process tells what is wrong
+        return None  # the worker process will report the problem
     return None
 
 
@@ -281,7 +282,7 @@ def _task(
                 yield Finding("task", ok=False, text=f"the worker process {overrun.message}")
                 return None
             try:
-                name, report = inbox.get(timeout=_GLANCE_SECONDS)
+                name, report = inbox.get(timeout=_TIMEOUT_CHECK_SECONDS)
             except queue.Empty:
                 continue
             worker = workers.find(name)

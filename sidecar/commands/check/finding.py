@@ -1,11 +1,11 @@
-"""Define what `sidecar check` reports about each thing that it tried."""
+"""Define the record of one result of `sidecar check`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Hold the result of one trial."""
+    """Describe one result of a trial. `what` names the subject, such as `journal`."""
 
     what: str
     ok: bool

@@ -16,7 +16,7 @@ from sidecar.plain_text import printable
 
 
 def check(flags: dict[str, Any]) -> bool:
-    """Check this machine's setup, print what was found, and return whether all is well."""
+    """Check this machine's setup, print the findings, and return whether none is a failure."""
     settings, storage_timeout = load_in_time(flags)
     console, failed = Console(), 0
     name = f"check.{secrets.token_hex(4)}"
@@ -28,7 +28,7 @@ def check(flags: dict[str, Any]) -> bool:
         make_workers=lambda post: make_workers(settings, os.environ, name, post, warn=warn),
         search_path=str(Path.cwd()),
     )
-    with elapsed(console, "checking; to import the task takes the longest"):
+    with elapsed(console, "checking; the import of the task takes longest"):
         for finding in trials:
             mark = Text("ok  ", "green") if finding.ok else Text("FAIL", "red")
             console.print(mark, Text(printable(f"{finding.what:<12}{finding.text}")), soft_wrap=True)

@@ -1,1 +1,1 @@
-"""`sidecar status`: `collect` reads a run from shared storage, `render` shows it, `command` prints it once or again."""
+"""Implement `sidecar status`: `collect` reads a run from shared storage, `render` shows it, `command` prints it."""

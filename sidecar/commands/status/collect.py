@@ -1,7 +1,7 @@
 """Collect the status of a run from shared storage alone: on any node, and also when every daemon is down.
 
-`RunObserver` reads each record once, however often it is asked. `RunStatus` is what it read, and `render` shows it.
-Nothing is written.
+`RunObserver` reads each record of the journal once, however often its status is collected. It writes nothing.
+`RunStatus` holds the facts that it read, and `render` shows them.
 """
 
 from collections import Counter
@@ -28,8 +28,8 @@ from sidecar.policy.selection import Selection, pending
 from sidecar.records import Checkpoint, Heartbeat
 from sidecar.states import Verdict, WorkerPhase
 
-OBSERVED_BEATS: Final = 2.25  # two beats, and a quarter for a slow disk: every live node has beaten twice by then
-_GLANCE_SECONDS: Final = 0.1  # between two readings of the heartbeats, while some node may be alive or not
+OBSERVED_BEATS: Final = 2.25  # every live node has beaten twice by then; the quarter is for slow storage
+_READING_SECONDS: Final = 0.1  # between two readings of the heartbeats, until each node is known to be alive or not
 _IN_ORDER: Final = (
     WorkerPhase.JOIN,
     WorkerPhase.BUILD,
@@ -41,31 +41,29 @@ _IN_ORDER: Final = (
     WorkerPhase.REDUCE,
     WorkerPhase.SUM,
     WorkerPhase.CONCLUDE,
-)  # as they follow each other
-_PLACES: Final[Mapping[str, int]] = {phase: place for place, phase in enumerate(_IN_ORDER)}
+)  # in the order in which a worker goes through them
+_RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN_ORDER)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Hold the status of a run, as its files show it."""
+    """Hold the status of a run, as its files show it. Times are in seconds."""
 
-    run_id: str | None  # None: no daemon was here yet
+    run_id: str | None  # None: no daemon has begun this run
     history: JournalState = field(default_factory=JournalState)
     members: tuple[ObservedNode, ...] = ()
-    unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat
-    queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order; that of the open plan is among them
-    incomplete: tuple[tuple[str, str], ...] = ()  # what lies there and is no complete checkpoint, with the reason
+    unread: dict[str, str] = field(default_factory=dict)  # by node: why its heartbeat could not be read
+    queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order, with that of the open plan
+    incomplete: tuple[tuple[str, str], ...] = ()  # names of incomplete checkpoints, each with the reason
     missing: bool = False  # the checkpoint directory does not exist
-    unknown: dict[str, str] = field(default_factory=dict)  # what this node cannot read now, and why
+    unknown: dict[str, str] = field(default_factory=dict)  # by name: why this node cannot read a checkpoint now
     min_workers: int = 1
-    other_runs: tuple[str, ...] = ()  # that the state directory holds, if not this one
-    place: str = ""  # the checkpoint directory, to be shown
-    lease_seconds: float = 10.0  # seconds after which silence means gone
-    beat: float = 2.0  # seconds between two heartbeats
-    wall: float = 0.0  # when it was looked, seconds since 1970 by this node's clock
-    written_at: dict[str, float] = field(
-        default_factory=dict
-    )  # node: its file's time by the storage's clock, to be shown
+    other_runs: tuple[str, ...] = ()  # the runs in the state directory, if it does not hold this one
+    place: str = ""  # the checkpoint directory, for display
+    lease_seconds: float = 10.0  # a node whose heartbeat has not changed for this long is gone
+    beat: float = 2.0  # between two heartbeats of a node
+    wall: float = 0.0  # the time of the observation, since 1970, by this node's clock
+    written_at: dict[str, float] = field(default_factory=dict)  # by node: its file's time, by the storage's clock
 
     @property
     def proposer(self) -> str | None:
@@ -74,7 +72,7 @@ class RunStatus:
 
     @property
     def left_out(self) -> dict[str, LeftOut]:
-        """Return the live nodes that take no part in evaluations, or not in all of them, and why."""
+        """Return the live nodes that take part in no evaluation, or not in all of them, each with the reason."""
         return left_out(self._ready, self.history, None, self.min_workers)
 
     @property
@@ -83,7 +81,7 @@ class RunStatus:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """Return how many checkpoints ended in which way. A requeued one has not ended."""
+        """Return the number of checkpoints by how they ended. A requeued checkpoint has not ended."""
         ends = Counter(self.history.settled[key] for key in self.history.without_result)
         others = {
             verdict: ends[verdict] for verdict in (Verdict.FAILED, Verdict.SKIPPED, Verdict.VANISHED, Verdict.CORRUPT)
@@ -93,32 +91,32 @@ class RunStatus:
     @property
     def tasks(self) -> dict[str, list[str]]:
         """Return the nodes that run each version of the task, by its digest."""
-        found: dict[str, list[str]] = {}
-        for each in (observed.heartbeat for observed in self.members if not observed.left):
-            if each.task is not None:
-                found.setdefault(each.task, []).append(each.node)
-        return found
+        nodes_of_task: dict[str, list[str]] = {}
+        for heartbeat in (observed.heartbeat for observed in self.members if not observed.left):
+            if heartbeat.task is not None:
+                nodes_of_task.setdefault(heartbeat.task, []).append(heartbeat.node)
+        return nodes_of_task
 
     @property
     def phase(self) -> str | None:
-        """Return the phase of the open plan: that of its slowest worker, by the heartbeats; None if none says."""
+        """Return the phase of the open plan's slowest worker; None if no heartbeat reports a phase."""
         plan = self.history.open
-        told = [
-            doing.phase
-            for each in self.members
-            if plan is not None and each.heartbeat.plan == plan.plan
-            for doing in each.heartbeat.doing or ()
+        phases = [
+            progress.phase
+            for observed in self.members
+            if plan is not None and observed.heartbeat.plan == plan.plan
+            for progress in observed.heartbeat.doing or ()
         ]
-        slowest = min(told, key=lambda phase: _PLACES.get(phase, len(_PLACES)), default=None)
-        return "publish" if slowest == WorkerPhase.IDLE else slowest  # all have ended
+        slowest = min(phases, key=lambda phase: _RANKS.get(phase, len(_RANKS)), default=None)
+        return "publish" if slowest == WorkerPhase.IDLE else slowest  # every worker is done
 
     def attempts(self, checkpoint: Checkpoint) -> int:
-        """Return how often a checkpoint failed so far, under any task."""
+        """Return how many attempts at a checkpoint have failed, with any task."""
         return sum(map(len, self.history.failures.get(checkpoint.key, {}).values()))
 
 
 class RunObserver:
-    """Read the status of a run. Every method may block for as long as the storage does; see `storage_timeout`."""
+    """Read the status of a run. Methods may block for as long as the storage does; `StorageTimeout` bounds that."""
 
     def __init__(
         self,
@@ -152,38 +150,40 @@ class RunObserver:
         self._unread: dict[str, str] = {}
 
     def collect(self) -> RunStatus:
-        """Read everything that is new; raises `StorageError` if storage does not answer."""
-        look = self.catalog.scan()
+        """Read everything that is new, and return the status. Raises `StorageError` if storage does not answer."""
+        scan = self.catalog.scan()
         if not self.observe_members():
-            return RunStatus(None, missing=look.missing, incomplete=look.waiting, other_runs=tuple(self.runs()))
+            return RunStatus(None, missing=scan.missing, incomplete=scan.waiting, other_runs=tuple(self.runs()))
         assert self._journal is not None
         for record in self._journal.read_to_end():
             self._history.apply(record)
-        found = [each.checkpoint for each in look.found]
-        queue = self.selection.choose(pending(self._history, found, self._task()), self._history).evaluate
+        complete = [discovered.checkpoint for discovered in scan.found]
+        queue = self.selection.choose(pending(self._history, complete, self._task()), self._history).evaluate
         members = tuple(self.observed_nodes)
-        written = {each.heartbeat.node: self.written_at(heartbeat_path(each.heartbeat.node)) for each in members}
+        written_at = {
+            observed.heartbeat.node: self.written_at(heartbeat_path(observed.heartbeat.node)) for observed in members
+        }
         return RunStatus(
             run_id=self._run,
             history=self._history,
             members=members,
             unread=self._unread,
             queue=queue,
-            incomplete=look.waiting,
-            missing=look.missing,
-            unknown=dict(look.unknown),
+            incomplete=scan.waiting,
+            missing=scan.missing,
+            unknown=dict(scan.unknown),
             min_workers=self.min_workers,
             place=self.place,
             lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,
             wall=self.clock.wall(),
-            written_at={node: seconds for node, seconds in written.items() if seconds is not None},
+            written_at={node: seconds for node, seconds in written_at.items() if seconds is not None},
         )
 
     def observe_members(self) -> bool:
         """Read the heartbeats. Return False if there is no run yet."""
         run = read_run(self.storage)
-        if run != self._run:  # the beginning, or the state directory is another's now
+        if run != self._run:  # the first call, or a new run began in the state directory
             self._run, self.observed_nodes, self._history = run, ObservedNodes(), JournalState()
             self._journal = None if run is None else Journal(self.storage, run)
             self._members = None if run is None else Heartbeats(self.storage, run)
@@ -197,10 +197,10 @@ class RunObserver:
         return True
 
     def _task(self) -> str | None:
-        """Return the task whose settlements count: that of a live node, else of a node that was there."""
-        told = [observed for observed in self.observed_nodes if observed.heartbeat.task is not None]
-        there = [observed.heartbeat.task for observed in told if observed.fresh(self.lease_seconds)]
-        return next(iter([*there, *(observed.heartbeat.task for observed in told)]), None)
+        """Return the task whose settlements count: that of a live node, or else of any node that left a heartbeat."""
+        with_task = [observed for observed in self.observed_nodes if observed.heartbeat.task is not None]
+        live_tasks = [observed.heartbeat.task for observed in with_task if observed.fresh(self.lease_seconds)]
+        return next(iter([*live_tasks, *(observed.heartbeat.task for observed in with_task)]), None)
 
 
 def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:
@@ -210,13 +210,15 @@ def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], 
     """
     until = observer.clock.now() + seconds
     while observer.observe_members() and observer.observed_nodes.unknown() and observer.clock.now() < until:
-        pause(_GLANCE_SECONDS)
+        pause(_READING_SECONDS)
 
 
 def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
-    """Raise `SettingsError` if there is neither a checkpoint directory nor a run, or the run is another directory's.
+    """Raise an error if these directories cannot belong to one run.
 
-    Raises `StateUnavailableError` if the run's state is away.
+    Raises:
+        SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
+        StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
     """
     if not checkpoint_dir.is_dir() and not run_dir.is_dir():
         raise SettingsError(
@@ -227,7 +229,7 @@ def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
     if run is None:
         place.check_beginning()
         return
-    with suppress(StateUnavailableError):  # who only looks needs no checkpoint directory
+    with suppress(StateUnavailableError):  # reading the status needs no checkpoint directory
         place.check(run)
 
 
@@ -237,7 +239,7 @@ def runs_in(state_dir: Path) -> Callable[[], list[str]]:
 
 
 def file_times(root: Path) -> Callable[[str], float | None]:
-    """Return a function that says when a file was written, in seconds since 1970 by the storage's clock, or None."""
+    """Return a function from a path to the time of its last write, or None: since 1970, by the storage's clock."""
 
     def written_at(path: str) -> float | None:
         try:

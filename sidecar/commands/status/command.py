@@ -46,7 +46,8 @@ def print_again(
 ) -> NoReturn:
     """Print the status every `every_seconds`: in place on a terminal, else as a new block, or as one line of JSON.
 
-    An error of the storage is printed in its place, and the storage is asked again. An exception of `pause` ends it.
+    If the storage fails, the error is printed instead, and the next round tries again. An error that is not retryable
+    is raised, and so is an exception of `pause`.
     """
     console = Console()
     if json_lines or not console.is_terminal:

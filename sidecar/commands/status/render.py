@@ -1,4 +1,4 @@
-"""Render the status of a run, for programs and for people. Pure: the time is a field of `RunStatus`."""
+"""Render the status of a run as JSON and as text. Pure: the time is a field of `RunStatus`."""
 
 import textwrap
 from collections import Counter
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-_ROWS_SHOWN: Final = 5  # of the past and of the queue
-_MESSAGE_CHARACTERS: Final = 110  # one more line of a terminal; --json and `history` have all of it
+_ROWS_SHOWN: Final = 5  # of each list, such as the queue
+_MESSAGE_CHARACTERS: Final = 110  # about one line of a terminal; --json and `history` show all of it
 _DIGEST_CHARACTERS: Final = 8
-_LONG_AGO_SECONDS: Final = 60.0  # from then on the time of its file says more than the time of observation
+_LONG_AGO_SECONDS: Final = 60.0  # a file older than this is worth a mention: its node may be gone for long
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def as_json(run: str, status: RunStatus) -> dict[str, Any]:
-    """Return the document of `sidecar status --json`, as strict JSON allows it.
+    """Return the document of `sidecar status --json`, without NaN and infinity, which are not strict JSON.
 
-    It has the keys of `/api/status` for the same facts, and in addition what only an observer of storage knows.
+    Facts that `/api/status` has, too, have the same keys there. The other facts need an observer of storage.
     """
     document = run_json(
         run,
@@ -62,34 +62,34 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
 
 
 def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
-    each = observed.heartbeat
-    written_at = status.written_at.get(each.node)
+    heartbeat = observed.heartbeat
+    written_at = status.written_at.get(heartbeat.node)
     return {
-        "node": each.node,
-        "role": each.role,
-        "role_source": each.role_source,
-        "state": each.state,
-        "version": each.version,
-        "incarnation": each.incarnation,
-        "task": each.task,
-        "profile": each.profile,
-        "beat": each.beat,
+        "node": heartbeat.node,
+        "role": heartbeat.role,
+        "role_source": heartbeat.role_source,
+        "state": heartbeat.state,
+        "version": heartbeat.version,
+        "incarnation": heartbeat.incarnation,
+        "task": heartbeat.task,
+        "profile": heartbeat.profile,
+        "beat": heartbeat.beat,
         "fresh": observed.fresh(status.lease_seconds),
         "changed": observed.changed,
         "silent_seconds": round(observed.silent_seconds, 3),
         "file_age_seconds": None if written_at is None else round(max(0.0, status.wall - written_at), 3),
-        "workers": {"active": _active(each), "standby": _standby(each)},
-        "doing": None if each.doing is None else [asdict(doing) for doing in each.doing],
+        "workers": {"active": _active(heartbeat), "standby": _standby(heartbeat)},
+        "doing": None if heartbeat.doing is None else [asdict(progress) for progress in heartbeat.doing],
     }
 
 
 def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
-    """Yield the status for people, part by part."""
+    """Yield the status as text for a terminal, part by part."""
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
     if status.run_id is None:
         others = f"; the state directory holds other runs: {', '.join(status.other_runs)}" if status.other_runs else ""
-        yield _text(f"run {run}: no daemon was here yet{others}")
+        yield _text(f"run {run}: no daemon has started yet{others}")
         if status.missing:
             yield _text("the checkpoint directory does not exist", "yellow")
         return
@@ -99,7 +99,7 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
     yield from _queue(status)
     yield _text(", ".join(f"{verdict} {count}" for verdict, count in status.verdicts.items()))
     yield ""
-    yield from _members(status)  # below: a hundred nodes are more than a terminal has lines
+    yield from _members(status)  # at the end, because the table may be longer than the terminal
     yield from _past(status)
 
 
@@ -110,20 +110,20 @@ def _results(status: RunStatus) -> "Iterator[RenderableType]":
         return
     best_by, numbers = bests(status.history), _newest_numbers(status)
     several = len({eval_set for eval_set, _ in numbers}) > 1
-    told = []
+    shown = []
     for (eval_set, name), value in numbers.items():
         best = best_by.get((eval_set, name))
         mark = " (best)" if best is not None and best.folder == newest.plan.folder else ""
-        told.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
-    yield _text(f"newest  {_named(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(told)}")
+        shown.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
+    yield _text(f"newest  {_with_step(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(shown)}")
     for (eval_set, name), best in list(best_by.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
-            where = _named(checkpoint_of(best), best.step)
-            yield _text(f"best    {where}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
+            checkpoint = _with_step(checkpoint_of(best), best.step)
+            yield _text(f"best    {checkpoint}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
 
 
 def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
-    """Return the newest number of each metric, by eval set; as text if it is not finite."""
+    """Return the newest number of each metric, by eval set. A number that is not finite is text."""
     return {
         (eval_set, name): value.number
         for eval_set, (_, result) in status.history.latest.items()
@@ -131,7 +131,7 @@ def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
     }
 
 
-def _named(name: str, step: int | None) -> str:
+def _with_step(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
 
 
@@ -139,7 +139,7 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # terminals are narrow
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
     table.add_column("node", overflow="fold", min_width=8)
     for name in ("role", "state"):
         table.add_column(name, no_wrap=True)
@@ -149,38 +149,39 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
     table.add_column("doing", overflow="fold")
     table.add_column("version", overflow="fold")
     for observed in status.members:
-        each = observed.heartbeat
-        counts = ("", "") if each.role == "chief" or observed.left else (str(_active(each)), str(_standby(each)))
+        heartbeat = observed.heartbeat
+        has_workers = heartbeat.role != "chief" and not observed.left
         cells = (
-            each.node,
-            each.role,
-            each.state,
-            *counts,
-            _seen(status, observed),
-            _doing(status, each),
-            each.version,
+            heartbeat.node,
+            heartbeat.role,
+            heartbeat.state,
+            str(_active(heartbeat)) if has_workers else "",
+            str(_standby(heartbeat)) if has_workers else "",
+            _last_change(status, observed),
+            _phases(status, heartbeat),
+            heartbeat.version,
         )
         table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     yield table
     for why in status.unread.values():
         yield _text(why, "yellow")
     if not status.members:
-        yield "no daemon has beaten yet"
+        yield "no daemon has written a heartbeat yet"
     elif status.proposer is not None:
         yield _text(f"{status.proposer} proposes plans and publishes the numbers")
-    elif not any(each.fresh(status.lease_seconds) for each in status.members):
-        yield _text(_nobody(status), "yellow")
+    elif not any(observed.fresh(status.lease_seconds) for observed in status.members):
+        yield _text(_why_none_is_alive(status), "yellow")
     if len(status.tasks) > 1:
-        told = "; ".join(
+        tasks = "; ".join(
             f"{digest[:_DIGEST_CHARACTERS]} on {', '.join(nodes)}" for digest, nodes in status.tasks.items()
         )
-        yield _text(f"different code of the task, so not one group: {told}", "yellow")
+        yield _text(f"nodes with different code of the task cannot form one group: {tasks}", "yellow")
     for node, left_out in status.left_out.items():
         yield _text(f"{node} is left out of evaluations: {left_out.why}", "yellow")
 
 
-def _nobody(status: RunStatus) -> str:
-    silent = [each.silent_seconds for each in status.members if not each.left]
+def _why_none_is_alive(status: RunStatus) -> str:
+    silent = [observed.silent_seconds for observed in status.members if not observed.left]
     if not silent:
         return "every daemon has left"
     if max(silent) < 2 * status.beat:
@@ -196,25 +197,25 @@ def _plan(status: RunStatus) -> "Iterator[RenderableType]":
     members = plan.members or ()
     nodes = ", ".join(dict.fromkeys(member.node for member in members))
     step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.shown_step})"
-    told = (
+    description = (
         f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
     )
     phase = "phase unknown" if status.phase is None else f"in phase {status.phase}"
-    yield _text(f"{told}; open for {_duration(_open_seconds(status))}, {phase}", "bold")
+    yield _text(f"{description}; open for {_duration(_open_seconds(status))}, {phase}", "bold")
 
 
 def _queue(status: RunStatus) -> "Iterator[RenderableType]":
     plan = status.history.open
     open_key = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
-    queue = [each for each in status.queue if each.key != open_key]
+    queue = [checkpoint for checkpoint in status.queue if checkpoint.key != open_key]
     shown = [
-        each.name + ("" if each.step is None else f" (step {each.step})") + _tried(status.attempts(each))
-        for each in queue[:_ROWS_SHOWN]
+        _with_step(checkpoint.name, checkpoint.step) + _failures(status.attempts(checkpoint))
+        for checkpoint in queue[:_ROWS_SHOWN]
     ]
     more = f" and {len(queue) - _ROWS_SHOWN} more" if len(queue) > _ROWS_SHOWN else ""
     yield _text(f"waiting {len(queue)}{': ' if queue else ''}{', '.join(shown)}{more}")
     for name, reason in status.incomplete[:_ROWS_SHOWN]:
-        yield _text(f"not complete, or not yet: {name}: {reason}", "dim")
+        yield _text(f"not complete: {name}: {reason}", "dim")
     for name, reason in list(status.unknown.items())[:_ROWS_SHOWN]:
         yield _text(f"cannot be read here now: {name}: {reason}", "yellow")
     if len(status.unknown) > _ROWS_SHOWN:
@@ -222,7 +223,7 @@ def _queue(status: RunStatus) -> "Iterator[RenderableType]":
     if status.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
     elif not (status.history.count or status.queue or status.incomplete):
-        yield _text("nothing was seen in the checkpoint directory: is it shared with the chief?", "dim")
+        yield _text("no checkpoint was found in the checkpoint directory: is it shared with the chief?", "dim")
 
 
 def _past(status: RunStatus) -> "Iterator[RenderableType]":
@@ -230,53 +231,55 @@ def _past(status: RunStatus) -> "Iterator[RenderableType]":
     if rows:
         yield ""
         yield "ended last, newest first"
-    told = ""
+    last_reason = ""
     for row in rows:
         verdict = "ok" if row["status"] == "succeeded" else row["status"]
         for_good = " for good" if row["status"] == "failed" and row["final"] else ""
         kind = "" if row["kind"] is None else f" ({row['kind']})"
         attempt = "" if row["attempt"] in (None, 1) else f", attempt {row['attempt']}"
         workers = f", {_workers(row['workers'])}" if row["status"] == "succeeded" else ""
-        why = "" if row["message"] is None else f": {_short(row['message'])}"
-        told, why = why or told, "" if why == told else why  # attempts that fail alike say so once
+        reason = "" if row["message"] is None else f": {_short(row['message'])}"
+        # A reason that the row above shows already is left out.
+        last_reason, reason = reason or last_reason, "" if reason == last_reason else reason
         style = "" if row["status"] in ("succeeded", "skipped", "requeued") else "red"
         at = row["completed_at"][5:16].replace("T", " ")
-        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{why}", style)
+        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{reason}", style)
 
 
-def _seen(status: RunStatus, observed: ObservedNode) -> str:
+def _last_change(status: RunStatus, observed: ObservedNode) -> str:
     if observed.left:
         return ""
     if observed.changed:
         return f"{observed.silent_seconds:.1f} s ago"
-    looked = f"over {observed.silent_seconds:.1f} s ago" if observed.silent_seconds >= status.beat else "not observed"
+    age_at_least = observed.silent_seconds
+    observation = f"over {age_at_least:.1f} s ago" if age_at_least >= status.beat else "not observed"
     written_at = status.written_at.get(observed.heartbeat.node)
     if written_at is None or (age := status.wall - written_at) < _LONG_AGO_SECONDS:
-        return looked
-    return f"{looked} (file: {_duration(age)} old)"
+        return observation
+    return f"{observation} (file: {_duration(age)} old)"
 
 
-def _doing(status: RunStatus, each: Heartbeat) -> str:
-    """Return the phases of a node's workers in the open plan, each once, with their batches added up."""
+def _phases(status: RunStatus, heartbeat: Heartbeat) -> str:
+    """Return the phases of a node's workers in the open plan, without repetition, with their batches added up."""
     plan = status.history.open
-    if plan is None or each.plan != plan.plan:
+    if plan is None or heartbeat.plan != plan.plan:
         return ""
     phases: dict[str, list[WorkerProgress]] = {}
-    for doing in each.doing or ():
-        if doing.phase != "idle":
-            phases.setdefault(doing.phase, []).append(doing)
+    for progress in heartbeat.doing or ():
+        if progress.phase != "idle":
+            phases.setdefault(progress.phase, []).append(progress)
     return ", ".join(f"{phase}{_batches(workers)}" for phase, workers in phases.items())
 
 
 def _batches(workers: list[WorkerProgress]) -> str:
-    totals = [each.total for each in workers if each.total is not None]
+    totals = [worker.total for worker in workers if worker.total is not None]
     if not totals or len(totals) < len(workers):
         return ""
-    return f" {sum(each.batches for each in workers)}/{sum(totals)}"
+    return f" {sum(worker.batches for worker in workers)}/{sum(totals)}"
 
 
 def _open_seconds(status: RunStatus) -> float:
-    """Return for how long the plan is open, by two nodes' clocks: it is shown, and never decides anything."""
+    """Return how long the plan has been open, by the clocks of two nodes. For display only: no decision uses it."""
     plan = status.history.open
     assert plan is not None
     try:
@@ -286,35 +289,35 @@ def _open_seconds(status: RunStatus) -> float:
     return round(max(0.0, status.wall - since), 3)
 
 
-def _active(each: Heartbeat) -> int:
-    return sum(slot.worker is not None for slot in each.slots)
+def _active(heartbeat: Heartbeat) -> int:
+    return sum(slot.worker is not None for slot in heartbeat.slots)
 
 
-def _standby(each: Heartbeat) -> int:
-    return sum(slot.standby is not None for slot in each.slots)
+def _standby(heartbeat: Heartbeat) -> int:
+    return sum(slot.standby is not None for slot in heartbeat.slots)
 
 
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
 
-def _tried(attempts: int) -> str:
+def _failures(attempts: int) -> str:
     return f", failed {attempts} x" if attempts else ""
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration as people say it: 12 s, 3 min, 2 h, 5 d."""
+    """Return a duration in one unit: 12 s, 3 min, 2 h, 5 d."""
     return next((f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size), f"{seconds:.0f} s")
 
 
 def _short(message: str) -> str:
-    """Return the line of a message that says most: of a traceback, the last one names what was raised."""
-    last = next((line for line in reversed(message.splitlines()) if line.strip()), "")
-    return textwrap.shorten(printable(last), _MESSAGE_CHARACTERS, placeholder=" …")
+    """Return the last line of a message, shortened. The last line of a traceback names the exception."""
+    last_line = next((line for line in reversed(message.splitlines()) if line.strip()), "")
+    return textwrap.shorten(printable(last_line), _MESSAGE_CHARACTERS, placeholder=" …")
 
 
 def _text(words: str, style: str = "") -> "Text":
-    """Return text that cannot control the terminal: it has no markup, and control characters are shown."""
+    """Return text that cannot control the terminal: markup has no effect, and control characters are escaped."""
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
     return Text(printable(words), style=style)
