@@ -14,16 +14,15 @@ import tensorflow as tf
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
-from sidecar.evaluation.backends.tensorflow.layer_tables import held_of, settings_of
-from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
-from sidecar.evaluation.backends.tensorflow.measure import chosen
-from sidecar.evaluation.backends.tensorflow.model import complete, make_model
+from sidecar.evaluation.backends.tensorflow.model import make_model
+from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
 from sidecar.evaluation.backends.tensorflow.randomness import NOTE, seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Replay
 from sidecar.evaluation.backends.tensorflow.restore import restore, variables_of
 from sidecar.evaluation.backends.tensorflow.saved_graph import SavedGraph, is_saved_model
 from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
+from sidecar.evaluation.backends.tensorflow.traced_steps import TracedSteps
 from sidecar.evaluation.backends.tensorflow.weights import Weights
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
@@ -33,7 +32,6 @@ from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.outputs import by_output
 from sidecar.evaluation.path_alias import is_gone, readable
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
@@ -49,7 +47,9 @@ class KerasEvaluator:
     def __init__(
         self, task: Task, shard: Shard, *, threads: int, cache_bytes: int, trust_saved_graph: bool = False
     ) -> None:
-        self._task, self._shard, self._trusts = task, shard, trust_saved_graph
+        self._task, self._shard = task, shard
+        self.loads_graphs = trust_saved_graph
+        """Whether `restore` may load a graph that a SavedModel stores."""
         budget = CacheBudget(cache_bytes)
         self._batches = [
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
@@ -62,39 +62,25 @@ class KerasEvaluator:
         self.builds = 0 if self.model is None else 1
         self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None
-        self._autograph = _wants_autograph(task, self.model)
-        self._steps: dict[str, Step] = {}
-        self._of_graph: dict[str, Step] = {}
-        self._firsts: dict[str, Any] = {}  # first batches, to try graphs of later checkpoints
-        self._traced = 0  # traces of steps that were dropped
         self._replays: dict[str, Replay] = {}
         self._weights_digest: Callable[[], str] | None = None
+        self._steps = TracedSteps(task, self.model)
         for batches in self._batches:
-            kind, first = repr(batches.spec), batches.first()
-            if self.model is not None and kind not in self._steps:
-                with following_from_code(ValueError, tf.errors.InvalidArgumentError):
-                    self._steps[kind] = Step(task, self.model, first, batches.spec, autograph=self._autograph)
-                    complete(self.model, first)
-            self._firsts.setdefault(kind, first)
+            spec, first = batches.spec, batches.first()
+            with following_from_code(ValueError, tf.errors.InvalidArgumentError):
+                self._steps.add(first, spec)
         self._recurrent = RecurrentStates(self.model)
         for batches in self._batches if self._recurrent else ():
             with following_from_code():
                 batches.leave_to_first_for(self._recurrent)
-        self._held = held_of(self.model)
-        self._settings = settings_of(self.model)
-        self._given: list[Any] | None = None  # layers whose tables the checkpoint restored; None: unknown
-        if not trust_saved_graph and not self._held:
-            self._firsts = {}
+        self._non_variable = NonVariableState(self.model)
+        if not trust_saved_graph and not self._non_variable.has_tables:
+            self._steps.forget_first_batches()
 
     @property
     def traces(self) -> int:
         """Return how often steps were traced so far."""
-        return self._traced + sum(step.traces for step in (*self._steps.values(), *self._of_graph.values()))
-
-    @property
-    def loads_graphs(self) -> bool:
-        """Return whether `restore` may load a graph that a SavedModel stores."""
-        return self._trusts
+        return self._steps.traces
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
         """Choose the eval sets of this evaluation, and read those that have not been read yet."""
@@ -119,9 +105,9 @@ class KerasEvaluator:
             require_self_contained(path)
         try:
             with readable(path) as plain:
-                self._given = None
+                self._non_variable.restored_layers = None
             function(self.model, plain)
-            self._look_outside()
+            self._renew_steps()
         except Exception as error:
             if is_gone(path):
                 raise EvaluationError("vanished", f"{path} is gone: {error}") from error
@@ -131,7 +117,7 @@ class KerasEvaluator:
 
     def _load(self, path: str) -> SavedGraph | None:
         """Restore the model and return `None`, or return the stored graph that is evaluated in its place."""
-        if self._trusts and is_saved_model(path):
+        if self.loads_graphs and is_saved_model(path):
             if self._task.metrics is None and self._task.loss is None:
                 raise EvaluationError(
                     "task_error",
@@ -140,7 +126,7 @@ class KerasEvaluator:
                 )
             return SavedGraph(path, self._task.signature)
         if self.model is not None:
-            self._given = restore(self.model, path, self._task.checkpoint)
+            self._non_variable.restored_layers = restore(self.model, path, self._task.checkpoint)
             return None
         if is_gone(path):
             raise EvaluationError("vanished", f"{path} is gone")
@@ -152,36 +138,26 @@ class KerasEvaluator:
     def _take_up(self, graph: SavedGraph | None) -> None:
         """Evaluate the loaded graph from now on; without a graph, check the tables of the restored model."""
         if graph is None:
-            self._look_outside()
+            self._renew_steps()
             return
         self._graph = graph
         self.builds += 1
-        for batches in self._chosen:
-            kind = repr(batches.spec)
-            if kind not in self._of_graph:
-                self._of_graph[kind] = self._step(graph, batches)
+        self._steps.use_graph(graph, [batches.spec for batches in self._chosen])
 
-    def _step(self, model: Any, batches: Batches) -> Step:
-        first = self._firsts[repr(batches.spec)]
-        return Step(self._task, model, first, batches.spec, autograph=self._autograph)
-
-    def _look_outside(self) -> None:
+    def _renew_steps(self) -> None:
         """Trace again if vocabularies or bins changed, because a trace keeps the tables it was made with."""
-        held, self._held = self._held, held_of(self.model)
-        if [table.digest for table in held] == [table.digest for table in self._held] or not self._firsts:
+        if not self._non_variable.read_tables() or not self._steps.can_be_renewed:
             return
-        self._settings = settings_of(self.model)
-        self._traced += sum(step.traces for step in self._steps.values())
-        by_kind = {repr(batches.spec): batches for batches in self._batches}
+        self._non_variable.read_settings()
         with self._recurrent.kept():  # tracing calls the model on a first batch, which changes the states
-            self._steps = {kind: self._step(self.model, batches) for kind, batches in by_kind.items()}
+            self._steps.renew()
 
     def _let_go(self) -> None:
         """Release the graph of the previous checkpoint before a load: memory may not suffice for two graphs."""
         if self._graph is None:
             return
-        self._traced += sum(step.traces for step in self._of_graph.values())
-        self._graph, self._of_graph = None, {}
+        self._steps.drop_graph()
+        self._graph = None
         gc.collect()  # functions and their captures form reference cycles
 
     def digest(self) -> Callable[[], str]:
@@ -194,11 +170,7 @@ class KerasEvaluator:
 
     def outside(self) -> dict[str, str]:
         """Return digests of the state that layers hold outside their variables; nothing for a stored graph."""
-        if self._graph is not None:
-            return {}
-        return {f"settings of {name}": digest for name, digest in self._settings.items()} | {
-            f"vocabulary, bins or assets of {table.name}": table.digest for table in self._held
-        }
+        return self._non_variable.digests() if self._graph is None else {}
 
     def layout(self) -> str:
         """Return names, kinds and sizes of all states."""
@@ -268,19 +240,10 @@ class KerasEvaluator:
             numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             unknown = measurement.by_batch.notes(reduced[batches.name])
-            notes = numbers.notes + unknown + drawn + self._recurrent.notes() + self._from_task()
+            tables = self._non_variable.notes() if self._graph is None else ()
+            notes = numbers.notes + unknown + drawn + self._recurrent.notes() + tables
             results[batches.name] = replace(numbers, notes=notes)
         return results
-
-    def _from_task(self) -> tuple[str, ...]:
-        """Return a note about tables that the checkpoint lacks and the task provides."""
-        if self._graph is not None or self._given is None:
-            return ()
-        given = {id(layer) for layer in self._given}
-        names = [table.name for table in self._held if id(table.layer) not in given]
-        if not names:
-            return ()
-        return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
 
     def _seed(self, step: Step, batches: Batches, batch: Batch, number: int | None) -> Any:
         """Return the seed of the random generators for a batch; a constant if the model draws no random numbers."""
@@ -293,15 +256,7 @@ class KerasEvaluator:
         return self._step_of(batches).measurement.states(EvalSetInfo(batches.examples, self._shard))
 
     def _step_of(self, batches: Batches) -> Step:
-        return (self._steps if self._graph is None else self._of_graph)[repr(batches.spec)]
-
-
-def _wants_autograph(task: Task, model: Any) -> bool:
-    """Return whether to trace with AutoGraph: tf_keras does so by default, Keras 3 does not."""
-    if model is not None:
-        return is_keras_2(model)
-    measured = [*by_output(task.loss).values(), *(metric for _, metric in chosen(task))]
-    return any(is_keras_2(metric) for metric in measured)
+        return self._steps.step_for(batches.spec)
 
 
 def _digest(values: Sequence[Any]) -> str:

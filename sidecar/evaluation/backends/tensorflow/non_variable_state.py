@@ -1,0 +1,53 @@
+"""Track the state that the layers of a model hold outside their variables: vocabularies, bins, assets and settings.
+
+Ranks compare its digests before they evaluate. A changed table means that steps must be traced again.
+"""
+
+from typing import Any
+
+from sidecar.evaluation.backends.tensorflow.layer_tables import held_of, settings_of
+
+
+class NonVariableState:
+    """Digests of the tables and settings of all layers of one model, as they were when they were last read.
+
+    Args:
+        model: The built model; `None` has no such state.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._tables = held_of(model)
+        self._settings = settings_of(model)
+        self.restored_layers: list[Any] | None = None
+        """Layers whose tables the checkpoint restored; `None` if nobody knows."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Return whether any layer holds a vocabulary, bins or assets."""
+        return bool(self._tables)
+
+    def read_tables(self) -> bool:
+        """Read the tables again, and return whether they changed since they were last read."""
+        before, self._tables = self._tables, held_of(self._model)
+        return [table.digest for table in before] != [table.digest for table in self._tables]
+
+    def read_settings(self) -> None:
+        """Read the settings of the layers again."""
+        self._settings = settings_of(self._model)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each table and of the settings of each layer, by a name for people."""
+        return {f"settings of {name}": digest for name, digest in self._settings.items()} | {
+            f"vocabulary, bins or assets of {table.name}": table.digest for table in self._tables
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a note about tables that the checkpoint lacks and the task provides."""
+        if self.restored_layers is None:
+            return ()
+        restored = {id(layer) for layer in self.restored_layers}
+        names = [table.name for table in self._tables if id(table.layer) not in restored]
+        if not names:
+            return ()
+        return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
