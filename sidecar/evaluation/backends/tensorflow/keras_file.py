@@ -1,8 +1,8 @@
-"""Restore weights of a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model.
+"""Restore the weights in a file that Keras wrote (`.keras`, `.weights.h5`, `.weights.json`, `.h5`) into a built model.
 
-`model.load_weights` reads arrays by the model's own structure; vocabularies and bins of a `.keras` file are
-`keras_assets`' matter. Code in such a file, as of Lambda layers, is never run. Since Keras says nothing of a variable
-that it left alone, that is found out here.
+`model.load_weights` finds the arrays by the structure of the model. `keras_assets` loads vocabularies and bins of a
+`.keras` file. Code in such a file, such as that of a Lambda layer, is never run. Keras does not report a variable that
+it did not restore, so this module checks each of them.
 """
 
 import contextlib
@@ -25,61 +25,68 @@ _ADVICE: Final = "Let build_model return the model that was saved"
 _ARCHIVE: Final = ".keras"
 _COMPILED: Final = ("optimizer", "compiled_loss", "compiled_metrics")
 _SUFFIXES: Final = (_ARCHIVE, ".weights.h5", ".weights.json", ".h5", ".hdf5")
-_OF_MODEL: Final = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
+_MISMATCH_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
 
 
 def is_keras_file(path: str) -> bool:
-    """Return whether a checkpoint's path is that of a file, not the prefix of several or a folder."""
+    """Return whether a checkpoint is one file of Keras, not a folder or the prefix of several files."""
     return path.endswith(_SUFFIXES) and not Path(path).is_dir() and not has_index(path)
 
 
 def has_index(path: str) -> bool:
-    """Return whether an object checkpoint of this prefix lies there; a name that is as long as names can be is none."""
+    """Return whether there is an object checkpoint of this prefix."""
     try:
         return Path(f"{path}.index").exists()
-    except OSError:
+    except OSError:  # the longest name that a file can have leaves no room for the suffix
         return False
 
 
 def load(model: Any, variables: list[Any], path: str, *, model_of: int) -> list[Any]:
-    """Assign the file's values to `variables`, which are the model's; a variable that it does not give is an error.
+    """Assign the values in the file to all variables of a model. A variable that the file lacks is an error.
 
-    `model_of` is the model's Keras, 2 or 3.
+    Args:
+        model: The built model.
+        variables: All variables of the model.
+        path: The file.
+        model_of: The major version of the model's Keras, 2 or 3.
 
     Returns:
-        The layers to which it gave what they hold outside of them.
+        The layers whose vocabularies, bins or assets the file holds, and which hold them now.
 
     Raises:
         EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore`.
     """
-    unbound = list(variables)
-    for attempt in (0, 1):  # a value may by chance be what was filled in; it is not twice
-        fillings = [_filling(variable, attempt) for variable in unbound]
-        for variable, filling in zip(unbound, fillings, strict=True):
-            variable.assign(filling)
+    missing = list(variables)
+    for attempt in (0, 1):  # a stored value may equal one placeholder by chance, but not both
+        placeholders = [_placeholder(variable, attempt) for variable in missing]
+        for variable, placeholder in zip(missing, placeholders, strict=True):
+            variable.assign(placeholder)
         _load(model, path, model_of)
-        unbound = [
+        missing = [
             variable
-            for variable, filling in zip(unbound, fillings, strict=True)
-            if np.asarray(variable).tobytes() == filling.tobytes() and filling.size
+            for variable, placeholder in zip(missing, placeholders, strict=True)
+            if np.asarray(variable).tobytes() == placeholder.tobytes() and placeholder.size
         ]
-        if not unbound:
+        if not missing:
             return load_assets(model, path) if path.endswith(_ARCHIVE) else []
     raise EvaluationError(
         "mismatch",
-        f"{path} does not hold the model: {len(unbound)} of {len(variables)} variables are not in it: "
-        f"{some([name_of(each) for each in unbound])}. {advice(by_file(path), model_of=model_of) or _ADVICE}.",
+        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
+        f"{some([name_of(variable) for variable in missing])}. {advice(by_file(path), model_of=model_of) or _ADVICE}.",
     )
 
 
 def _load(model: Any, path: str, model_of: int) -> None:
-    """Let Keras load what is known to be data; where it fails, all values are read to see whose fault that is."""
+    """Let Keras load the file once it is known to hold only data.
+
+    If Keras fails, all values are read: a file that cannot be read is damaged, and any other does not fit the model.
+    """
     require_self_contained(path)
     try:
         with _uncompiled(model):
             model.load_weights(path)
-    except (*OF_DAMAGE, *_OF_MODEL) as error:
-        # Its frames hold the file open, with which HDF5 opens it in one way only.
+    except (*OF_DAMAGE, *_MISMATCH_ERRORS) as error:
+        # The frames of the traceback hold the file open, and HDF5 refuses to open it a second time in another mode.
         failure = error.with_traceback(None)
     else:
         return
@@ -88,16 +95,16 @@ def _load(model: Any, path: str, model_of: int) -> None:
     require_readable(path)
     if isinstance(failure, OF_DAMAGE):
         raise damaged(path, failure) from failure
-    said = some(differences(model, path)) or " ".join(str(failure).split())[:LONGEST] or type(failure).__name__
+    reason = some(differences(model, path)) or " ".join(str(failure).split())[:LONGEST] or type(failure).__name__
     hint = advice(by_file(path), model_of=model_of) or _ADVICE
-    raise EvaluationError("mismatch", f"{path} does not fit the model: {said.rstrip('.')}. {hint}.") from failure
+    raise EvaluationError("mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. {hint}.") from failure
 
 
 @contextlib.contextmanager
 def _uncompiled(model: Any) -> Iterator[None]:
-    """Take away meanwhile what `compile` gave a model of tf_keras.
+    """Remove temporarily what `compile` added to a model of tf_keras.
 
-    It would be loaded, too, and fail where the saved model was compiled otherwise, not at all, or never called.
+    tf_keras would restore it as well, and fail if the saved model was compiled otherwise, not at all, or never called.
     """
     names = [name for name in _COMPILED if is_keras_2(model) and getattr(model, name, None) is not None]
     compiled = {name: getattr(model, name) for name in names}
@@ -110,10 +117,10 @@ def _uncompiled(model: Any) -> Iterator[None]:
             setattr(model, name, value)
 
 
-def _filling(variable: Any, attempt: int) -> NDArray[Any]:
-    """Return values that no checkpoint holds, and other values the second time."""
-    now = np.asarray(variable)
-    if now.dtype == np.bool_:
-        return np.full(now.shape, bool(attempt))
-    numbers = np.random.default_rng(attempt).integers(1, 100, now.shape)
-    return (numbers + attempt + 0.5).astype(now.dtype)
+def _placeholder(variable: Any, attempt: int) -> NDArray[Any]:
+    """Return values that a checkpoint hardly holds, and other values at the second attempt."""
+    values = np.asarray(variable)
+    if values.dtype == np.bool_:
+        return np.full(values.shape, bool(attempt))
+    numbers = np.random.default_rng(attempt).integers(1, 100, values.shape)
+    return (numbers + attempt + 0.5).astype(values.dtype)
