@@ -34,7 +34,7 @@ class CompiledMeasurement:
         losses = _losses_of_keras(model)
         metrics = list(_leaves(model.metrics))
         self._metrics = {
-            f"{index}:{metric.name}": KerasMetric(metric, _told_loss(metric) if _is_in(metric, losses) else None)
+            f"{index}:{metric.name}": KerasMetric(metric, _label_of_loss(metric) if _is_in(metric, losses) else None)
             for index, metric in enumerate(metrics)
         }
         self.randomness = Randomness(model)
@@ -85,14 +85,14 @@ class CompiledMeasurement:
         return [seen, [metric.values() for metric in self._metrics.values()]]
 
     @property
-    def kept(self) -> dict[str, KerasMetric]:
+    def stateful_metrics(self) -> dict[str, KerasMetric]:
         """Return the metrics whose states are read unchanged."""
         return {name: metric for name, metric in self._metrics.items() if id(metric.metric) not in self._unweighted}
 
     def changes(self, outputs: Any) -> Changes:
-        """Select the states of `kept` in the output of `step`."""
+        """Select the states of `stateful_metrics` in the output of `step`."""
         states = dict(zip(self._metrics, outputs, strict=True))
-        return {name: states[name] for name in self.kept}
+        return {name: states[name] for name in self.stateful_metrics}
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
         """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any."""
@@ -216,7 +216,7 @@ def _is_in(metric: Any, losses: list[Any]) -> bool:
     return any(metric is loss for loss in losses)
 
 
-def _told_loss(metric: Any) -> str:
+def _label_of_loss(metric: Any) -> str:
     return f"the compiled loss ({metric.name!r})"
 
 

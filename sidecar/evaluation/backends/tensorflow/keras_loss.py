@@ -1,4 +1,4 @@
-"""Compute the loss as Keras defines it, from the losses of single examples instead of means of batches."""
+"""Compute the loss as Keras defines it, from the losses of single examples instead of the means of batches."""
 
 import copy
 import math
@@ -21,78 +21,90 @@ _ADDED: Final = "added"
 
 
 class KerasLoss:
-    """Σ w·l / N plus the model's own losses; Σ w·l / Σ w next to it where there are weights.
+    """Compute Σ w·l / N plus the losses that the model adds and, if there are weights, Σ w·l / Σ w as well.
 
-    Of several outputs the losses are summed, and shown next to the sum. N counts single losses: examples, or positions
-    of a sequence; those that Keras masks do not count. A loss that is one number for a batch, such as the mean over its
-    tokens or a sum, is weighed by the batch's examples, as Keras does it.
+    N counts single losses: examples, or positions of a sequence. Masked positions do not count. The losses of several
+    outputs are summed, and published next to the sum. A loss that is one number for a batch, such as the mean over its
+    tokens or a sum, is weighted by the number of examples in the batch, as in Keras.
+
+    Args:
+        loss: `Task.loss`: one loss, or several by output.
+        model: The built model, whose `losses` are added.
+        weighted: Whether the batches have weights.
     """
 
     def __init__(self, loss: Any, model: Any, *, weighted: bool) -> None:
         self._model = model
-        self._outputs = {output: _OutputLoss(each, weighted=weighted) for output, each in by_output(loss).items()}
+        self._outputs = {
+            output: _OutputLoss(of_output, weighted=weighted) for output, of_output in by_output(loss).items()
+        }
 
     @property
     def is_of_batches(self) -> bool:
-        """Whether it is one number for each batch; known once a batch was seen."""
-        return any(each.is_of_batches for each in self._outputs.values())
+        """Return whether the loss of any output is one number for a batch; known after the first `step`."""
+        return any(loss.is_of_batches for loss in self._outputs.values())
 
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
         """Compute within the traced step the single losses of a batch by output, and the losses that the model adds."""
         outputs: dict[str, Any] = {
-            _state(output): each.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
-            for output, each in self._outputs.items()
+            _state(output): loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            for output, loss in self._outputs.items()
         }
-        if self._model.losses:  # regularisation, and what layers added in this call
-            added = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in self._model.losses]
+        if self._model.losses:  # regularization, and the losses that layers added in this call
+            added = [tf.cast(tf.convert_to_tensor(loss), tf.float32) for loss in self._model.losses]
             outputs[_ADDED] = tf.add_n(added)
         return outputs
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return the empty states of all outputs."""
         del info  # sums do not depend on it
         states: SetStates = {_ADDED: ExactSum((), "float64")}
-        for output, each in self._outputs.items():
-            states |= named(_state(output), each.states())
+        for output, loss in self._outputs.items():
+            states |= named(_state(output), loss.states())
         return states
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
-        """Add what `step` returned, each array of it a list over batches."""
-        for output, each in self._outputs.items():
-            each.add(within(states, _state(output)), outputs[_state(output)])
+        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor."""
+        for output, loss in self._outputs.items():
+            loss.add(within(states, _state(output)), outputs[_state(output)])
         if _ADDED in outputs:
             output, first = next(iter(self._outputs.items()))
             counts = first.counts(outputs[_state(output)])
             exact_sum(states, _ADDED).add_each(np.stack(outputs[_ADDED]).astype(np.float64) * counts)  # exact: 24 bits
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return `loss`, with an interval if examples have no weights; `loss_weighted_mean` if they have."""
-        parts = {output: (each, within(states, _state(output))) for output, each in self._outputs.items()}
-        (first, of_first) = next(iter(parts.values()))
-        count = first.count(of_first)
+        """Return `loss`, with an interval if examples have no weights; with `loss_weighted_mean` if they have."""
+        parts = {output: (loss, within(states, _state(output))) for output, loss in self._outputs.items()}
+        (first, first_states) = next(iter(parts.values()))
+        count = first.count(first_states)
         added = float(exact_sum(states, _ADDED).round()) / count if count else 0.0
-        found = {"loss": math.fsum([added, *(each.mean(own) for each, own in parts.values())])}
-        if first.weighted and not any(each.is_of_batches for each, _ in parts.values()):
-            found["loss_weighted_mean"] = math.fsum([added, *(each.by_weight(own) for each, own in parts.values())])
+        means = {output: loss.mean(of_loss) for output, (loss, of_loss) in parts.items()}
+        numbers = {"loss": math.fsum([added, *means.values()])}
+        if first.weighted and not any(loss.is_of_batches for loss, _ in parts.values()):
+            weighted_means = [loss.by_weight(of_loss) for loss, of_loss in parts.values()]
+            numbers["loss_weighted_mean"] = math.fsum([added, *weighted_means])
         if len(parts) > 1:
-            found |= {shown(output, "loss"): each.mean(own) for output, (each, own) in parts.items()}
+            numbers |= {shown(output, "loss"): mean for output, mean in means.items()}
         interval: Interval = (None, None)
         if len(parts) == 1 and not first.weighted:
-            lower, upper = first.interval(of_first)
+            lower, upper = first.interval(first_states)
             interval = (None, None) if lower is None or upper is None else (lower + added, upper + added)
-        notes = (note for each, own in parts.values() for note in each.notes(own))
+        notes = (note for loss, of_loss in parts.values() for note in loss.notes(of_loss))
         return MetricResult(
-            {name: value(each, "min", interval if name == "loss" else (None, None)) for name, each in found.items()},
+            {
+                name: value(number, "min", interval if name == "loss" else (None, None))
+                for name, number in numbers.items()
+            },
             notes=tuple(dict.fromkeys(notes)),
         )
 
 
 class _OutputLoss:
-    """The loss of one output: its single values and their weights, or one value for each batch."""
+    """Compute the loss of one output: single values and their weights, or one value for each batch."""
 
     def __init__(self, loss: Any, *, weighted: bool) -> None:
         reduction = getattr(loss, "reduction", None)
-        self.is_of_batches = reduction == "sum"  # else the first batch tells
+        self.is_of_batches = reduction == "sum"  # the first batch may set it, too
         self.divides_by_weight = reduction == "mean_with_sample_weight"
         self.is_unreduced = hasattr(loss, "reduction") and reduction in (None, "none")
         self.weighted = weighted
@@ -104,7 +116,7 @@ class _OutputLoss:
         if self.is_of_batches:
             return self._of_batch(y, predictions, weights)
         losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
-        if losses.shape.rank == 0:  # told before there are any states
+        if losses.shape.rank == 0:  # found on the first batch, before any states exist
             self.is_of_batches = True
             return self._of_batch(y, predictions, weights)
         outputs = {"losses": losses}
@@ -112,11 +124,11 @@ class _OutputLoss:
             outputs["weights"] = _broadcast(tf.cast(weights, tf.float32), losses)
         mask = getattr(predictions, "_keras_mask", None)
         if mask is not None and mask.shape.rank == losses.shape.rank:
-            outputs = {name: tf.boolean_mask(each, mask) for name, each in outputs.items()}
+            outputs = {name: tf.boolean_mask(tensor, mask) for name, tensor in outputs.items()}
         return outputs
 
     def _of_batch(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
-        """Return one value and the number of its examples, by which Keras weighs it."""
+        """Return the value of a batch and the number of its examples, by which Keras weights it."""
         if hasattr(self._loss, "reduction"):
             value = self._loss(y, predictions, sample_weight=weights)
         else:
@@ -142,12 +154,12 @@ class _OutputLoss:
             return
         self._values.add(states, joined(outputs["losses"]))
         if "weights" in outputs:
-            exact_sum(states, "weight").add_each(np.concatenate([each.ravel() for each in outputs["weights"]]))
+            exact_sum(states, "weight").add_each(np.concatenate([weights.ravel() for weights in outputs["weights"]]))
 
     def counts(self, outputs: dict[str, Any]) -> list[int]:
         """Return the number of losses in each batch."""
         if self.is_of_batches:
-            return [int(each) for each in outputs["examples"]]
+            return [int(examples) for examples in outputs["examples"]]
         return [losses.size for losses in outputs["losses"]]
 
     def count(self, states: SetStates) -> int:
@@ -166,23 +178,25 @@ class _OutputLoss:
         return (None, None) if self.is_of_batches else self._values.interval(states)
 
     def notes(self, states: SetStates) -> tuple[str, ...]:
-        """Return notes about what differs from Keras on purpose."""
+        """Return notes about numbers that differ from those of Keras on purpose."""
         if self.weighted and self.divides_by_weight:
             if not exact_sum(states, "weight").round():
                 return undefined(["loss"])
             return ("loss is Σ w·l / Σ w over all examples; Keras takes the mean of that over its batches",)
         if self.is_unreduced:
-            return ("loss is the mean over all examples; of reduction 'none' Keras weighs a batch by its size squared",)
+            return (
+                "loss is the mean over all examples; with reduction 'none' Keras weights a batch by its size squared",
+            )
         return ()
 
 
 def _state(output: Output) -> str:
-    """Return the name under which the states of an output travel."""
+    """Return the prefix of the state names of an output."""
     return "all" if output is None else f"of {output}"
 
 
 def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
-    """Return the loss of each example, weighted: a loss object without its reduction, or a function's own result."""
+    """Return a function that computes the weighted loss of each example, from a loss object or a function."""
     if hasattr(loss, "reduction"):
         single = copy.copy(loss)
         single.reduction = "none"
@@ -198,7 +212,7 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _broadcast(weights: Any, losses: Any) -> Any:
-    """Return one weight per loss: an example's weight holds for all its positions."""
+    """Return one weight per loss: the weight of an example applies to all its positions."""
     while weights.shape.rank < losses.shape.rank:
         weights = weights[..., tf.newaxis]
     if weights.shape.rank > losses.shape.rank:

@@ -1,7 +1,7 @@
-"""Turn a Keras metric into an exact state: its change by one batch, summed outside Keras' float32 variables.
+"""Turn a Keras metric into an exact state: its change by one batch, summed outside the float32 variables of Keras.
 
-Works alike for Keras 3 and tf_keras: inside the traced step the metric is reset, updated, and read. A state is a sum
-unless the metric says otherwise: `sidecar_reduction = "max"`, or a dict from the names of its variables.
+Keras 3 and tf_keras are treated alike: inside the traced step the metric is reset, updated, and read. A state is a sum
+unless the metric declares another reduction: `sidecar_reduction = "max"`, or a dict from the names of its variables.
 """
 
 import math
@@ -26,59 +26,67 @@ _MERGE: Final[dict[str, Callable[..., Any]]] = {"sum": np.add, "max": np.maximum
 
 
 class KerasMetric:
-    """One metric object: its identity, its states, its final value.
+    """Give one metric of Keras an identity, mergeable states and final numbers.
 
     Args:
-        metric: The Keras object. It must have been updated once, so that its variables exist.
-        told: How it is called in messages; None: by its name and class.
+        metric: The metric. It must have been updated once, so that its variables exist.
+        label: A name for messages. The default is made of name and class of the metric.
     """
 
-    def __init__(self, metric: Any, told: str | None = None) -> None:
+    def __init__(self, metric: Any, label: str | None = None) -> None:
         self.metric = metric
-        self._told = told or f"metric {metric.name!r} ({type(metric).__name__})"
-        self._named(metric.result(), "")  # now, not after the whole evaluation
+        self._label = label or f"metric {metric.name!r} ({type(metric).__name__})"
+        self._named(metric.result(), "")  # refuses too many results now, not after the whole evaluation
         metric.reset_state()
         self.identity = self.values()
         if not self.identity:
-            raise EvaluationError("task_error", f"{self._told} has no state: create its variables with add_weight")
+            raise EvaluationError("task_error", f"{self._label} has no state: create its variables with add_weight")
         self.reductions = self._declared()
         for array, reduction in zip(self.identity, self.reductions, strict=True):
             if reduction == "sum" and np.any(array):
                 raise EvaluationError(
                     "task_error",
-                    f"{self._told} does not start from zero, so its parts cannot be added up over workers",
+                    f"{self._label} does not start from zero, so its parts cannot be added up over workers",
                 )
 
     def values(self) -> list[Any]:
-        """Return the present values of its variables, outside a trace."""
+        """Return the present values of the variables as arrays; must be called outside a trace."""
         return [array_of(variable) for variable in self.metric.variables]
 
     def require_additive(self, in_turn: list[Any], changes: Sequence[list[Any]]) -> None:
-        """Raise unless the states after some batches in turn are the merged changes by each of them.
+        """Raise `EvaluationError` unless the states after several batches are the merged changes of these batches.
 
-        A last value, or a largest one that nobody declared, is not.
+        A metric that stores its last value, or a largest value without declaring it, is refused.
+
+        Args:
+            in_turn: The states after all batches, one after the other.
+            changes: The states after each batch alone.
         """
         states = zip(self.metric.variables, self.reductions, in_turn, *changes, strict=True)
-        for variable, reduction, found, *parts in states:
+        for variable, reduction, after_all, *parts in states:
             if reduction == "sum":
-                fits = is_rounded_sum(found, parts)
+                is_additive = is_rounded_sum(after_all, parts)
             else:
-                fits = is_near(found, np.asarray(_MERGE[reduction].reduce(parts)))  # type: ignore[attr-defined]
-            if not fits:
+                is_additive = is_near(after_all, np.asarray(_MERGE[reduction].reduce(parts)))  # type: ignore[attr-defined]
+            if not is_additive:
                 verb = "add up" if reduction == "sum" else f"keep the {reduction} of"
                 raise EvaluationError(
                     "task_error",
-                    f"{self._told} does not {verb} what it sees (state {variable.name!r}) from batch to batch, so the "
+                    f"{self._label} does not {verb} what it sees (state {variable.name!r}) from batch to batch, so the "
                     f"states of several workers cannot be merged: give it states to which each batch adds, with "
                     f"assign_add; a largest or smallest value is declared with "
                     f'{_DECLARED} = {{"{variable.name}": "max"}}',
                 )
 
     def depends_on_batches(self, whole: list[Any], parts: Sequence[list[Any]], tolerance: float) -> bool:
-        """Return whether the states after a batch differ from those merged after its parts, as of a mean of means."""
+        """Return whether the states after a whole batch differ from the merged states after its two parts.
+
+        They differ for a mean of batch means.
+        """
         states = zip(self.reductions, whole, *parts, strict=True)
         return not all(
-            is_near(found, _MERGE[reduction](first, second), tolerance) for reduction, found, first, second in states
+            is_near(after_whole, _MERGE[reduction](first, second), tolerance)
+            for reduction, after_whole, first, second in states
         )
 
     def _declared(self) -> list[str]:
@@ -86,25 +94,27 @@ class KerasMetric:
         declared = getattr(self.metric, _DECLARED, "sum")
         names = [str(variable.name) for variable in self.metric.variables]
         by_name = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
-        if wrong := {name: each for name, each in by_name.items() if name not in names or each not in _MERGE}:
+        if wrong := {
+            name: reduction for name, reduction in by_name.items() if name not in names or reduction not in _MERGE
+        }:
             raise EvaluationError(
                 "task_error",
-                f"{self._told} declares {_DECLARED} {wrong}: write one of {', '.join(_MERGE)} for its variables "
+                f"{self._label} declares {_DECLARED} {wrong}: write one of {', '.join(_MERGE)} for its variables "
                 f"{', '.join(names)}",
             )
         return [by_name.get(name, "sum") for name in names]
 
     def reset(self, start: Sequence[Any] | None = None) -> None:
-        """Set the variables within the traced step to these values, or back to the identity."""
+        """Set the variables, within the traced step, to `start` or to the identity."""
         for variable, value in zip(self.metric.variables, start or self.identity, strict=True):
             variable.assign(tf.cast(tf.convert_to_tensor(value), variable.dtype))
 
     def read(self) -> list[Any]:
-        """Return within the traced step, after an update, the change by this batch."""
+        """Return the variables, within the traced step: after `reset` and an update, the change by one batch."""
         return [tf.identity(tf.convert_to_tensor(variable)) for variable in self.metric.variables]
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return empty states, one for each variable."""
         return {
             str(index): ExactSum(array.shape, str(array.dtype))
             if reduction == "sum"
@@ -113,7 +123,7 @@ class KerasMetric:
         }
 
     def add(self, states: SetStates, changes: list[list[NDArray[Any]]]) -> None:
-        """Add the changes by several batches: of each variable a list, an array for each batch."""
+        """Add the changes by several batches: for each variable, a list with one array per batch."""
         for index, arrays in enumerate(changes):
             state = states[str(index)]
             assert isinstance(state, ExactSum | MinMax)
@@ -123,21 +133,21 @@ class KerasMetric:
                 name = self.metric.variables[index].name
                 raise EvaluationError(
                     "task_error",
-                    f"{self._told} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
+                    f"{self._label} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
                     f"{error}; are the weights that large?",
                 ) from error
 
     @property
     def divides(self) -> bool:
-        """Whether its result is Keras' `Mean`: total divided by count."""
+        """Return whether the result is total divided by count, as in the class `Mean` of Keras."""
         return _result_is_inherited(self.metric, "Mean")
 
     def numbers(self, states: SetStates, shown: str) -> dict[str, float]:
-        """Return the final numbers by name: divided in float64 where Keras divides; else by Keras' own `result()`.
+        """Return the final numbers by name: a mean is divided in float64, other numbers come from `result()` of Keras.
 
         Args:
-            states: Of all batches.
-            shown: The name of a single number; several have their own, or their place behind it.
+            states: The states over all batches.
+            shown: The name of a single number. Several numbers have names of their own, or `shown` and their index.
         """
         sums = [_value_of(states[str(index)]) for index in range(len(self.identity))]
         if self.divides:
@@ -147,37 +157,39 @@ class KerasMetric:
             return {shown: float(sums[0])}
         for variable, array in zip(self.metric.variables, sums, strict=True):
             variable.assign(tf.cast(tf.constant(array), variable.dtype))
-        found = self._named(self.metric.result(), shown)
+        numbers = self._named(self.metric.result(), shown)
         self.metric.reset_state()
-        return found
+        return numbers
 
     def is_undefined(self, states: SetStates) -> bool:
-        """Return whether it is a mean over a total weight of 0, which Keras calls 0."""
+        """Return whether the number is a mean over a total weight of 0, for which Keras returns 0."""
         return self.divides and not np.any(_value_of(states["1"]))
 
     def goal(self) -> Goal:
-        """Return whether more is better, as far as Keras knows."""
+        """Return whether larger or smaller numbers are better, if the metric of Keras says so."""
         return _GOALS.get(getattr(self.metric, "_direction", None), "none")
 
     def _named(self, result: Any, shown: str) -> dict[str, float]:
-        """Return numbers of a result: one, several by their own names, or an array."""
+        """Return the numbers in a result by name; a result is one number, an array, or a dict of results."""
         if isinstance(result, dict):
-            return {name: each for key, value in result.items() for name, each in self._named(value, str(key)).items()}
+            return {
+                name: number for key, part in result.items() for name, number in self._named(part, str(key)).items()
+            }
         array = array_of(result)
         if not array.shape:
             return {shown: float(array)}
         if not 0 < array.size <= MAX_CLASSES:
             raise EvaluationError(
                 "task_error",
-                f"{self._told} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average",
+                f"{self._label} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average",
             )
-        places = self._thresholds(array.shape) or ["_".join(map(str, place)) for place in np.ndindex(array.shape)]
-        return {f"{shown}_{place}": float(each) for place, each in zip(places, array.flat, strict=True)}
+        suffixes = self._thresholds(array.shape) or ["_".join(map(str, index)) for index in np.ndindex(array.shape)]
+        return {f"{shown}_{suffix}": float(number) for suffix, number in zip(suffixes, array.flat, strict=True)}
 
     def _thresholds(self, shape: tuple[int, ...]) -> list[str]:
-        """Return names of several results by the thresholds that they are of, if they are."""
+        """Return the thresholds of the metric as names, if it has a different one for each result; else nothing."""
         thresholds = getattr(self.metric, "thresholds", None)
-        names = [f"{each:g}" for each in thresholds] if isinstance(thresholds, list | tuple) else []
+        names = [f"{threshold:g}" for threshold in thresholds] if isinstance(thresholds, list | tuple) else []
         return names if (len(names),) == shape and len(set(names)) == len(names) else []
 
 
@@ -193,5 +205,5 @@ def _result_is_inherited(metric: Any, name: str) -> bool:
 
 
 def undefined(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the note for people about means over a total weight of 0."""
-    return (f"{', '.join(names)}: the total weight is 0, so there is no mean; Keras says 0",) if names else ()
+    """Return a note for people about the metrics of these names, whose total weight is 0; no note without names."""
+    return (f"{', '.join(names)}: the total weight is 0, so there is no mean; Keras returns 0",) if names else ()

@@ -1,7 +1,8 @@
 """Find everything in layers, next to their variables, that changes numbers: vocabularies, bins, tables, settings.
 
-A checkpoint of variables does not have it, so it comes from the task, which may have made another one: each rank says
-what it has, layer by layer, and they compare it. Of no layer anything stored is run: its own methods are asked.
+A checkpoint of variables does not hold these, so they come from the task, which may build other ones on another rank.
+Therefore each rank computes digests by layer, and the ranks compare them. Only methods of the layers are called; no
+stored code is run.
 """
 
 import contextlib
@@ -21,23 +22,23 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 from sidecar.evaluation.data.digest import feed
 
 _IGNORED: Final = ("name", "seed", "build_config", "shared_object_id")
-"""Settings that change no number: names count up, and what is drawn in an evaluation is seeded by weights and batch."""
+"""Settings that change no number: Keras numbers the names, and an evaluation sets its own seeds."""
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")  # in what Python says of an object
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")  # in the `repr` of an object
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTable:
-    """A lookup table of a layer whose entries no checkpoint of variables has."""
+    """A lookup table of a layer. No checkpoint of variables holds its entries."""
 
-    owner: Any  # the layer, or one that it keeps
+    owner: Any  # the layer, or a layer within it
     attribute: str
     entries: dict[Any, Any]
 
     def replace(self, entries: Mapping[Any, Any]) -> bool:
-        """Let the layer have other entries, if its table can be made anew; whether it can.
+        """Replace the table by a new one with these entries, and return whether the kind of table allows that.
 
-        What was traced keeps the table that it was traced with.
+        A function that was traced before keeps the old table.
         """
         table = getattr(self.owner, self.attribute)
         if type(table) is not tf.lookup.StaticHashTable:
@@ -50,8 +51,8 @@ class FixedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one layer learned, or was given as data, outside its variables."""
+class LayerTables:
+    """The tables of one layer: all data that it learned, or got, outside its variables."""
 
     layer: Any
     name: str
@@ -59,74 +60,76 @@ class Held:
 
 
 def holders_in(model: Any) -> list[Any]:
-    """Return the layers of a model but for those that keep something on behalf of another one."""
+    """Return the layers of a model without the lookup layers inside `TextVectorization` layers."""
     layers = layers_of(model)
-    inner = {id(each) for each in map(_inner_of, layers) if each is not None}
-    return [each for each in layers if id(each) not in inner]
+    inner = {id(layer) for layer in map(_inner_of, layers) if layer is not None}
+    return [layer for layer in layers if id(layer) not in inner]
 
 
-def held_of(model: Any) -> list[Held]:
+def tables_of(model: Any) -> list[LayerTables]:
     """Return vocabularies, bins, lookup tables and assets by layer, for layers that have any."""
-    found: dict[str, Held] = {}
+    by_name: dict[str, LayerTables] = {}
     for number, layer in enumerate(holders_in(model)):
         digest = hashlib.sha256()
         if any([_feed_tables(digest, layer), _feed_constants(digest, layer), _feed_assets(digest, layer)]):
-            name = _told(number, layer, found)
-            found[name] = Held(layer, name, digest.hexdigest())
-    return list(found.values())
+            name = _unique_name(number, layer, by_name)
+            by_name[name] = LayerTables(layer, name, digest.hexdigest())
+    return list(by_name.values())
 
 
 def finalize(model: Any) -> list[Any]:
-    """Let layers compute anew what they made of variables that were restored; which ones they are."""
-    found = []
+    """Let layers compute again the constants that depend on restored variables; return these layers."""
+    finalized = []
     for layer in layers_of(model):
         is_mean = is_of_keras(layer, "Normalization") and layer.input_mean is None
         is_bins = is_of_keras(layer, "Discretization") and is_keras_2(layer) and layer.input_bin_boundaries is None
         if is_mean or is_bins:
             layer.finalize_state()
-            found.append(layer)
+            finalized.append(layer)
         if is_of_keras(layer, "IndexLookup") and idf_of(layer) is not None:
-            layer.idf_weights_const = layer.idf_weights.value()  # its vocabulary is not among its variables
-    return found
+            layer.idf_weights_const = layer.idf_weights.value()  # its vocabulary is not a variable
+    return finalized
 
 
 def is_of_keras(layer: Any, kind: str) -> bool:
-    """Return whether a layer is of the class of this name of either Keras."""
+    """Return whether a layer is an instance of the class of this name, in Keras 3 or tf_keras."""
     return class_named(layer, kind) is not None
 
 
 def settings_of(model: Any) -> dict[str, str]:
-    """Return the digest of each layer's settings by its name, as `get_config` returns them."""
-    found: dict[str, str] = {}
+    """Return the digest of the settings of each layer, as `get_config` returns them, by a unique name."""
+    digests: dict[str, str] = {}
     for number, layer in enumerate(layers_of(model)):
         if is_written_by_keras(type(layer).get_config) and hasattr(layer, "layers"):
-            continue  # a model, which tells its layers once more, by their names
-        with contextlib.suppress(Exception):  # of a layer that cannot tell, or a method of the user's that fails
+            continue  # the settings of a model repeat those of its layers, with their names
+        with contextlib.suppress(Exception):  # `get_config` is missing, or a method of the user fails
             text = json.dumps(_plain(layer.get_config()), sort_keys=True)
-            found[_told(number, layer, found)] = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return found
+            digests[_unique_name(number, layer, digests)] = hashlib.sha256(
+                text.encode(errors="surrogatepass")
+            ).hexdigest()
+    return digests
 
 
-def _told(number: int, layer: Any, others: Mapping[str, Any]) -> str:
+def _unique_name(number: int, layer: Any, others: Mapping[str, Any]) -> str:
     name = f"{getattr(layer, 'name', number)} ({type(layer).__name__})"
     return f"{name} {number}" if name in others else name
 
 
 def has_tables_in_checkpoints(layer: Any) -> bool:
-    """Return whether all tables of a layer are of a kind whose entries an object checkpoint has."""
+    """Return whether a layer has tables, all of a kind whose entries an object checkpoint holds."""
     kinds = [is_mutable for *_, is_mutable in _tables(layer)]
     return bool(kinds) and all(kinds)
 
 
 def fixed_tables_of(layer: Any) -> Iterator[FixedTable]:
-    """Yield each table that no checkpoint of variables has."""
+    """Yield each table of a layer that no checkpoint of variables holds."""
     for owner, name, keys, values, is_mutable in _tables(layer):
         if not is_mutable:
             yield FixedTable(owner, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
 
 
 def idf_of(layer: Any) -> Any:
-    """Return the weights of words that a layer has as constants (`output_mode="tf_idf"`); None if it has none."""
+    """Return the weights of words that a layer holds as constants (`output_mode="tf_idf"`); `None` if it has none."""
     for owner in (layer, _inner_of(layer)):
         if is_of_keras(owner, "IndexLookup") and owner.output_mode == "tf_idf":
             return getattr(owner, "idf_weights_const", None)
@@ -134,15 +137,16 @@ def idf_of(layer: Any) -> Any:
 
 
 def bins_of(layer: Any) -> Any:
-    """Return the boundaries that a layer has as constants; None if it has none."""
+    """Return the bin boundaries that a layer holds as constants; `None` if it has none."""
     return getattr(layer, "bin_boundaries", None) if is_of_keras(layer, "Discretization") else None
 
 
 def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
-    """Yield owner, name, keys and values of each lookup table of a layer that has any, and whether it is mutable."""
-    for owner in [each for each in (layer, _inner_of(layer)) if each is not None]:
-        for name, each in sorted(vars(owner).items()):
-            table: Any = getattr(each, "_table", None) if isinstance(each, tf.lookup.StaticVocabularyTable) else each
+    """Yield owner, name, keys and values of each lookup table of a layer, and whether the table is mutable."""
+    for owner in [owner for owner in (layer, _inner_of(layer)) if owner is not None]:
+        for name, attribute in sorted(vars(owner).items()):
+            is_vocabulary = isinstance(attribute, tf.lookup.StaticVocabularyTable)
+            table: Any = getattr(attribute, "_table", None) if is_vocabulary else attribute
             is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
             if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
                 with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
@@ -152,52 +156,53 @@ def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
 
 
 def _inner_of(layer: Any) -> Any:
-    """Return the layer in which a `TextVectorization` keeps its vocabulary."""
+    """Return the layer inside a `TextVectorization` that holds its vocabulary; `None` for other layers."""
     return getattr(layer, "_lookup_layer", None)
 
 
 def _feed_tables(digest: Any, layer: Any) -> bool:
-    found = False
+    has_tables = False
     for _, name, keys, values, _ in _tables(layer):
         order = np.argsort(keys, axis=0, kind="stable")
         digest.update(name.encode())
         feed(digest.update, keys[order])
         feed(digest.update, values[order])
-        found = True
-    return found
+        has_tables = True
+    return has_tables
 
 
 def _feed_constants(digest: Any, layer: Any) -> bool:
-    """Hash bins, means, variances and weights of words, which are constants in a trace."""
+    """Hash bins, means, variances and weights of words, which are constants in a trace; return whether it has any."""
     names = ("mean", "variance") if is_of_keras(layer, "Normalization") else ("bin_boundaries",)
-    values = [each for each in (*(getattr(layer, name, None) for name in names), idf_of(layer)) if each is not None]
+    constants = (*(getattr(layer, name, None) for name in names), idf_of(layer))
+    values = [constant for constant in constants if constant is not None]
     digest.update(json.dumps(_plain(values)).encode())
     return bool(values)
 
 
 def _feed_assets(digest: Any, layer: Any) -> bool:
-    """Hash the files that the layer writes in addition to its variables."""
+    """Hash the files that the layer writes in addition to its variables; return whether it writes any."""
     if not hasattr(layer, "save_assets"):
         return False
-    found = False
+    has_assets = False
     with tempfile.TemporaryDirectory(prefix="sidecar-") as folder:
         try:
             layer.save_assets(folder)
-        except Exception:  # noqa: BLE001 - one that has none yet
+        except Exception:  # noqa: BLE001 - a layer that has no assets yet may fail
             return False
-        for file in sorted(each for each in Path(folder).rglob("*") if each.is_file()):
+        for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
             digest.update(str(file.relative_to(folder)).encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
-            found = True
-    return found
+            has_assets = True
+    return has_assets
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, the same in every process that computes the same."""
+    """Return a value made of JSON types, which is equal in every process that computes the same numbers."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items() if str(key) not in _IGNORED}
+        return {str(key): _plain(item) for key, item in value.items() if str(key) not in _IGNORED}
     if isinstance(value, list | tuple | set | frozenset):
-        plain = [_plain(each) for each in value]
+        plain = [_plain(item) for item in value]
         return sorted(plain, key=json.dumps) if isinstance(value, set | frozenset) else plain
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -1,7 +1,7 @@
-"""Choose what a step measures: the task's own metrics and loss, or all that a compiled model's `test_step` does.
+"""Choose what a step measures: the metrics and loss of the task, or those of the `test_step` of a compiled model.
 
-Both are a traced function of one batch whose outputs are added, exactly and outside the framework, to states that can
-be summed over batches and ranks; the final numbers are made from the sums, once.
+Both are traced functions of one batch. Their outputs are added, exactly and outside the framework, to states that are
+summed over batches and ranks. The final numbers are computed once, from the sums.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,46 +30,55 @@ from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
 
 _LOSS: Final = "loss"
-_OF_KERAS: Final = ("name", "update_state", "reset_state", "result", "variables")
-_NEUTRAL: Final = ("name", "states", "add", "compute")
+_KERAS_ATTRIBUTES: Final = ("name", "update_state", "reset_state", "result", "variables")
+_NEUTRAL_ATTRIBUTES: Final = ("name", "states", "add", "compute")  # of `sidecar.metrics`, which need no framework
 
 
 class Measurement(Protocol):
-    """How one batch becomes changes of states, and states become numbers."""
+    """Turn batches into changes of states, and states into numbers."""
 
     by_batch: BatchMeans
-    """Which numbers depend on the batches."""
+    """The numbers that depend on how examples are divided into batches."""
 
     randomness: Randomness
-    """What the model draws."""
+    """The generators of random numbers that the model uses."""
 
     tolerance: float
-    """How far sums over a batch may be from sums over its parts."""
+    """The relative difference allowed between sums over a batch and sums over its parts."""
 
     @property
-    def kept(self) -> dict[str, KerasMetric]:
-        """Metrics whose states `step` can begin with, by name."""
+    def stateful_metrics(self) -> dict[str, KerasMetric]:
+        """Return, by name, the metrics that `step` can begin with given states."""
         ...
 
     def changes(self, outputs: Any) -> Changes:
-        """Select the states of `kept` in the output of `step` for one batch."""
+        """Select the states of `stateful_metrics` in the output of `step` for one batch."""
         ...
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Compute within a trace everything that `add` needs of one batch, and the predictions, if they are known.
+        """Compute within a trace everything that `add` needs of one batch.
 
-        Predictions that are known already are given; `start` is what the states of `kept` hold before, None: identity.
+        Args:
+            batch: The batch.
+            predictions: The predictions for the batch, if they were computed before.
+            start: The states of `stateful_metrics` before the batch, by name; `None` for the identity.
+
+        Returns:
+            The outputs for `add`, and the predictions as far as they are known.
         """
         ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return the empty states of all metrics and losses."""
         ...
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
-        """Add several batches: what `step` returned, with a list over the batches where it has a tensor.
+        """Add the outputs of several batches to the states.
 
-        `firsts` are the places of their first examples in the eval set.
+        Args:
+            states: The states of one eval set.
+            outputs: The outputs of `step`, with a list over the batches in place of each tensor.
+            firsts: The index in the eval set of the first example of each batch; `None` if it is unknown.
         """
         ...
 
@@ -79,7 +88,10 @@ class Measurement(Protocol):
 
 
 def measurement(task: Task, model: Any, first: Batch) -> Measurement:
-    """Return the measurement that the task asks for; the model is built and its metrics' variables exist afterwards."""
+    """Return the measurement that the task asks for.
+
+    The model is called on the first batch. Afterwards it is built, and the variables of its metrics exist.
+    """
     if task.metrics is not None or task.loss is not None:
         return ChosenMeasurement(task, model, first)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
@@ -93,7 +105,10 @@ def measurement(task: Task, model: Any, first: Batch) -> Measurement:
 
 
 class ChosenMeasurement:
-    """The task's own metrics and loss: those of Keras change within the trace, others see each batch's arrays."""
+    """Measure with the metrics and the loss of the task.
+
+    Metrics of Keras are updated within the trace. Metrics of `sidecar.metrics` get the arrays of each batch.
+    """
 
     def __init__(self, task: Task, model: Any, first: Batch) -> None:
         self._model = model
@@ -109,37 +124,41 @@ class ChosenMeasurement:
                 raise EvaluationError(
                     "task_error", f"metrics need different names, none of them 'loss': found {name!r} again"
                 )
-            if _has(metric, _NEUTRAL):
+            if _has(metric, _NEUTRAL_ATTRIBUTES):
                 self._neutral[name] = output, metric
             else:
-                part = pick(y, output), pick(predictions, output), pick_weights(weights, output)
-                self._traced[name] = output, MeasuredMetric(metric, *part)
+                inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
+                self._traced[name] = output, MeasuredMetric(metric, *inputs)
         self.by_batch = BatchMeans([*self._traced, _LOSS])
-        self.tolerance = max((each.tolerance for _, each in self._traced.values()), default=TOLERANCE)
+        self.tolerance = max((metric.tolerance for _, metric in self._traced.values()), default=TOLERANCE)
         for name, (_, metric) in self._traced.items():
             if metric.is_of_batches:
                 self.by_batch.add(name)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
-            self._loss.step(y, predictions, weights)  # what is wrong with it is told now, not from within a graph
+            self._loss.step(
+                y, predictions, weights
+            )  # a wrong loss fails here, where the message is clearer than in a trace
             if self._loss.is_of_batches:
                 self.by_batch.add(_LOSS)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
-        trial = tf.nest.map_structure(lambda each: [array_of(each)], self._shown_to_neutral(y, predictions, weights))
-        self._show(self._neutral_states(EvalSetInfo(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
+        inputs_of_first = self._neutral_inputs(y, predictions, weights)
+        trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
+        self._add_to_neutral(self._neutral_states(EvalSetInfo(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
 
     @property
-    def kept(self) -> dict[str, KerasMetric]:
-        """Metrics whose states are read as they are."""
-        return {name: each.kept for name, (_, each) in self._traced.items() if each.kept is not None}
+    def stateful_metrics(self) -> dict[str, KerasMetric]:
+        """Return the metrics of Keras that are not measured by single values, by name."""
+        metrics = {name: measured.stateful_metric for name, (_, measured) in self._traced.items()}
+        return {name: metric for name, metric in metrics.items() if metric is not None}
 
     def changes(self, outputs: Any) -> Changes:
-        """Select the states of `kept` in the output of `step`."""
+        """Select the states of `stateful_metrics` in the output of `step`."""
         changes, _, _ = outputs
-        return {name: changes[name] for name in self.kept}
+        return {name: changes[name] for name in self.stateful_metrics}
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Compute the changes of Keras' metrics, single losses and the inputs of other metrics; and the predictions."""
+        """Return the changes of metrics, single losses and the inputs of neutral metrics; and the predictions."""
         x, y, weights = with_labels(batch)
         predictions = self._model(x, training=False) if predictions is None else predictions
         start = start or {}
@@ -150,26 +169,26 @@ class ChosenMeasurement:
             for name, (output, metric) in self._traced.items()
         }
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
-        return (changes, loss, self._shown_to_neutral(y, predictions, weights)), predictions
+        return (changes, loss, self._neutral_inputs(y, predictions, weights)), predictions
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return the empty states of all metrics and the loss."""
         states = self._neutral_states(info) | self.by_batch.states()
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
         return states | (named(_LOSS, self._loss.states(info)) if self._loss is not None else {})
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
-        """Add several batches."""
+        """Add the outputs of several batches to the states."""
         changes, loss, arrays = outputs
         for name, (_, metric) in self._traced.items():
             metric.add(within(states, name), changes[name])
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), loss)
-        self._show(states, arrays, firsts)
+        self._add_to_neutral(states, arrays, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the final numbers, with intervals where single values were seen."""
+        """Return the final numbers, with an interval for those measured by single values."""
         joined = join_results(self._computed(states))
         return replace(joined, notes=told(self.by_batch.names(states)) + joined.notes)
 
@@ -187,43 +206,46 @@ class ChosenMeasurement:
             states |= named(name, metric.states(info))
         return states
 
-    def _shown_to_neutral(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:
-        """Return within the traced step labels, predictions and weights of every output that such a metric needs."""
-        found = []
+    def _neutral_inputs(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:
+        """Return, within the traced step, labels, predictions and weights for each output with a neutral metric."""
+        inputs = []
         for output in self._outputs:
             picked = pick(predictions, output)
             tensors = {"y": tf.convert_to_tensor(pick(y, output)), "predictions": tf.convert_to_tensor(picked)}
-            of_output = pick_weights(weights, output)
-            if (counted := masked(of_output, picked)) is not None:
-                tensors["weights"] = counted
-            found.append(tensors)
-        return found
+            if (masked_weights := masked(pick_weights(weights, output), picked)) is not None:
+                tensors["weights"] = masked_weights
+            inputs.append(tensors)
+        return inputs
 
-    def _show(self, states: SetStates, arrays: list[dict[str, Any]], firsts: Sequence[int | None]) -> None:
+    def _add_to_neutral(self, states: SetStates, arrays: list[dict[str, Any]], firsts: Sequence[int | None]) -> None:
         for name, (output, metric) in self._neutral.items():
-            own, of_output = within(states, name), arrays[self._outputs.index(output)]
+            of_metric, of_output = within(states, name), arrays[self._outputs.index(output)]
             for first, *batch in zip(firsts, *of_output.values(), strict=True):
-                metric.add(own, EvalBatch(**dict(zip(of_output, batch, strict=True)), first=first))
+                metric.add(of_metric, EvalBatch(**dict(zip(of_output, batch, strict=True)), first=first))
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:
-    """Return the task's metrics with the output of each: objects, in lists, as only they know their states."""
+    """Return the metrics of the task, with the output that each measures.
+
+    Raises `EvaluationError` for metrics that are not objects in lists, such as the names that Keras accepts.
+    """
     if task.metrics is None:
         return []
     example = "such as [keras.metrics.SparseCategoricalAccuracy()]"
-    found = []
-    for output, made in by_output(call("Task(metrics=…)", task.metrics)).items():
-        if not isinstance(made, list | tuple):
+    pairs = []
+    for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
+        if not isinstance(metrics, list | tuple):
             raise EvaluationError(
-                "task_error", f"Task(metrics=…) must return a list of metrics, {example}, found {type(made).__name__}"
+                "task_error",
+                f"Task(metrics=…) must return a list of metrics, {example}, found {type(metrics).__name__}",
             )
-        for each in made:
-            if not _has(each, _OF_KERAS) and not _has(each, _NEUTRAL):
+        for metric in metrics:
+            if not _has(metric, _KERAS_ATTRIBUTES) and not _has(metric, _NEUTRAL_ATTRIBUTES):
                 raise EvaluationError(
-                    "task_error", f"Task(metrics=…) must list metric objects, {example}, found {each!r}"
+                    "task_error", f"Task(metrics=…) must list metric objects, {example}, found {metric!r}"
                 )
-            found.append((output, each))
-    return found
+            pairs.append((output, metric))
+    return pairs
 
 
 def _has(metric: Any, names: tuple[str, ...]) -> bool:

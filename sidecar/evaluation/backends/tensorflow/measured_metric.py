@@ -1,4 +1,4 @@
-"""Measure with a Keras metric that a task names: an additive state, or single values and their interval."""
+"""Measure with a metric of Keras that a task lists: an additive state, or single values and their interval."""
 
 import inspect
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from sidecar.evaluation.states import SetStates
 
 
 def per_example(metric: Any) -> Callable[..., Any] | None:
-    """Return the function of (y, y_pred) whose mean the metric is, if it is that and nothing more."""
+    """Return the function of (y, y_pred) whose plain mean the metric is; `None` for any other metric."""
     wrapper = class_named(metric, "MeanMetricWrapper")
     if wrapper is None or type(metric).update_state is not wrapper.update_state:
         return None
@@ -31,16 +31,21 @@ def per_example(metric: Any) -> Callable[..., Any] | None:
 
 
 class MeasuredMetric:
-    """A Keras metric among those that a task names: an additive state, and an interval where single values are seen.
+    """Measure with one metric of Keras, and refuse a metric whose states cannot be merged.
+
+    A metric that is the mean of one value per example is measured by these values, and has an interval. Any other
+    metric is measured by its additive states.
 
     Args:
-        metric: The Keras object.
-        y: Of a first batch, on which it is tried; likewise `predictions` and `weights`.
+        metric: The metric.
+        y: The labels of a first batch, on which the metric is tried.
+        predictions: The predictions for this batch.
+        weights: The weights of this batch, if any.
     """
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
         _refuse_plain_values(metric)
-        _update(metric, y, predictions, weights)  # some create their variables only here
+        _update(metric, y, predictions, weights)  # some metrics create their variables only here
         self._metric = KerasMetric(metric)
         (probed,) = probe(
             (y, predictions, weights),
@@ -60,18 +65,18 @@ class MeasuredMetric:
         self._average = Average("float32", weighted=False)
 
     @property
-    def kept(self) -> KerasMetric | None:
-        """What keeps its states from batch to batch; None where single values are seen."""
+    def stateful_metric(self) -> KerasMetric | None:
+        """Return the metric that holds its states from batch to batch; `None` if single values are measured."""
         return self._metric if self._function is None else None
 
     def step(self, y: Any, predictions: Any, weights: Any, start: Any = None) -> Any:
-        """Return within the traced step single values if the metric is their mean, else its change by this batch.
+        """Return, within the traced step, the single values of a batch or the change of the states by it.
 
         Args:
-            y: Labels.
-            predictions: Of the model.
-            weights: Of examples or positions, if any.
-            start: What its states hold before; None: their identity.
+            y: The labels.
+            predictions: The predictions of the model.
+            weights: The weights of examples or positions, if any.
+            start: The states before the batch; `None` for the identity.
         """
         if self._function is not None:
             return tf.convert_to_tensor(self._function(y, predictions))
@@ -80,34 +85,34 @@ class MeasuredMetric:
         return self._metric.read()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
+        """Return empty states."""
         return self._metric.states(info) if self._function is None else self._average.states()
 
     def add(self, states: SetStates, outputs: Any) -> None:
-        """Add what `step` returned, each array of it a list over batches."""
+        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor."""
         if self._function is None:
             self._metric.add(states, outputs)
         else:
             self._average.add(states, joined(outputs))
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the final number, or several by their own names."""
+        """Return the final number, or several by the names that the metric gives them."""
         name, goal = str(self._metric.metric.name), self._metric.goal()
         if self._function is not None:
             return MetricResult({name: value(self._average.mean(states), goal, self._average.interval(states))})
         notes = undefined([name]) if self._metric.is_undefined(states) else ()
         return MetricResult(
-            {key: value(each, goal) for key, each in self._metric.numbers(states, name).items()}, notes=notes
+            {key: value(number, goal) for key, number in self._metric.numbers(states, name).items()}, notes=notes
         )
 
 
 def joined(batches: list[NDArray[Any]]) -> NDArray[np.float32]:
     """Return the values of several batches, of any shapes, as one vector."""
-    return np.concatenate([each.ravel() for each in batches]).astype(np.float32, copy=False)
+    return np.concatenate([values.ravel() for values in batches]).astype(np.float32, copy=False)
 
 
 def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
-    """Return whether a mean's total and count are those of these values, one for each example."""
+    """Return whether the states of a mean, total and count, are those of these values, one for each example."""
     total, count = states
     if values.ndim != 1 or (values.dtype.kind == "f" and values.dtype.itemsize > 4):  # noqa: PLR2004 - bytes of a float32
         return False
@@ -115,8 +120,10 @@ def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
 
 
 def _refuse_plain_values(metric: Any) -> None:
-    """Refuse `Mean` and its like, which would take predictions for weights without an error."""
-    parameters = list(inspect.signature(type(metric).update_state).parameters)  # tf_keras hides those of the object
+    """Refuse metrics such as `Mean`, which would use predictions as weights without an error."""
+    parameters = list(
+        inspect.signature(type(metric).update_state).parameters
+    )  # tf_keras wraps the method of the object
     if parameters[2:3] == ["sample_weight"]:
         raise EvaluationError(
             "task_error",
@@ -126,22 +133,22 @@ def _refuse_plain_values(metric: Any) -> None:
 
 
 def masked(weights: Any, predictions: Any) -> Any:
-    """Return the weights, with 0 where the model masks its predictions; None where everything counts as 1."""
+    """Return the weights, with 0 where the model masks its predictions; `None` if every weight is 1."""
     mask = getattr(predictions, "_keras_mask", None)
     if mask is None:
         return weights
-    kept = tf.cast(mask, tf.float32)
+    unmasked = tf.cast(mask, tf.float32)
     if weights is None:
-        return kept
+        return unmasked
     weights = tf.cast(weights, tf.float32)
-    while weights.shape.rank < kept.shape.rank:
+    while weights.shape.rank < unmasked.shape.rank:
         weights = weights[..., tf.newaxis]
-    return weights * kept
+    return weights * unmasked
 
 
 def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
-    """Update a metric as Keras does: a metric of the user's need not accept weights if there are none."""
-    if is_keras_2(metric):  # its metrics know nothing of masks: its models turn them into weights
+    """Update a metric as Keras does: without weights, `update_state` is called without that argument."""
+    if is_keras_2(metric):  # metrics of tf_keras do not read masks: its models turn masks into weights
         weights = masked(weights, predictions)
     if weights is None:
         metric.update_state(y, predictions)

@@ -1,4 +1,4 @@
-"""Prove on two parts of a first batch that the states of a metric can be added up."""
+"""Probe metrics on a first batch and its two parts, to show whether their states can be merged."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Any, Final
 import tensorflow as tf
 
 OF_SIZE: Final = (ValueError, tf.errors.InvalidArgumentError)
-"""Raised on a part of a batch by models that take whole ones only."""
+"""Exceptions raised on a part of a batch by models that accept only whole batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeabilityProbe:
-    """The states of one metric after a batch, after each of its parts alone, and after one part and then the other."""
+    """The states of one metric after a whole batch, after either part alone, and after both parts in turn."""
 
     whole: list[Any]
     first: list[Any]
@@ -24,13 +24,13 @@ class MergeabilityProbe:
 def probe(
     batch: Any, reset: Callable[[], None], update: Callable[[Any], None], read: Callable[[], Any]
 ) -> Iterable[Any]:
-    """Update on a batch as a whole and by parts.
+    """Update all metrics on a whole batch, and on its parts.
 
     Args:
-        batch: A nested structure of tensors, as `divided` takes it.
-        reset: Lets all metrics forget what they saw.
-        update: Shows all metrics a batch.
-        read: Returns a list of each metric's states.
+        batch: A nested structure of tensors, as for `divided`.
+        reset: Resets all metrics.
+        update: Updates all metrics with a batch.
+        read: Returns the list of states of each metric.
 
     Returns:
         A `MergeabilityProbe` for each metric.
@@ -43,8 +43,8 @@ def probe(
             update(part)
         return read()
 
-    found = zip(after(whole), after(first), after(second), after(first, second), strict=True)
-    return [MergeabilityProbe(*each) for each in found]
+    by_metric = zip(after(whole), after(first), after(second), after(first, second), strict=True)
+    return [MergeabilityProbe(*states) for states in by_metric]
 
 
 def probe_twice(
@@ -54,10 +54,17 @@ def probe_twice(
     read: Callable[[], Any],
     rewind: Callable[[], None],
 ) -> Iterable[Any]:
-    """Update on a batch, and once more, for models that take whole batches only; otherwise as `probe` does.
+    """Update all metrics on a batch twice, for models that accept only whole batches; otherwise as `probe`.
 
-    That shows what adds up, and no mean over batches. `rewind` lets a model that goes on from the batch before begin
-    anew. The whole of a `MergeabilityProbe` is both batches here.
+    This shows whether states add up, but it cannot find a mean over batches. In the `MergeabilityProbe`s returned,
+    `whole` equals `in_turn`: the states after both batches.
+
+    Args:
+        batch: A nested structure of tensors.
+        reset: Resets all metrics.
+        update: Updates all metrics with a batch.
+        read: Returns the list of states of each metric.
+        rewind: Resets the recurrent states of the model.
     """
     alone = []
     rewind()
@@ -74,31 +81,33 @@ def probe_twice(
 
 
 def divided(batch: Any) -> tuple[Any, Any, Any]:
-    """Return the whole and two parts of it; of a single example, the whole is that example twice.
+    """Return a batch and its two parts; if it has a single example, return it twice as the batch, and as both parts.
 
     Args:
-        batch: A nested structure of tensors (n, …), also ragged or sparse ones, None where nothing is; what Keras hung
-            on them (masks) is dropped.
+        batch: A nested structure of tensors (n, …), which may be ragged or sparse, or `None`. The masks that Keras
+            attaches to tensors are dropped.
     """
-    tensors = _each(tf.identity, batch)
-    examples = next(int(each.shape[0]) for each in tf.nest.flatten(tensors) if each is not None)
+    tensors = _map_tensors(tf.identity, batch)
+    examples = next(int(tensor.shape[0]) for tensor in tf.nest.flatten(tensors) if tensor is not None)
     if examples == 1:
-        return _each(_twice, tensors), tensors, tensors
+        return _map_tensors(_twice, tensors), tensors, tensors
     half = examples // 2
     parts = [partial(_part, start, size) for start, size in ((0, half), (half, examples - half))]
-    return tensors, _each(parts[0], tensors), _each(parts[1], tensors)
+    return tensors, _map_tensors(parts[0], tensors), _map_tensors(parts[1], tensors)
 
 
-def _twice(each: Any) -> Any:
-    return tf.sparse.concat(0, [each, each]) if isinstance(each, tf.SparseTensor) else tf.concat([each, each], 0)
+def _twice(tensor: Any) -> Any:
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.sparse.concat(0, [tensor, tensor])
+    return tf.concat([tensor, tensor], 0)
 
 
-def _part(start: int, size: int, each: Any) -> Any:
-    if isinstance(each, tf.SparseTensor):  # which cannot be sliced as others can
-        inner = each.dense_shape[1:]
-        return tf.sparse.slice(each, tf.concat([[start], tf.zeros_like(inner)], 0), tf.concat([[size], inner], 0))
-    return each[start : start + size]
+def _part(start: int, size: int, tensor: Any) -> Any:
+    if isinstance(tensor, tf.SparseTensor):  # a sparse tensor does not support slices
+        inner = tensor.dense_shape[1:]
+        return tf.sparse.slice(tensor, tf.concat([[start], tf.zeros_like(inner)], 0), tf.concat([[size], inner], 0))
+    return tensor[start : start + size]
 
 
-def _each(function: Any, batch: Any) -> Any:
-    return tf.nest.map_structure(lambda each: None if each is None else function(each), batch)
+def _map_tensors(function: Any, batch: Any) -> Any:
+    return tf.nest.map_structure(lambda tensor: None if tensor is None else function(tensor), batch)

@@ -5,7 +5,7 @@ Ranks compare its digests before they evaluate. A changed table means that steps
 
 from typing import Any
 
-from sidecar.evaluation.backends.tensorflow.layer_tables import held_of, settings_of
+from sidecar.evaluation.backends.tensorflow.layer_tables import settings_of, tables_of
 
 
 class NonVariableState:
@@ -17,7 +17,7 @@ class NonVariableState:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._tables = held_of(model)
+        self._tables = tables_of(model)
         self._settings = settings_of(model)
         self.restored_layers: list[Any] | None = None
         """Layers whose tables the checkpoint restored; `None` if nobody knows."""
@@ -29,7 +29,7 @@ class NonVariableState:
 
     def read_tables(self) -> bool:
         """Read the tables again, and return whether they changed since they were last read."""
-        before, self._tables = self._tables, held_of(self._model)
+        before, self._tables = self._tables, tables_of(self._model)
         return [table.digest for table in before] != [table.digest for table in self._tables]
 
     def read_settings(self) -> None:

@@ -30,7 +30,7 @@ class Step:
         self.measurement: Measurement = measurement(task, model, first)
         self._kept = ModelPredictions(task.predictions, model, first) if task.predictions else None
         self._outputs: Any = None  # the structure of the outputs, once traced
-        identities = {name: metric.identity for name, metric in self.measurement.kept.items()}
+        identities = {name: metric.identity for name, metric in self.measurement.stateful_metrics.items()}
         self.start = tf.nest.map_structure(tf.constant, identities)
         self.recurrent = RecurrentStates(model)
         self._is_compiled = isinstance(self.measurement, CompiledMeasurement)
@@ -61,7 +61,7 @@ class Step:
     def replay(self) -> Replay:
         """Return a new check that compares the batches of one eval set in order."""
         measured = self.measurement
-        return Replay(measured.kept, measured.tolerance, measured.by_batch, divides=not self.recurrent)
+        return Replay(measured.stateful_metrics, measured.tolerance, measured.by_batch, divides=not self.recurrent)
 
     def run_from(self, seed: Any, carried: list[Any], batch: Batch, start: Changes | None) -> Changes:
         """Evaluate a batch with metrics that begin with these states, as after other batches."""
