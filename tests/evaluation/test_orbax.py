@@ -80,6 +80,17 @@ def test_other_models(saved, build):
     assert "dense/kernel is float32 (8, 4) in the model, float32 (8, 16)" in message
 
 
+def test_a_leaf_without_keys_is_left_out(saved, build):
+    """The message lists the variables that the checkpoint has, and a leaf at the root of the tree is not one."""
+    metadata = saved / "pytree" / "_METADATA"
+    content = json.loads(metadata.read_text())
+    content["tree_metadata"]["()"] = {"key_metadata": []}
+    metadata.write_text(json.dumps(content))
+    kind, message = refusal(build(first="other"), saved)
+    assert kind == "mismatch"
+    assert "dense/kernel" in message
+
+
 def test_where_tensorstore_is_not_installed(saved, build, monkeypatch):
     """One sentence: what is missing, for which interpreter, and what to do."""
     monkeypatch.setitem(sys.modules, "tensorstore", None)

@@ -1,4 +1,4 @@
-"""Make the task's model, and complete it with a first batch, so that every variable can be restored."""
+"""Build the model of a task, and complete it with a first batch, so that every variable can be restored."""
 
 import contextlib
 from typing import Any
@@ -11,27 +11,40 @@ from sidecar.evaluation.task import Task, call
 
 
 def make_model(task: Task, *, trusts: bool) -> Any:
-    """Return the task's model, None if it has none; raises `EvaluationError` for what is not a model."""
+    """Build the model of a task.
+
+    Args:
+        task: The task.
+        trusts: Whether stored graphs are trusted. Only then a task may have no model.
+
+    Returns:
+        The model, or `None` if the task has none.
+
+    Raises:
+        EvaluationError: `task_error` if `build_model` returns something else, or nothing can be evaluated.
+    """
     if task.build_model is None:
         if not trusts:
             raise EvaluationError(
                 "task_error",
-                "Task(build_model=None) can evaluate stored graphs only: set trust_saved_graph = true if you trust who "
-                "writes the checkpoints, or give build_model",
+                "Task(build_model=None) can evaluate only stored graphs: set trust_saved_graph = true if you trust the "
+                "writers of the checkpoints, or give build_model",
             )
         return None
     model = call("Task(build_model=…)", task.build_model)
-    if not callable(model) or not hasattr(type(model), "weights"):  # the object's own raise in tf_keras until built
-        found = f"{type(model).__name__} {str(model)[:80]!r}"
-        raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {found}")
+    if not callable(model) or not hasattr(
+        type(model), "weights"
+    ):  # that of the object raises in tf_keras until it is built
+        returned = f"{type(model).__name__} {str(model)[:80]!r}"
+        raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {returned}")
     return model
 
 
 def complete(model: Any, batch: Batch) -> None:
-    """Create the variables that are missing after the first step, which need not call the model or all of its layers.
+    """Create the variables that are still missing after a first step, and mark the model as built.
 
-    A step may get along without the model's `call`, and that may not take these inputs at all. Then the variables that
-    the step uses are all that can be there, and the model counts as built: Keras restores no file into one that is not.
+    A `test_step` of the user need not call the model, or all of its layers. The model may not even accept the inputs of
+    the batch: then only the variables that the step uses exist. Keras restores a file only into a built model.
     """
     if not all(layer.built for layer in _layers(model)):
         with contextlib.suppress(Exception):
@@ -42,9 +55,9 @@ def complete(model: Any, batch: Batch) -> None:
 
 def _layers(model: Any) -> list[Any]:
     """Return the layers within a model, at any depth."""
-    return list(model._flatten_layers(include_self=False))  # noqa: SLF001 - the public list has those at the top alone
+    return list(model._flatten_layers(include_self=False))  # noqa: SLF001 - the public list has only the outermost layers
 
 
 def has_own_test_step(model: Any) -> bool:
-    """Return whether `test_step` is not that of Keras."""
+    """Return whether the model defines its own `test_step`, or inherits one that is not from Keras."""
     return not is_written_by_keras(type(model).test_step)

@@ -1,4 +1,4 @@
-"""Read the settings that only TensorFlow's backend uses, as they travel in `Join.options` and `Check.options`."""
+"""Read the settings that only the TensorFlow backend uses, from `Join.options` and `Check.options`."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from sidecar.workers.messages import Check, Join
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of TensorFlow's backend. What a message does not name has its default."""
+    """Settings of the TensorFlow backend. A setting that the message lacks has its default."""
 
     collectives: str = "ring"  # auto | ring | nccl
-    always_cluster: bool = False  # form a cluster for a group of one, too
-    trust_saved_graph: bool = False  # evaluate what a SavedModel stores, not the task's model with its weights
-    gpu_memory_mb: int | None = None  # None: as much as is needed, growing
+    always_cluster: bool = False  # form a cluster even for a group of one
+    trust_saved_graph: bool = False  # evaluate the graph of a SavedModel, not the task's model with its weights
+    gpu_memory_mb: int | None = None  # None: take memory as it is needed
 
 
 def options_of(message: Join | Check) -> Options:
-    """Return the options in a message; raises `RecordError` for a value of another type."""
+    """Return the options in a message. Raise `RecordError` for a value of another type."""
     return from_json(Options, message.options)

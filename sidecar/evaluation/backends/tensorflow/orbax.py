@@ -1,8 +1,8 @@
 """Restore the weights of a checkpoint of `keras.callbacks.OrbaxCheckpoint` into a built model.
 
-Keras stores its variables by their paths (`Model.get_state_tree`), each as an array of Zarr in a database of OCDBT.
-They are read by tensorstore alone, which Orbax is built on: Orbax itself would start JAX, which takes the GPUs. Neither
-the configuration nor the assets that lie next to the arrays are looked at, nor is the optimizer's state read.
+Keras stores its variables by their paths (`Model.get_state_tree`), each as a Zarr array in an OCDBT database. The
+arrays are read with tensorstore, on which Orbax is built: Orbax itself would start JAX, which takes the GPUs. The
+configuration and the assets next to the arrays are not read, and neither is the state of the optimizer.
 
 Sources: keras `src/callbacks/orbax_checkpoint.py`, `src/models/model.py`; orbax-checkpoint
 `_src/metadata/tree.py`, `_src/serialization/`.
@@ -22,57 +22,60 @@ _MARKER: Final = "_CHECKPOINT_METADATA"
 _TREE: Final = "pytree"
 _METADATA: Final = "_METADATA"
 _MAX_BYTES: Final = 256 * 1024 * 1024
-_GROUPS: Final = ("trainable_variables", "non_trainable_variables")  # a layer may be frozen since, or no more
-_AT_ONCE: Final = 32
-_NAMED: Final = 5
+_GROUPS: Final = (
+    "trainable_variables",
+    "non_trainable_variables",
+)  # which of them: the layer may have been frozen since
+_AT_ONCE: Final = 32  # arrays
+_MAX_NAMES: Final = 5  # in a message
+_MAX_CHARACTERS: Final = 500  # of a message of tensorstore
 _INSTEAD: Final = "or let training save with keras.callbacks.ModelCheckpoint"
 
 
 def is_orbax(path: str) -> bool:
-    """Return whether a checkpoint's path is that of an Orbax checkpoint."""
+    """Return whether the path is that of an Orbax checkpoint."""
     return Path(path, _MARKER).is_file()
 
 
 def load(variables: list[Any], path: str) -> None:
-    """Assign the checkpoint's values to a Keras 3 model's variables.
+    """Assign the values in a checkpoint to the variables of a Keras 3 model.
 
     Raises:
-        EvaluationError: `mismatch` if not every variable is in it or a shape differs, `corrupt` if it cannot be
+        EvaluationError: `mismatch` if the checkpoint lacks a variable or a shape differs, `corrupt` if it cannot be
             decoded, `vanished` if it is gone, `task_error` if tensorstore is not installed.
     """
-    tensorstore = _tensorstore(path)
+    tensorstore = _import_tensorstore(path)
     metadata = _read_metadata(path)
-    saved = _saved(metadata, path)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
-    places = _places(variables, saved, path)
+    names = _stored_names(variables, _arrays_in(metadata, path), path)
     base = {"driver": "file", "path": f"{Path(path, _TREE).absolute()}/"}
     context = tensorstore.Context()
     for start in range(0, len(variables), _AT_ONCE):
-        some = variables[start : start + _AT_ONCE]
+        chunk = variables[start : start + _AT_ONCE]
         try:
             opened = [
                 tensorstore.open(
-                    {"driver": driver, "kvstore": {"driver": "ocdbt", "base": base, "path": f"{place}/"}},
+                    {"driver": driver, "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"}},
                     open=True,
                     read=True,
                     context=context,
                 )
-                for place in places[start : start + _AT_ONCE]
+                for name in names[start : start + _AT_ONCE]
             ]
-            arrays = [each.result() for each in opened]
-            for variable, array in zip(some, arrays, strict=True):
+            arrays = [future.result() for future in opened]
+            for variable, array in zip(chunk, arrays, strict=True):
                 _require_same_kind(variable, array, path)
-            reading = [each.read() for each in arrays]
-            values = [each.result() for each in reading]
+            reading = [array.read() for array in arrays]
+            values = [future.result() for future in reading]
         except EvaluationError:
             raise
-        except Exception as error:  # tensorstore raises ValueError for most
-            raise _named(error, path) from error
-        for variable, value in zip(some, values, strict=True):
+        except Exception as error:  # tensorstore raises ValueError for most failures
+            raise _classified(error, path) from error
+        for variable, value in zip(chunk, values, strict=True):
             _assign(variable, np.asarray(value), path)
 
 
-def _tensorstore(path: str) -> Any:
+def _import_tensorstore(path: str) -> Any:
     try:
         import tensorstore
     except ImportError as error:
@@ -89,7 +92,7 @@ def _read_metadata(path: str) -> Mapping[str, Any]:
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise EvaluationError("corrupt", f"{file} is larger than the {_MAX_BYTES} bytes that it may have")
-        found = json.loads(file.read_bytes())
+        metadata = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         if is_orbax(path):
             raise EvaluationError("mismatch", _not_of_keras(path, f"it has no {_TREE}/{_METADATA}")) from error
@@ -98,86 +101,95 @@ def _read_metadata(path: str) -> Mapping[str, Any]:
         raise EvaluationError("storage", f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise EvaluationError("corrupt", f"{file} is damaged: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise EvaluationError("corrupt", f"{file} is damaged: it is not a JSON object")
-    if not found.get("use_ocdbt"):
+    if not metadata.get("use_ocdbt"):
         raise EvaluationError("mismatch", _not_of_keras(path, "it was written without OCDBT"))
-    return found
+    return metadata
 
 
-def _saved(metadata: Mapping[str, Any], path: str) -> dict[tuple[str, ...], str]:
-    """Return where each array is, by the keys that lead to it in the tree."""
+def _arrays_in(metadata: Mapping[str, Any], path: str) -> dict[tuple[str, ...], str]:
+    """Return the name of each array in the database, by the keys that lead to it in the tree."""
     try:
-        keys = [tuple(str(key["key"]) for key in each["key_metadata"]) for each in metadata["tree_metadata"].values()]
+        leaves = [
+            tuple(str(key["key"]) for key in entry["key_metadata"]) for entry in metadata["tree_metadata"].values()
+        ]
     except (AttributeError, KeyError, TypeError) as error:
         raise EvaluationError("corrupt", f"{path}/{_TREE}/{_METADATA} is damaged: it describes no tree") from error
-    if not any(each[:1] == (group,) for each in keys for group in _GROUPS):
-        tops = ", ".join(sorted({each[0] for each in keys if each})[:_NAMED]) or "nothing"
+    if not any(keys[:1] == (group,) for keys in leaves for group in _GROUPS):
+        tops = ", ".join(sorted({keys[0] for keys in leaves if keys})[:_MAX_NAMES]) or "nothing"
         raise EvaluationError("mismatch", _not_of_keras(path, f"its tree has {tops}"))
-    return {each: ".".join(each) for each in keys}
+    return {keys: ".".join(keys) for keys in leaves}
 
 
-def _not_of_keras(path: str, why: str) -> str:
+def _not_of_keras(path: str, reason: str) -> str:
     return (
-        f"{path} is an Orbax checkpoint that keras.callbacks.OrbaxCheckpoint did not write ({why}): give "
+        f"{path} is an Orbax checkpoint that keras.callbacks.OrbaxCheckpoint did not write ({reason}): give "
         f"Task(restore=…), which is called with its path, {_INSTEAD}"
     )
 
 
-def _places(variables: list[Any], saved: Mapping[tuple[str, ...], str], path: str) -> list[str]:
-    """Return where each variable is stored."""
-    found, missing = [], []
+def _stored_names(variables: list[Any], arrays: Mapping[tuple[str, ...], str], path: str) -> list[str]:
+    """Return the name of the array of each variable; raise `EvaluationError` if any is missing."""
+    names, missing = [], []
     for variable in variables:
-        name = str(getattr(variable, "path", None) or variable.name)
-        keys = [(group, *name.split("/")) for group in _GROUPS]
-        place = next((saved[each] for each in keys if each in saved), None)
-        if place is None:
-            missing.append(name)
+        variable_path = _path_of(variable)
+        candidates = [(group, *variable_path.split("/")) for group in _GROUPS]
+        name = next((arrays[keys] for keys in candidates if keys in arrays), None)
+        if name is None:
+            missing.append(variable_path)
         else:
-            found.append(place)
+            names.append(name)
     if missing:
-        left = sorted("/".join(each[1:]) for each in saved if each[0] in _GROUPS and saved[each] not in found)
+        unused = sorted(
+            "/".join(keys[1:]) for keys, name in arrays.items() if keys and keys[0] in _GROUPS and name not in names
+        )
         raise EvaluationError(
             "mismatch",
             f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
-            f"{_some(missing)}; it has {_some(left) or 'no others'}. Orbax checkpoints are restored by names: give the "
-            "model and its layers the names that they have in training (name=…)",
+            f"{_some(missing)}; it has {_some(unused) or 'no others'}. Orbax checkpoints are restored by names: give "
+            "the model and its layers the names that they have in training (name=…)",
         )
-    return found
+    return names
+
+
+def _path_of(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
 
 
 def _require_same_kind(variable: Any, array: Any, path: str) -> None:
-    """Raise if shape or type differ; single numbers are stored as Python has them."""
-    here, there = tuple(variable.shape), tuple(array.shape)
+    """Raise if shape or type differ. Types of single numbers are not compared: Orbax stores Python numbers."""
+    expected, stored = tuple(variable.shape), tuple(array.shape)
     dtype = np.dtype(array.dtype.numpy_dtype)
-    if here != there or (here and dtype.name != str(variable.dtype)):
-        name = getattr(variable, "path", None) or variable.name
+    if expected != stored or (expected and dtype.name != str(variable.dtype)):
         raise EvaluationError(
             "mismatch",
-            f"the model is not the one that was saved: {name} is {variable.dtype} {here} in the model, {dtype.name} "
-            f"{there} in {path}",
+            f"the model is not the one that was saved: {_path_of(variable)} is {variable.dtype} {expected} in the "
+            f"model, {dtype.name} {stored} in {path}",
         )
 
 
 def _assign(variable: Any, value: Any, path: str) -> None:
     converted = value.astype(str(variable.dtype)) if not value.shape else value
     if not value.shape and not np.array_equal(converted.astype(value.dtype), value, equal_nan=value.dtype.kind == "f"):
-        name = getattr(variable, "path", None) or variable.name
-        raise EvaluationError("mismatch", f"{name} is {variable.dtype} in the model, and {value} in {path}")
+        raise EvaluationError(
+            "mismatch", f"{_path_of(variable)} is {variable.dtype} in the model, and {value} in {path}"
+        )
     variable.assign(converted)
 
 
-def _named(error: Exception, path: str) -> EvaluationError:
-    words = " ".join(str(error).split())[:500] or type(error).__name__
+def _classified(error: Exception, path: str) -> EvaluationError:
+    """Return an error of the class that fits an exception of tensorstore."""
+    reason = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
     if not is_orbax(path):
-        return EvaluationError("vanished", f"{path} is gone: {words}")
+        return EvaluationError("vanished", f"{path} is gone: {reason}")
     if isinstance(error, MemoryError):
-        return EvaluationError("out_of_memory", f"out of memory: {words}")
-    if "PERMISSION_DENIED" in words or "Permission denied" in words or "UNAVAILABLE" in words:
-        return EvaluationError("storage", f"{path} cannot be read: {words}")
-    return EvaluationError("corrupt", f"{path} is damaged: {words}")
+        return EvaluationError("out_of_memory", f"out of memory: {reason}")
+    if "PERMISSION_DENIED" in reason or "Permission denied" in reason or "UNAVAILABLE" in reason:
+        return EvaluationError("storage", f"{path} cannot be read: {reason}")
+    return EvaluationError("corrupt", f"{path} is damaged: {reason}")
 
 
 def _some(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
