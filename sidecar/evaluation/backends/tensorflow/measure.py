@@ -136,9 +136,7 @@ class ChosenMeasurement:
                 self.by_batch.add(name)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
-            self._loss.step(
-                y, predictions, weights
-            )  # a wrong loss fails here, where the message is clearer than in a trace
+            self._loss.step(y, predictions, weights)  # a wrong loss fails here, with a clearer message than in a trace
             if self._loss.is_of_batches:
                 self.by_batch.add(_LOSS)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))

@@ -22,10 +22,7 @@ _MARKER: Final = "_CHECKPOINT_METADATA"
 _TREE: Final = "pytree"
 _METADATA: Final = "_METADATA"
 _MAX_BYTES: Final = 256 * 1024 * 1024
-_GROUPS: Final = (
-    "trainable_variables",
-    "non_trainable_variables",
-)  # which of them: the layer may have been frozen since
+_GROUPS: Final = ("trainable_variables", "non_trainable_variables")  # either: freezing a layer moves its variables
 _AT_ONCE: Final = 32  # arrays
 _MAX_NAMES: Final = 5  # in a message
 _MAX_CHARACTERS: Final = 500  # of a message of tensorstore
