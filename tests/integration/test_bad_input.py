@@ -6,6 +6,7 @@ import socket
 import subprocess
 
 import pytest
+from numpy_trainer import NUMPY
 
 SETTINGS, TASK, STORAGE = 2, 3, 4
 SECONDS = 20.0
@@ -135,15 +136,25 @@ def broken(sidecar, tasks, tmp_path_factory):
     for number, (name, (task, _)) in enumerate(BROKEN.items()):
         place = folder / f"ckpts-{number}"
         place.mkdir()
-        started[name] = sidecar.run(place, "--task", task.format(tasks=tasks))
+        started[name] = sidecar.run(place, "--task", task.format(tasks=tasks), **NUMPY)
     return {name: daemon.wait() for name, daemon in started.items()}
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_task_ends_the_daemon_at_its_start(broken, name, tasks):
     """Not at the first checkpoint, hours later: exit code 3, and the reason."""
-    done = broken[name]
+    judge(broken[name], name, tasks)
+
+
+@pytest.mark.tensorflow
+def test_a_broken_task_with_tensorflow(sidecar, place, tasks):
+    """The same, though TensorFlow was imported before the task."""
+    name = "raises at import"
+    judge(sidecar.run(place, "--task", BROKEN[name][0].format(tasks=tasks)).wait(), name, tasks)
+
+
+def judge(done, name, tasks):
+    """The daemon ended with the reason that belongs to this task."""
     assert done.code == TASK, done.err
     assert BROKEN[name][1].format(tasks=tasks) in done.said
     assert done.said.startswith("sidecar: task '")
