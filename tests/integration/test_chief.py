@@ -4,6 +4,7 @@ import json
 import stat
 
 import pytest
+from numpy_trainer import NUMPY
 
 CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
 WITHOUT_CHIEF = {"worker": CLUSTER["worker"]}
@@ -25,25 +26,28 @@ BEATS = 4
 
 
 @pytest.fixture(scope="module")
-def chiefs(sidecar, writer, tmp_path_factory):
+def chiefs(sidecar, numpy_trainer, tmp_path_factory):
     """One daemon per hint, all beside the same checkpoint. Their `worker_python` leaves a trace if it is ever run."""
     folder = tmp_path_factory.mktemp("chiefs")
-    writer.save(folder / "ckpts", 1)
+    (saved,) = numpy_trainer.save(folder / "ckpts", 1)
     trap = folder / "python"
     trap.write_text(f"#!/bin/sh\ntouch {folder}/started\nexit 1\n")
     trap.chmod(trap.stat().st_mode | stat.S_IXUSR)
     evals = {
         hint: sidecar.start(
-            *("eval", folder / "ckpts" / "ckpt-1", "--task", "plain.py:task"),
+            *("eval", folder / "ckpts" / saved["name"], "--task", "numpy_plain.py:task"),
             *options,
             **environ,
+            **NUMPY,
             SIDECAR_WORKER_PYTHON=str(trap),
         )
         for hint, (options, environ) in HINTS.items()
     }
     refused = {hint: program.wait() for hint, program in evals.items()}
     daemons = {
-        hint: sidecar.run(folder / "ckpts", *options, task="plain.py", **environ, SIDECAR_WORKER_PYTHON=str(trap))
+        hint: sidecar.run(
+            folder / "ckpts", *options, task="numpy_plain.py", **environ, **NUMPY, SIDECAR_WORKER_PYTHON=str(trap)
+        )
         for hint, (options, environ) in HINTS.items()
     }
     for daemon in daemons.values():
@@ -59,7 +63,6 @@ def _beats(daemon):
     return json.loads(path.read_text())["beat"] if path.exists() else 0
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("hint", HINTS)
 def test_a_chief_is_healthy_and_idle(chiefs, hint):
     """It says who it is and why, beats, and has no child although a checkpoint lies there."""
@@ -78,7 +81,6 @@ def test_a_chief_is_healthy_and_idle(chiefs, hint):
     assert daemon.process.poll() is None
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("hint", HINTS)
 def test_nor_does_it_evaluate_once(chiefs, hint):
     """`sidecar eval` refuses there: exit code 2, the hint, and how to override it."""
@@ -94,7 +96,7 @@ def test_nor_does_it_evaluate_once(chiefs, hint):
 @pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
 def test_where_a_launcher_hides_the_hints_the_daemon_refuses(sidecar, place, variable):
     """Under systemd or Kubernetes nothing may be guessed: exit code 2, and what to set."""
-    done = sidecar.run(place, task="plain.py", **{variable: "10.0.0.1"}).wait()
+    done = sidecar.run(place, task="numpy_plain.py", **NUMPY, **{variable: "10.0.0.1"}).wait()
     assert done.code == 2
     assert variable in done.sentence
     assert "--role" in done.sentence

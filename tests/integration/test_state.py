@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from numpy_trainer import NUMPY
 
 from sidecar.coordination.journal import outcome_path, plan_path
 
@@ -34,18 +35,16 @@ def test_a_daemon_begins_a_new_run_where_its_directory_was_made_anew(sidecar, pl
     assert daemon.end(signal.SIGTERM).code == 0
 
 
-@pytest.mark.nightly
-@pytest.mark.tensorflow
-def test_a_training_that_begins_anew_is_evaluated_by_the_same_process(sidecar, writer, tmp_path):
+def test_a_training_that_begins_anew_is_evaluated_by_the_same_process(sidecar, numpy_trainer, tmp_path):
     """`shutil.rmtree(ckpts); os.makedirs(ckpts)` at the start of a training script: no worker of before is left."""
     folder = tmp_path / "ckpts"
-    saved = writer.save(folder, 100, 200)
-    daemon = sidecar.run(folder, task="plain.py")
+    saved = numpy_trainer.save(folder, 100, 200)
+    daemon = sidecar.run(folder, task="numpy_plain.py", **NUMPY)
     daemon.evaluated(*saved)
     before, workers = run_id(daemon), daemon.children()
     shutil.rmtree(folder)
     folder.mkdir()
-    again = writer.save(folder, 10)
+    again = numpy_trainer.save(folder, 10)
     daemon.evaluated(*again)
     assert run_id(daemon) != before
     assert not set(workers) & set(daemon.children())
