@@ -1,5 +1,6 @@
-"""Shared by all tests: checkpoints of a real training, made once per session by a process of its own."""
+"""Shared by all tests: the order of files, and checkpoints of a real training, made once by a process of its own."""
 
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,19 @@ import pytest
 TASKS = Path(__file__).parent / "tasks"
 DAEMONS = ("tests/demo/", "tests/integration/")
 """Folders whose tests start daemons: one of these tests at a time, the tests of other folders next to it."""
+
+LONGEST_FIRST = (
+    *DAEMONS,
+    "tests/deploy/test_grafana_queries.py",
+    "tests/workers/",
+    "tests/test_readme.py",
+    "tests/examples/",
+    "tests/simulation/",
+    "tests/evaluation/",
+    "tests/checkpoints/",
+    "tests/deploy/",
+)
+"""Beginnings of paths, in the order in which `make test` begins them; all others follow."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: `nohup make test &`
     # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
@@ -30,7 +44,19 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid: str) -> str:
             return "daemons" if nodeid.startswith(DAEMONS) else nodeid.partition("::")[0]
 
+    config.option.loadscopereorder = False  # xdist's order is that of the number of tests: see LONGEST_FIRST
     return Scheduler(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Begin with what takes long, so that all processes end at about the same time."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place_in_order(item.nodeid))
+
+
+def _place_in_order(nodeid: str) -> int:
+    return next((place for place, start in enumerate(LONGEST_FIRST) if nodeid.startswith(start)), len(LONGEST_FIRST))
 
 
 @pytest.fixture(autouse=True)
@@ -60,17 +86,41 @@ def quiet_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory, quiet_environment) -> Trained:
-    folder = tmp_path_factory.mktemp("trained")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(TASKS / "trainer.py"), str(folder)],
-        env=quiet_environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def made_once(tmp_path_factory, request):
+    """Make folders once for all processes of pytest-xdist: `made_once(name, make)` calls `make(folder)` in one.
+
+    The others wait, and get the same folder. Nobody may change it.
+    """
+    parallel = hasattr(request.config, "workerinput")
+    common = tmp_path_factory.getbasetemp().parent if parallel else tmp_path_factory.getbasetemp()
+
+    def once(name: str, make) -> Path:
+        folder = common / name
+        with (common / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when its holder ends, however it ends
+            if not folder.exists():
+                unfinished = tmp_path_factory.mktemp(name)
+                make(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def trained(made_once, quiet_environment) -> Trained:
+    def train(folder: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", str(TASKS / "trainer.py"), str(folder)],
+            env=quiet_environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    folder = made_once("trained", train)
     return Trained(folder, json.loads((folder / "expected.json").read_text()))
 
 

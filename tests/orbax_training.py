@@ -18,8 +18,19 @@ needs_orbax = pytest.mark.skipif(
 WRITER = Path(__file__).parent / "checkpoints" / "orbax_writer.py"
 
 
+def trained_once(made_once) -> Path:
+    """Return a folder: `saves` has the checkpoints of the epochs 0 to 2, `weights.json` the weights of the last one."""
+
+    def make(folder: Path) -> None:
+        (folder / "saves").mkdir()
+        weights = train(folder / "saves", 3, max_to_keep=None)
+        (folder / "weights.json").write_text(json.dumps(weights))
+
+    return made_once("orbax", make)
+
+
 def train(folder: Path, epochs: int, **settings) -> dict[str, list]:
-    """Train, saving into a folder; returns the weights after the last epoch, by name."""
+    """Train, saving into a folder; return the weights after the last epoch, by name."""
     given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "tensorflow"}
     done = subprocess.run(

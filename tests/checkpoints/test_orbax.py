@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from orbax_training import needs_orbax, train
+from orbax_training import needs_orbax, trained_once
 
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.formats.orbax import MANIFEST, MARKER, Orbax
@@ -16,11 +16,9 @@ pytestmark = [pytest.mark.tensorflow, needs_orbax]
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def trained(made_once):
     """Three checkpoints, of the epochs 0 to 2."""
-    folder = tmp_path_factory.mktemp("orbax")
-    train(folder, 3, max_to_keep=None)
-    return folder
+    return trained_once(made_once) / "saves"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from orbax_training import needs_orbax, train
+from orbax_training import needs_orbax, trained_once
 
 from sidecar.evaluation.failures import EvaluationError
 
@@ -14,20 +14,18 @@ pytestmark = [pytest.mark.tensorflow, needs_orbax]
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """A folder with the checkpoint `1`, and the weights that it must hold."""
-    folder = tmp_path_factory.mktemp("orbax")
-    weights = train(folder, 2)
-    assert [each.name for each in folder.iterdir()] == ["1"]
-    return folder, weights
+def trained(made_once):
+    """Return a folder with the checkpoint `2`, and the weights that the checkpoint must hold."""
+    folder = trained_once(made_once)
+    return folder / "saves", json.loads((folder / "weights.json").read_text())
 
 
 @pytest.fixture
 def saved(trained, tmp_path):
     """A copy of it, in a folder whose name means something else in a URL."""
     there = tmp_path / "epoch_1%2F?x"
-    shutil.copytree(trained[0], there)
-    return there / "1"
+    shutil.copytree(trained[0] / "2", there / "2")
+    return there / "2"
 
 
 @pytest.fixture
@@ -157,7 +155,7 @@ def test_single_numbers(tmp_path, trained):
     from sidecar.evaluation.backends.tensorflow.orbax import load as load_variables
 
     path = tmp_path / "1"
-    shutil.copytree(trained[0] / "1", path)
+    shutil.copytree(trained[0] / "2", path)
     metadata = json.loads((path / "pytree" / "_METADATA").read_text())
     key = [{"key": each, "key_type": 2} for each in ("non_trainable_variables", "scale")]
     metadata["tree_metadata"]["scale"] = {"key_metadata": key, "value_metadata": {"value_type": "scalar"}}
