@@ -11,6 +11,8 @@ NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pytho
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 JOBS ?= 2
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
+# Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 SECONDS := tests/demo tests/deploy tests/integration tests/simulation tests/workers
 
 .PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
