@@ -178,6 +178,7 @@ def _command(process: psutil.Process) -> list[str]:
     return []
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_ctrl_c_leaves_no_process_behind(start):
     """In the middle of training, with worker processes at work: exit code 130, and everything is gone."""

@@ -22,7 +22,7 @@ def run(folder, *command):
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "SIDECAR_STANDBY": "false"},
         capture_output=True,
         text=True,
         timeout=200,
