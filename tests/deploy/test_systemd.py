@@ -232,7 +232,20 @@ class Staged:
 @pytest.fixture
 def staged(tmp_path: Path) -> Staged:
     """Nothing is installed yet; a wheel that stands for the daemon's is there."""
-    wheel = tmp_path / "sidecar_evaluator-1.0-py3-none-any.whl"
+    return stage(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Staged:
+    """It is installed, which takes seconds; tests leave it installed."""
+    staged = stage(tmp_path_factory.mktemp("installed"))
+    staged.install()
+    return staged
+
+
+def stage(folder: Path) -> Staged:
+    """Put a wheel that stands for the daemon's next to the folder that stands for a machine."""
+    wheel = folder / "sidecar_evaluator-1.0-py3-none-any.whl"
     info = "sidecar_evaluator-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("standing_in.py", "def main():\n    print('sidecar-evaluator 1.0')\n")
@@ -240,22 +253,21 @@ def staged(tmp_path: Path) -> Staged:
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\nsidecar = standing_in:main\n")
         archive.writestr(f"{info}/RECORD", "")
-    return Staged(tmp_path / "machine", wheel)
+    return Staged(folder / "machine", wheel)
 
 
-def test_installing_twice_keeps_settings(staged: Staged) -> None:
+def test_installing_twice_keeps_settings(installed: Staged) -> None:
     """The second time renews everything but what may have been changed by hand."""
-    staged.install()
-    settings = staged.root / "etc/sidecar/example.toml"
-    unit = staged.root / "usr/local/lib/systemd/system/sidecar@.service"
+    settings = installed.root / "etc/sidecar/example.toml"
+    unit = installed.root / "usr/local/lib/systemd/system/sidecar@.service"
     settings.write_text("mine")
     unit.write_text("old")
-    assert "kept /etc/sidecar/example.toml" in staged.install()
+    assert "kept /etc/sidecar/example.toml" in installed.install()
     assert settings.read_text() == "mine"
     assert unit.read_text() == UNIT.read_text()
-    program = staged.root / "opt/sidecar/bin/sidecar"
+    program = installed.root / "opt/sidecar/bin/sidecar"
     assert program.read_text().startswith("#!/opt/sidecar/bin/python")  # not where it was staged
-    assert (staged.root / "etc/sidecar/example.env").stat().st_mode & 0o777 == 0o600
+    assert (installed.root / "etc/sidecar/example.env").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.nightly
@@ -350,18 +362,17 @@ def test_it_installs_what_a_url_names(staged: Staged, tmp_path: Path) -> None:
         shutil.rmtree(staged.root)
 
 
-def test_the_unit_s_documentation_is_installed(staged: Staged) -> None:
+def test_the_unit_s_documentation_is_installed(installed: Staged) -> None:
     """The unit and the slice name the README, which lies where they say; no address that somebody else may own.
 
     The pages that the README leads to lie next to it.
     """
-    staged.install()
     for unit in (UNIT, FOLDER / "sidecar.slice"):
         (url,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.MULTILINE)
-        assert (staged.root / url.removeprefix("file:///")).is_file()
-    installed = staged.root / "usr/local/share/sidecar"
-    assert (installed / "docs/how-to/systemd.md").is_file()
-    assert (installed / "docs/tutorial.md").is_file()
+        assert (installed.root / url.removeprefix("file:///")).is_file()
+    shared = installed.root / "usr/local/share/sidecar"
+    assert (shared / "docs/how-to/systemd.md").is_file()
+    assert (shared / "docs/tutorial.md").is_file()
 
 
 def test_an_old_python_is_refused(staged: Staged, tmp_path: Path) -> None:

@@ -23,13 +23,20 @@ RECORDS = (
 )
 
 
-@pytest.fixture
-def generate(monkeypatch):
+@pytest.fixture(scope="module")
+def generate():
     """The program that writes the pages."""
-    monkeypatch.syspath_prepend(DOCS)
-    import generate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        import generate
 
-    return generate
+        yield generate
+
+
+@pytest.fixture(scope="module")
+def pages(generate):
+    """The pages that it would write now."""
+    return generate.pages()
 
 
 @pytest.fixture
@@ -41,15 +48,15 @@ def log_calls(monkeypatch):
     return log_calls
 
 
-def test_the_generator_makes_the_pages(generate):
+def test_the_generator_makes_the_pages(pages):
     """It writes each generated page, and no hand-written one."""
-    assert tuple(generate.pages()) == GENERATED
+    assert tuple(pages) == GENERATED
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_a_page_says_what_the_code_says(generate, name):
+def test_a_page_says_what_the_code_says(pages, name):
     """Run `make reference` after a change of settings, options, metrics, exit codes or log events."""
-    assert (REFERENCE / name).read_text() == generate.pages()[name]
+    assert (REFERENCE / name).read_text() == pages[name]
 
 
 def test_the_settings_page_has_every_setting_and_option():

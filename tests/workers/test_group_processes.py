@@ -92,7 +92,9 @@ def test_warm_between_checkpoints(evaluated, trained):
     assert later.metrics["test"]["accuracy"].value == expected["correct"] / expected["count"]
 
 
-@pytest.mark.parametrize(("size", "always_cluster"), [(1, False), (1, True), (3, False)])
+@pytest.mark.parametrize(
+    ("size", "always_cluster"), [pytest.param(1, False, marks=pytest.mark.nightly), (1, True), (3, False)]
+)
 def test_any_number_of_workers_gives_the_same_bits(crew, trained, evaluated, size, always_cluster):
     """1, 2 and 3 processes, of which one has no batch of the small set, alone with and without a cluster."""
     done = once(crew(size), trained, "task", options={"always_cluster": always_cluster})

@@ -23,7 +23,7 @@ from sidecar.workers.process import start
 inbox = queue.SimpleQueue()
 folder = Path(sys.argv[1])
 worker = start(
-    "w", interpreter=sys.executable, framework="tensorflow", environment=dict(os.environ), directory=str(folder),
+    "w", interpreter=sys.executable, framework="python", environment=dict(os.environ), directory=str(folder),
     log=folder / "w.log", keep_logs=(), post=lambda _, report: inbox.put(report),
 )
 print(worker.pid, flush=True)
@@ -72,7 +72,6 @@ def test_old_logs_go_when_a_worker_is_started(launched, tmp_path):
     assert left == of_others | own | {"n[1].b.1.log"}
 
 
-@pytest.mark.tensorflow
 def test_no_worker_outlives_its_parent(tmp_path, quiet_environment):
     """A daemon killed with SIGKILL leaves no worker behind."""
     with subprocess.Popen(
@@ -93,6 +92,7 @@ ESCAPING_TASK = """
 import os, subprocess, sys
 from pathlib import Path
 from sidecar import Task
+from sidecar.metrics import Accuracy
 
 Path("children").mkdir(exist_ok=True)
 note = "import os, time; open(f'children/{os.getpid()}', 'w').close(); time.sleep(600)"
@@ -105,18 +105,17 @@ if os.fork() == 0:  # as a daemon does it: two forks, and a session of its own
         below = subprocess.Popen([sys.executable, "-c", note], env={}, start_new_session=True)
         below.wait()
     os._exit(0)
-task = Task(print, {"test": print})
+task = Task(load=print, predict=print, eval_sets={"test": print}, metrics=lambda: [Accuracy()], batch_size=1)
 """
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("killed", ["daemon", "worker"])
 def test_nothing_that_the_users_code_started_outlives_daemon_or_worker(tmp_path, quiet_environment, killed):
     """Children of the task go, also those in sessions of their own, which neither signals of the kernel reach."""
     (tmp_path / "a_task.py").write_text(ESCAPING_TASK)
     check = (
         "\nfrom sidecar.workers.messages import Check\n"
-        "check = Check(task='a_task.py:task', framework='tensorflow', search_path='.', threads=1)\nworker.send(check)\n"
+        "check = Check(task='a_task.py:task', framework='python', search_path='.', threads=1)\nworker.send(check)\n"
         "while type(inbox.get(timeout=100)).__name__ != 'Checked': pass\nprint('Checked', flush=True)\n"
         "while inbox.get(): pass\n"
     )
