@@ -167,6 +167,7 @@ while True:
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("what", ["remove", "read", "write"])
 def test_a_folder_that_is_swapped_for_a_link_again_and_again_leads_nowhere(folder, outside, what):
     """Another process does so as fast as it can: what is done here fails or works, and only inside."""

@@ -36,7 +36,13 @@ def runner():
         process.stdin.close()
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+LONGEST = {"as_many_tensors_as_may_be"}
+"""Takes five times as long as any other one: in `make test-all` alone."""
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.nightly if what in LONGEST else ()) for what in HOSTILE]
+)
 def test_the_worst_is_bounded(runner, tmp_path, tally, what):
     """An answer or a CheckpointError, in little memory, and without reading more than there is."""
     format_name, name, said = HOSTILE[what](tmp_path)

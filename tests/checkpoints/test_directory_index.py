@@ -62,6 +62,7 @@ def settled(root, pins, new_catalog, clock):
     return settle
 
 
+@pytest.mark.seconds
 def test_an_idle_look_asks_the_same_beside_many_files_as_beside_more(settled, root, asked, clock):
     """Some files are compared in their turn; nothing is listed, and nothing opened but folders and state file."""
     costs = []

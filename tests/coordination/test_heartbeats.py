@@ -746,7 +746,13 @@ def test_a_node_that_comes_back_keeps_its_file(storage, freshness, aged):
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize(("live", "dead"), [(3, 0), (64, 0), (100, 0), (130, 0), (300, 0), (3, 130), (30, 1000)])
+@pytest.mark.parametrize(
+    ("live", "dead"),
+    [
+        *((3, 0), (64, 0), (130, 0), (3, 130)),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((100, 0), (300, 0), (30, 1000))),
+    ],
+)
 def test_however_many_there_are_the_living_are_known_and_somebody_proposes(new_heartbeat, live, dead):
     """Where a round of reads takes longer than the lease, too; names of nodes that died long ago take little of it."""
     crowd = Crowd(new_heartbeat, live, dead)

@@ -140,6 +140,7 @@ def test_two_nodes_that_each_cannot_read_another_checkpoint(new_node):
     assert {name: members(nodes[0])[name] for name in ("ckpt-6", "ckpt-7")} == {"ckpt-6": "2", "ckpt-7": "1"}
 
 
+@pytest.mark.seconds
 def test_what_nobody_can_read_for_a_while_waits(new_node):
     """And everything else goes on; no verdict follows from it."""
     nodes = two_with_pins(new_node, 6, 7)
@@ -282,6 +283,7 @@ def differs(nodes, odd, kind="mismatch", *, profiles=False):
         node.reply = reply(node)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("which", range(4))
 def test_a_node_with_another_profile_costs_nothing(new_node, which):
     """It is known before the first plan, and stands in no group; it is told, and the others evaluate everything."""
@@ -300,6 +302,7 @@ def test_a_node_with_another_profile_costs_nothing(new_node, which):
     assert list(nodes[0].status.left_out) == [f"worker-{which}"]
 
 
+@pytest.mark.seconds
 def test_a_node_with_other_data_is_left_out_ever_longer(new_node):
     """Nothing but its losses tells of it: twelve checkpoints cost five attempts."""
     nodes = [new_node(f"worker-{number}") for number in range(3)]
@@ -363,6 +366,7 @@ def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
     assert restore(snapshot).losses == nodes[0].state.history.losses
 
 
+@pytest.mark.seconds
 def test_nodes_that_reach_each_other_again_form_one_group(new_node):
     """A node is left out for a number of plans, not for good."""
     nodes = [new_node("worker-1"), new_node("worker-2")]

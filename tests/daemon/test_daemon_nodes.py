@@ -607,9 +607,10 @@ def test_a_run_that_ends_while_storage_fails_ends_all_the_same(new_node):
 
 
 @pytest.mark.seconds
-def test_64_nodes_ask_little_of_storage(tmp_path, clock):
+@pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.nightly)])
+def test_many_nodes_ask_little_of_storage(tmp_path, clock, count):
     """Less than 20 things per node and second, also while they evaluate a checkpoint."""
-    nodes = [Node(tmp_path, clock, f"worker-{number}") for number in range(64)]
+    nodes = [Node(tmp_path, clock, f"worker-{number}") for number in range(count)]
     asked = Counter()
     for node in nodes:
         node.storage_thread.storage = Counting(node.storage, node.node, asked)

@@ -162,6 +162,7 @@ def test_the_page_of_the_public_api_lists_all_of_it(name):
     assert sorted(members.split(", ")) == sorted(set(importlib.import_module(name).__all__) - {"__version__"})
 
 
+@pytest.mark.seconds
 def test_the_site_is_built_without_a_warning(tmp_path):
     """As `make docs` builds it."""
     missing = [module for module in ("mkdocs", "material", "mkdocstrings") if importlib.util.find_spec(module) is None]

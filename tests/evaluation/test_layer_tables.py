@@ -185,8 +185,14 @@ def dataset(x):
     return tf.data.Dataset.from_tensor_slices((x, Y)).batch(4)
 
 
+NIGHTLY = {"vocabulary given", "vocabulary adapted", "Discretization"}
+"""Cases of layers that `FeatureSpace` and `TextVectorization` are made of, too: in `make test-all` alone."""
+
+
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.nightly if case in NIGHTLY else ()) for case in CASES]
+)
 def test_a_keras_file_brings_what_layers_hold(evaluate, tmp_path, case, library):
     """The numbers of the model that was saved, whatever the task adapted to; the same for any number of ranks."""
     if (case, library) == ("FeatureSpace", "tf_keras"):

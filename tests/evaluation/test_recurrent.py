@@ -120,7 +120,16 @@ def trained(make, of):
 
 
 @pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize(("make", "ranks"), [(memory, (1, 2, 3)), (nested, (2,)), (cells, (2,)), (not_built, (2,))])
+@pytest.mark.parametrize(
+    ("make", "ranks"),
+    [
+        (memory, (1, 3)),
+        pytest.param(memory, (2,), marks=pytest.mark.nightly),
+        (nested, (2,)),
+        pytest.param(cells, (2,), marks=pytest.mark.nightly),
+        pytest.param(not_built, (2,), marks=pytest.mark.nightly),
+    ],
+)
 def test_the_number_of_evaluate(make, ranks, name, tmp_path, evaluate):
     """Of a fresh model, for any number of workers, whatever was evaluated before; the result says who evaluated."""
     of = importlib.import_module(name)
@@ -339,8 +348,15 @@ def test_metrics_that_do_not_add_up_are_refused(name, kind, evaluate):
 
 
 @pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize("size", [1, BATCH])
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        (1, False),
+        (BATCH, True),
+        pytest.param(1, True, marks=pytest.mark.nightly),
+        pytest.param(BATCH, False, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_fixed_batch_size_without_states(name, named, size, tmp_path, evaluate):
     """A model that fails on half a batch is tried on whole ones; batches are divided among workers as ever."""
     import tensorflow as tf

@@ -105,6 +105,9 @@ CASES = {
     "masked, weights of positions": (of_tokens, lambda: (TOKENS, STEPS_Y, random(EXAMPLES, STEPS, high=4) / 2)),
 }
 
+PARTS = {"dict of inputs", "dict of labels", "masked"}
+"""Cases that have less than another one: in `make test-all` alone."""
+
 
 def losses(of, several):
     crossentropy = of.losses.SparseCategoricalCrossentropy()
@@ -117,7 +120,9 @@ def metrics(of, several):
 
 
 @pytest.mark.parametrize("name", ["keras", "tf_keras"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.nightly if case in PARTS else ()) for case in CASES]
+)
 def test_numbers_of_keras(digits, evaluate, case, name):
     """Examples exactly, numbers to rounding, the same bits for 1 and 2 ranks, kept or read again, prepared or not.
 

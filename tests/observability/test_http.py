@@ -485,7 +485,11 @@ def asked_twice(url):
 
 @pytest.mark.seconds
 @pytest.mark.parametrize(
-    ("sockets", "sources"), [(40, ["127.0.0.1"]), (200, [f"127.0.0.{last}" for last in range(1, 9)])]
+    ("sockets", "sources"),
+    [
+        pytest.param(40, ["127.0.0.1"], marks=pytest.mark.nightly),
+        (200, [f"127.0.0.{last}" for last in range(1, 9)]),
+    ],
 )
 def test_slow_clients_do_not_take_the_port_away(sockets, sources):
     """While many sockets drip for 10 s, each probe and scrape is answered within a second."""

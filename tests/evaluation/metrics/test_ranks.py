@@ -83,6 +83,7 @@ def test_metrics_of_classes(case):
     check(OF_CLASSES, *case)
 
 
+@pytest.mark.seconds
 @settings(deadline=None)
 @given(divided(sequences=True))
 def test_metrics_of_sequences(case):
@@ -90,6 +91,7 @@ def test_metrics_of_sequences(case):
     check(OF_SEQUENCES, *case)
 
 
+@pytest.mark.seconds
 @settings(deadline=None)
 @given(divided())
 def test_metrics_of_values(case):
