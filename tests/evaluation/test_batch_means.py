@@ -117,13 +117,13 @@ def test_a_mean_over_batches_is_the_number_of_evaluate(evaluate, case, library):
     """Batches do not depend on the number of workers, so neither does the number; the result says what it is."""
     of = importlib.import_module(library)
     build, labelled = CASES[case]
-    found = [evaluate(task(lambda: build(of)), "nowhere", ranks=ranks) for ranks in (1, 2, 3)]
+    found = [evaluate(task(lambda: build(of)), "nowhere", ranks=ranks) for ranks in (1, 3)]
     expected = build(of).evaluate(batches(), verbose=0, return_dict=True)
-    assert found[0].hexes == found[1].hexes == found[2].hexes
+    assert found[0].hexes == found[1].hexes
     assert {name: found[0][name].value for name in expected} == pytest.approx(expected, rel=2e-6)
     (note,) = [each for each in found[0].notes if "mean over batches" in each or "means over batches" in each]
     assert note.split(" ")[: len(labelled)] == labelled
-    assert found[2].notes == found[0].notes
+    assert found[1].notes == found[0].notes
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -185,8 +185,8 @@ def dataset(x):
     return tf.data.Dataset.from_tensor_slices((x, Y)).batch(4)
 
 
-NIGHTLY = {"vocabulary given", "vocabulary adapted", "Discretization"}
-"""Cases of layers that `FeatureSpace` and `TextVectorization` are made of, too: in `make test-all` alone."""
+NIGHTLY = {"FeatureSpace", "vocabulary adapted"}
+"""`FeatureSpace` makes layers as in `Discretization`; `TextVectorization` adapts, too. Both: `make test-all` alone."""
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
@@ -300,7 +300,7 @@ def of_two_lookups(of, given):
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-@pytest.mark.parametrize("kind", ["export", "saved_model"])
+@pytest.mark.parametrize("kind", ["export", pytest.param("saved_model", marks=pytest.mark.nightly)])
 def test_whose_vocabulary_a_graph_has_is_known_by_the_order_of_layers(evaluate, tmp_path, library, kind):
     """Where two layers hold what the graph has of the other one, the result says that it is the task's."""
     import tensorflow as tf

@@ -45,7 +45,7 @@ def losses(y, logits):
     return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 14])
+@pytest.mark.parametrize("ranks", [1, 3, pytest.param(14, marks=pytest.mark.nightly)])
 def test_joined_predictions_reproduce_the_published_numbers(trained, digits, evaluated, ranks):
     """A count exactly, a loss to rounding, states to the bit; one of 14 ranks has no batch."""
     published, found = evaluated(digits.make(digits.Subclassed, predictions=True), trained.path("subclassed"), ranks)

@@ -52,8 +52,15 @@ def task(build, **changes):
     return Task(build_model=build, eval_sets={"test": lambda: (X, X + 1)}, batch_size=4, **usual | changes)
 
 
-@pytest.mark.parametrize("draw", [of_generator, of_keras])
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("draw", "compiled"),
+    [
+        (of_keras, True),
+        (of_generator, False),
+        pytest.param(of_keras, False, marks=pytest.mark.nightly),
+        pytest.param(of_generator, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_noise_of_keras_is_seeded_by_weights_and_batch(evaluate, draw, compiled):
     """Equal to the bit for any number of workers, and each time; other weights draw other noise."""
 

@@ -125,8 +125,8 @@ def trained(make, of):
     [
         (memory, (1, 3)),
         pytest.param(memory, (2,), marks=pytest.mark.nightly),
-        (nested, (2,)),
-        pytest.param(cells, (2,), marks=pytest.mark.nightly),
+        pytest.param(nested, (2,), marks=pytest.mark.nightly),
+        (cells, (2,)),
         pytest.param(not_built, (2,), marks=pytest.mark.nightly),
     ],
 )
@@ -155,7 +155,7 @@ def test_the_number_of_evaluate(make, ranks, name, tmp_path, evaluate):
 
 
 @pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_metrics_of_the_task_and_predictions(name, compiled, tmp_path, evaluator):
     """A model that is asked twice for its predictions answers the same twice."""
     of = importlib.import_module(name)

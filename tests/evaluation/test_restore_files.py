@@ -170,7 +170,7 @@ def test_tf_keras(digits, tmp_path, refusal):
 
 
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
-@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+@pytest.mark.parametrize("name", ["m.keras", pytest.param("m.weights.h5", marks=pytest.mark.nightly)])
 def test_a_file_that_does_not_fit_names_each_variable(package, name, digits, tmp_path, refusal):
     """With both shapes, as for TensorFlow checkpoints; without values, which would be random numbers."""
     import importlib

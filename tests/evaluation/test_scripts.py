@@ -87,7 +87,9 @@ def compile_(model, of):
     return model
 
 
-@pytest.mark.parametrize("make", [sequential, with_a_sequential_inside, with_a_build_of_its_own])
+@pytest.mark.parametrize(
+    "make", [pytest.param(sequential, marks=pytest.mark.nightly), with_a_sequential_inside, with_a_build_of_its_own]
+)
 @pytest.mark.parametrize("name", KERAS)
 def test_models_that_are_not_built(name, make, tmp_path, evaluate):
     """They are called on a first batch, whether the task names metrics or compiles; then weights of any kind fit."""
@@ -400,7 +402,7 @@ def list_of_inputs(parts):
 
 
 @pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize("batch_size", [None, 7])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(7, marks=pytest.mark.nightly)])
 def test_batches_by_number(name, batch_size, tmp_path, evaluate):
     """A `PyDataset` of Keras 3 and a `Sequence` of tf_keras are batched already: their batches are evaluated."""
     import tensorflow as tf

@@ -74,7 +74,7 @@ def testinstruction_set(digits, tmp_path, cpuinfo, flags):
     assert instruction_set(tmp_path / "nothing") == platform.machine()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", pytest.param("float64", marks=pytest.mark.nightly)])
 def test_other_precisions(digits, evaluate, tmp_path, dtype):
     """Models and metrics of half and double precision are summed exactly, too; metrics count past their own limits."""
     import keras

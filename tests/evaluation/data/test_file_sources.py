@@ -180,15 +180,15 @@ def digit_files(digits, tmp_path):
     return str(tmp_path / "digits-*.tfrecord"), parse_digit
 
 
-@pytest.mark.parametrize("by", ["batch", "file"])
+@pytest.mark.parametrize("by", [pytest.param("batch", marks=pytest.mark.nightly), "file"])
 def test_the_same_bits_for_any_number_of_workers(trained, digits, evaluate, digit_files, by):
     """By file for 1 to 3 workers, by batch for more: one result, that of a plain evaluation."""
     pattern, parse_digit = digit_files
     eval_set = EvalSet(tfrecords(pattern, by=by), parse_digit, examples=digits.HELD_OUT)
     task = digits.make(eval_sets={"test": eval_set})
-    found = [evaluate(task, trained.path("model"), ranks=ranks) for ranks in (1, 2, 3, 4, 7)]
+    found = [evaluate(task, trained.path("model"), ranks=ranks) for ranks in (1, 3, 4)]
     assert [each.streams[0][0].sharding for each in found] == (
-        ["batches"] * 5 if by == "batch" else ["files"] * 3 + ["batches"] * 2
+        ["batches"] * 3 if by == "batch" else ["files"] * 2 + ["batches"]
     )
     for each in found:
         assert each.hexes == found[0].hexes
