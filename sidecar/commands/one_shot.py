@@ -140,7 +140,7 @@ def _wait(
         except queue.Empty:
             continue
         known = workers.find(worker)
-        phase = known.phase if known else None
+        phase = known.progress.phase if known else None
         workers.observe(worker, report, clock.now())
         if isinstance(report, kind):
             found.append(report)

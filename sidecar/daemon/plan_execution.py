@@ -3,10 +3,11 @@
 No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sidecar.daemon.plan_times import PlanTimes
 from sidecar.policy.actions import Fail
 from sidecar.records import Checkpoint, Lasting, Member, Plan, Result, WorkerProgress
 from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
@@ -46,11 +47,8 @@ class PlanExecution:
     opened_at: float
     result_turn_seconds: float  # each node leaves this time to those before it to write the result
     second_thought_seconds: float  # a secondary failure leaves this time to the failure that caused it
-    agree_seconds: float | None = None  # from this node's proposal to the plan being read back
+    times: PlanTimes = field(default_factory=PlanTimes)
     started: bool = False
-    joining_since: float | None = None
-    joined_at: float | None = None
-    done_at: float | None = None
     ending: Success | Failure | None = None
     _phases: dict[str, str] = field(default_factory=dict)  # of each own worker, in this plan
 
@@ -77,11 +75,10 @@ class PlanExecution:
 
     def doing(self) -> tuple[WorkerProgress, ...]:
         """Return what this node's workers are doing."""
-        workers = (self.workers.find(member.worker) for member in self.own)
+        workers = [worker for member in self.own if (worker := self.workers.find(member.worker)) is not None]
         return tuple(
-            WorkerProgress(worker.worker, worker.phase, worker.batches, worker.total_batches)
-            for worker in workers
-            if worker is not None
+            WorkerProgress(each.worker, each.progress.phase, each.progress.batches, each.progress.total_batches)
+            for each in workers
         )
 
     def start(self, path: str, now: float) -> None:
@@ -99,7 +96,7 @@ class PlanExecution:
                 self.fail(FailureKind.JOIN, message, member.rank, now)
                 return
             if worker.group is None:
-                self.joining_since = now
+                self.times.joining_since = now
                 join = self.task.join(group=self.group, members=members, rank=member.rank)
                 self.workers.join(join, member.worker, now)
             folder = self.run_dir / self.folder / f"worker-{member.rank}-of-{len(members)}"
@@ -133,12 +130,12 @@ class PlanExecution:
         elif isinstance(report, Phase) and report.plan == self.plan.plan:
             self._phases[worker] = report.phase
         elif isinstance(report, Joined):
-            self.joined_at = now
+            self.times.joined_at = now
             if self.plan.task is not None and report.task != self.plan.task:
                 message = "the task's code changed while the daemon ran; the changed one is used from now on"
                 self.fail(FailureKind.MISMATCH, message, rank, now, odd=(self.node,))
-        elif isinstance(report, Done) and report.plan == self.plan.plan and self.done_at is None:
-            self.done_at = now
+        elif isinstance(report, Done) and report.plan == self.plan.plan and self.times.done_at is None:
+            self.times.done_at = now
             self._succeed(report, now)
 
     @property
@@ -178,15 +175,6 @@ class PlanExecution:
         if blamed is not None:
             fail = Fail(kind, message, node=blamed.node, rank=blamed.rank)
         self.ending = Failure(now + self.second_thought_seconds, fail)
-
-    def phases(self, result: Result, extra: Mapping[str, float], now: float) -> dict[str, float]:
-        """Return the seconds of each phase of the checkpoint's way, the slowest rank's where ranks differ."""
-        join = 0.0
-        if self.joined_at is not None and self.joining_since is not None:
-            join = self.joined_at - self.joining_since
-        publish = now - self.done_at if self.done_at is not None else 0.0
-        measured = {**extra, "join": join, **result.phases, "publish": publish}
-        return {name: round(seconds, 6) for name, seconds in measured.items()}
 
     def _is_restoring(self, worker: str) -> bool:
         """Return whether a worker reads the checkpoint. The first attempt reads data meanwhile, see `Evaluate`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from sidecar.checkpoints.inspect import restore_path
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.plan_execution import Failure, PlanExecution, Success
+from sidecar.daemon.plan_times import PlanTimes
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import StorageSchedule
@@ -58,6 +59,7 @@ class PlanRunner:
         proposal, self._proposal = self._proposal, None
         if self.supervisor is None or plan.checkpoint is None:
             return
+        agree_seconds = now - proposal[1] if proposal is not None and proposal[0] == plan.plan else None
         execution = PlanExecution(
             plan=plan,
             checkpoint=plan.checkpoint,
@@ -67,7 +69,7 @@ class PlanRunner:
             evaluate=self.evaluate,
             run_dir=self.run_dir,
             opened_at=now,
-            agree_seconds=now - proposal[1] if proposal is not None and proposal[0] == plan.plan else None,
+            times=PlanTimes(agree_seconds=agree_seconds),
             result_turn_seconds=self.timing.result_turn_seconds,
             second_thought_seconds=self.timing.beat_seconds,
         )

@@ -39,9 +39,7 @@ class RecordBuilder:
     def success(self, execution: PlanExecution, result: Result, now: float) -> Outcome:
         """Return the outcome of a plan in which this node's workers found a result."""
         detected = self.state.tracker.detected_after(execution.checkpoint.key)
-        measured = {"detect": detected, "agree": execution.agree_seconds}
-        extra = {name: seconds for name, seconds in measured.items() if seconds is not None}
-        phases = execution.phases(result, extra, now)
+        phases = execution.times.durations(result.phases, detected, now)
         complete = replace(result, phases=phases, changed=self.state.history.changed(result))
         return replace(self._outcome(execution.plan), status=OutcomeStatus.SUCCEEDED, result=complete)
 

@@ -43,7 +43,7 @@ class WorkerSupervisor:
             if (worker := self.workers.find(overrun.worker)) is None:
                 continue
             # Otherwise the framework was slow to start, or the process was stopped: neither is the task's fault.
-            if worker.ready and worker.halted is None and self.workers.is_probe(overrun.worker):
+            if worker.ready and worker.progress.halted is None and self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.spec.task!r} cannot be checked: the process {overrun.message}")
             self._give_up(worker, now)
         if now >= self._fill_at:
@@ -62,7 +62,7 @@ class WorkerSupervisor:
             return
         if isinstance(report, Done) and report.plan != worker.plan:
             return  # it already has the next plan, and must not look idle
-        probing, since = self.workers.is_probe(name), worker.since
+        probing, since = self.workers.is_probe(name), worker.progress.since
         self.workers.observe(name, report, now)
         if probing:
             self._probed(worker, report, now)
@@ -78,8 +78,7 @@ class WorkerSupervisor:
     def forgive(self, seconds: float) -> None:
         """Ignore the silence of workers for this time, as this process itself was stopped."""
         for worker in self.workers.all():
-            worker.heard += seconds
-            worker.halted = None if worker.halted is None else worker.halted + seconds
+            worker.progress.forgive(seconds)
 
     def dismiss(self, names: Iterable[str]) -> None:
         """Kill those of these workers that run here: their purpose is over."""

@@ -12,12 +12,13 @@ from typing import Protocol
 
 from sidecar.observability.status import WorkerStatus
 from sidecar.records import Slot, group_id
-from sidecar.states import FailureKind, WorkerPhase
+from sidecar.states import WorkerPhase
 from sidecar.workers.environment import worker_environment
 from sidecar.workers.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.workers.phase_progress import PhaseProgress
 from sidecar.workers.ports import Port, Ports
 from sidecar.workers.process import Event, Exited, Halted, Post, Process, start
-from sidecar.workers.timeouts import Limit, PhaseTimeouts, TimedOut, limit
+from sidecar.workers.timeouts import PhaseTimeouts, TimedOut
 
 __all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
 
@@ -62,43 +63,17 @@ class Worker:
     process: Process
     port: Port
     address: str
-    phase: WorkerPhase = WorkerPhase.IMPORT
-    since: float = 0.0  # when it entered the phase
+    progress: PhaseProgress
     ready: bool = False  # the framework is imported
     group: str | None = None
     joined: Joined | None = None
     plan: int | None = None
-    batches: int = 0
-    total_batches: int | None = None
-    heard: float = 0.0  # its last sign of life
-    slowest: float = 0.0  # longest time between two of them while it worked on batches
-    halted: float | None = None  # since when it is stopped by a signal
     killed: bool = False
 
-    def enter(self, phase: WorkerPhase, now: float) -> None:
-        """Note that the worker entered a phase."""
-        self.phase, self.since, self.heard, self.batches = phase, now, now, 0
-
-    def advance(self, progress: Progress, now: float) -> None:
-        """Note that the worker did batches since its last report."""
-        if progress.batches > 1:  # the first one may have traced and compiled
-            self.slowest = max(self.slowest, now - self.heard)
-        self.batches, self.total_batches = progress.batches, progress.total
-
-    def overrun(self, bounds: PhaseTimeouts, now: float) -> TimedOut | None:
-        """Return the bound that the worker has passed, if any."""
-        if self.killed:
-            return None
-        seconds, bound = now - self.heard, limit(bounds, self.phase, batches=self.batches, slowest=self.slowest)
-        if self.halted is not None:
-            seconds, bound = (
-                now - self.halted,
-                Limit(bounds.suspended_timeout_seconds, FailureKind.STALLED, "was stopped by a signal (SIGSTOP?)"),
-            )
-        if bound is None or seconds <= bound.seconds:
-            return None
-        message = f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
-        return TimedOut(self.worker, bound.kind, message, self.phase)
+    def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
+        """Return the time limit that the worker has passed, if any."""
+        overrun = None if self.killed else self.progress.overrun(timeouts, now)
+        return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
 
 
 @dataclass(slots=True)
@@ -168,8 +143,8 @@ class WorkerPool:
             if (
                 active is not None
                 and not active.killed
-                and active.phase == WorkerPhase.IDLE
-                and active.since <= idle_since
+                and active.progress.phase == WorkerPhase.IDLE
+                and active.progress.since <= idle_since
             ):
                 self.kill(active)
 
@@ -216,7 +191,7 @@ class WorkerPool:
             self._leaving.append(replica.active)
         replica.active, replica.standby = replica.standby, None
         replica.active.group = command.group
-        replica.active.enter(WorkerPhase.JOIN, now)
+        replica.active.progress.enter(WorkerPhase.JOIN, now)
         replica.active.process.send(command)
 
     def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
@@ -225,7 +200,7 @@ class WorkerPool:
         assert active is not None
         active.plan = command.plan
         if active.joined is not None:
-            active.enter(WorkerPhase.RESTORE, now)
+            active.progress.enter(WorkerPhase.RESTORE, now)
         active.process.send(command)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
@@ -234,24 +209,24 @@ class WorkerPool:
         if found is None:
             return
         if isinstance(report, Halted):  # no sign of life, even if it goes on
-            found.halted = now if report.halted else None
+            found.progress.halted = now if report.halted else None
             return
         if isinstance(report, Progress):
-            found.advance(report, now)
-        found.heard = now
+            found.progress.advance(report, now)
+        found.progress.heard = now
         if isinstance(report, Ready):
             found.ready = True
-            found.enter(WorkerPhase.STANDBY, now)
+            found.progress.enter(WorkerPhase.STANDBY, now)
         elif isinstance(report, Phase):
-            found.enter(report.phase, now)
+            found.progress.enter(report.phase, now)
         elif isinstance(report, Joined):
             found.joined = report
-            found.enter(WorkerPhase.IDLE, now)
+            found.progress.enter(WorkerPhase.IDLE, now)
         elif isinstance(report, Done | Checked):
             found.plan = None
-            found.enter(WorkerPhase.IDLE, now)
+            found.progress.enter(WorkerPhase.IDLE, now)
         elif isinstance(report, Failed):
-            found.enter(WorkerPhase.FAILED, now)
+            found.progress.enter(WorkerPhase.FAILED, now)
         elif isinstance(report, Exited):
             self._remove(found)
 
@@ -279,7 +254,9 @@ class WorkerPool:
     def statuses(self) -> tuple[WorkerStatus, ...]:
         """Return what each worker process is doing, for people."""
         return tuple(
-            WorkerStatus(each.worker, each.process.pid, each.phase, each.batches, each.total_batches)
+            WorkerStatus(
+                each.worker, each.process.pid, each.progress.phase, each.progress.batches, each.progress.total_batches
+            )
             for each in self.all()
         )
 
@@ -309,7 +286,7 @@ class WorkerPool:
             port.close()
             raise
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return Worker(worker, process, port, f"{host}:{port.number}", since=now, heard=now)
+        return Worker(worker, process, port, f"{host}:{port.number}", PhaseProgress(since=now, heard=now))
 
     def _remove(self, worker: Worker) -> None:
         worker.port.close()

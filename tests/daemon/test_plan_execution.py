@@ -6,6 +6,7 @@ import pytest
 from fakes import done, failed
 
 from sidecar.daemon.plan_execution import PlanExecution, Success, odd_nodes
+from sidecar.daemon.plan_times import PlanTimes
 from sidecar.records import Checkpoint, Member, Plan
 from sidecar.states import WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
@@ -295,17 +296,16 @@ def test_a_result_proves_that_no_peer_was_lost():
     assert isinstance(part.ending, Success)
 
 
-def test_phases_are_those_of_the_slowest_rank_with_what_only_the_daemon_knows():
-    """Join counts from the command to the last rank here; a warm group needs none; publish is up to now."""
+def test_times_are_taken_from_commands_and_reports():
+    """Joining begins with the command and ends with the report; a warm group does not join."""
     part = new_part()
     part.start("path", 1.0)
     part.observe("n2.i.1", Joined(GROUP, "t1", {}), 3.0)
     part.observe("n2.i.1", result(1), 5.0)
-    phases = part.phases(part.ending.result, {"agree": 0.25}, 5.5)
-    assert (phases["agree"], phases["join"], phases["evaluate"], phases["publish"]) == (0.25, 2.0, 0.5, 0.5)
+    assert part.times == PlanTimes(joining_since=1.0, joined_at=3.0, done_at=5.0)
     warm = new_part()
     warm.observe("n2.i.1", result(1), 5.0)
-    assert warm.phases(warm.ending.result, {}, 5.0)["join"] == 0.0
+    assert warm.times == PlanTimes(done_at=5.0)
 
 
 def test_a_failure_that_lasts_is_told_as_the_reporting_nodes_own():

@@ -30,7 +30,7 @@ def tend(supervisor, now, **changes):
 def ready(supervisor, now=0.0):
     """One standby, ready."""
     tend(supervisor, now)
-    (worker,) = [each for each in supervisor.workers.all() if each.phase == "import"]
+    (worker,) = [each for each in supervisor.workers.all() if each.progress.phase == "import"]
     supervisor.observe(worker.worker, Ready("tensorflow", "2"), now, evaluating=False)
     return worker
 
@@ -154,9 +154,9 @@ def test_a_late_result_leaves_a_worker_with_its_next_plan(supervisor):
         supervisor.workers.evaluate(command, worker.worker, 5.0)
     late = done(1, worker.process.told(Join)[0])
     supervisor.observe(worker.worker, late, 6.0, evaluating=True)
-    assert (worker.phase, worker.plan) == ("restore", 2)
+    assert (worker.progress.phase, worker.plan) == ("restore", 2)
     supervisor.observe(worker.worker, done(2, worker.process.told(Join)[0]), 7.0, evaluating=True)
-    assert (worker.phase, worker.plan) == ("idle", None)
+    assert (worker.progress.phase, worker.plan) == ("idle", None)
 
 
 @pytest.mark.parametrize("evaluating", [False, True])

@@ -13,10 +13,9 @@ from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.clock import Clock
-from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
-from sidecar.coordination import snapshot_store
-from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
-from sidecar.coordination.journal import Journal
+from sidecar.commands.observed_nodes import ObservedNode
+from sidecar.commands.status.run_reader import RunReader
+from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import RUN_PATH, find_run, read_run
 from sidecar.coordination.state_directory import StateDirectory
@@ -142,33 +141,28 @@ class RunObserver:
         self.lease_seconds = lease_seconds
         self.beat_seconds = beat_seconds
         self.place = place
-        self.observed_nodes = ObservedNodes()
-        self._run: str | None = None
-        self._history = JournalState()
-        self._journal: Journal | None = None
-        self._members: Heartbeats | None = None
-        self._unread: dict[str, str] = {}
+        self._reader: RunReader | None = None  # None: no run was found yet
 
     def collect(self) -> RunStatus:
         """Read everything that is new, and return the status. Raises `StorageError` if storage does not answer."""
         scan = self.catalog.scan()
         if not self.observe_members():
             return RunStatus(None, missing=scan.missing, incomplete=scan.waiting, other_runs=tuple(self.runs()))
-        assert self._journal is not None
-        for record in self._journal.read_to_end():
-            self._history.apply(record)
+        assert self._reader is not None
+        self._reader.read_journal()
+        history, task = self._reader.history, self._reader.task(self.lease_seconds)
         complete = [discovered.checkpoint for discovered in scan.found]
-        queue = self.selection.choose(pending(self._history, complete, self._task()), self._history).evaluate
-        members = tuple(self.observed_nodes)
+        choice = self.selection.choose(pending(history, complete, task), history)
+        members = tuple(self._reader.nodes)
         written_at = {
             observed.heartbeat.node: self.written_at(heartbeat_path(observed.heartbeat.node)) for observed in members
         }
         return RunStatus(
-            run_id=self._run,
-            history=self._history,
+            run_id=self._reader.run_id,
+            history=history,
             members=members,
-            unread=self._unread,
-            queue=queue,
+            unread=self._reader.unread,
+            queue=choice.evaluate,
             incomplete=scan.waiting,
             missing=scan.missing,
             unknown=dict(scan.unknown),
@@ -183,24 +177,16 @@ class RunObserver:
     def observe_members(self) -> bool:
         """Read the heartbeats. Return False if there is no run yet."""
         run = read_run(self.storage)
-        if run != self._run:  # the first call, or a new run began in the state directory
-            self._run, self.observed_nodes, self._history = run, ObservedNodes(), JournalState()
-            self._journal = None if run is None else Journal(self.storage, run)
-            self._members = None if run is None else Heartbeats(self.storage, run)
-            if self._journal is not None:
-                self._history = snapshot_store.resume(self.storage, self._journal) or self._history
-        if self._members is None:
+        if self._reader is None or run != self._reader.run_id:  # the first call, or a new run began in the directory
+            self._reader = None if run is None else RunReader.begin(self.storage, run)
+        if self._reader is None:
             return False
-        reading = self._members.read_all()
-        self._unread = reading.unread
-        self.observed_nodes.update(reading, self.clock.now())
+        self._reader.read_heartbeats(self.clock.now())
         return True
 
-    def _task(self) -> str | None:
-        """Return the task whose settlements count: that of a live node, or else of any node that left a heartbeat."""
-        with_task = [observed for observed in self.observed_nodes if observed.heartbeat.task is not None]
-        live_tasks = [observed.heartbeat.task for observed in with_task if observed.fresh(self.lease_seconds)]
-        return next(iter([*live_tasks, *(observed.heartbeat.task for observed in with_task)]), None)
+    def unknown_nodes(self) -> list[str]:
+        """Return the nodes of which one more reading of the heartbeats may tell whether they are alive."""
+        return [] if self._reader is None else self._reader.nodes.unknown()
 
 
 def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:
@@ -209,7 +195,7 @@ def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], 
     Raises `StorageError` if storage does not answer.
     """
     until = observer.clock.now() + seconds
-    while observer.observe_members() and observer.observed_nodes.unknown() and observer.clock.now() < until:
+    while observer.observe_members() and observer.unknown_nodes() and observer.clock.now() < until:
         pause(_READING_SECONDS)
 
 
