@@ -4,7 +4,6 @@ Each scan parses only files that changed. The catalog never waits, writes or imp
 as the storage does, so the storage thread calls it. It does not decide which checkpoints are wanted.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -16,21 +15,18 @@ from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory
 from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
 from sidecar.checkpoints.complete_marker import CompleteMarker
-from sidecar.checkpoints.discovery_order import DiscoveryOrder
 from sidecar.checkpoints.file_group_reader import FileGroupReader
-from sidecar.checkpoints.formats import FORMATS, looked_for
-from sidecar.checkpoints.inspect import stem_of
+from sidecar.checkpoints.formats import looked_for
+from sidecar.checkpoints.known_checkpoints import KnownCheckpoints
 from sidecar.checkpoints.pin_scan import PinScan, PinScanner
 from sidecar.checkpoints.presence import Answer, Presence, ask
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.checkpoints.step_names import NamedSteps
-from sidecar.checkpoints.subfolder_hint import remedy_below
+from sidecar.checkpoints.subfolder_hint import SubfolderHint
 from sidecar.checkpoints.subfolders import Subfolders
 from sidecar.clock import Clock
 from sidecar.errors import StorageError
-from sidecar.records import Key, Settlement
+from sidecar.records import Settlement
 
-_BELOW_SECONDS: Final = 30.0  # between two searches in sub-folders that are not asked for
 _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 
 
@@ -79,9 +75,8 @@ class Catalog:
         self._pins = pins
         self._clock = clock
         self._calls = calls
-        self._has_step_pattern = step_pattern is not None
         state = self._pins_dir.parent.parent  # of all runs: nothing in it is a checkpoint
-        self._never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
+        never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
         reader = FileGroupReader(
             top=self._root,
             root=self._root,
@@ -107,17 +102,9 @@ class Catalog:
 
         self._corrupt: list[Settlement] = []  # given up and not reported yet
         self._directory = directory("")
-        self._subfolders = Subfolders(
-            self._directory, directory, never=self._never, full_sweep_seconds=full_sweep_seconds
-        )
-        self._below: str | None = None
-        self._below_at = float("-inf")
-        self._lying: list[DiscoveredCheckpoint] = []  # what the last scan read in the directory
-        self._pinned: Mapping[Key, DiscoveredCheckpoint] = {}  # and in the pins
-        self._sources: dict[Key, DiscoveredCheckpoint] = {}  # both
-        self._found: dict[Key, DiscoveredCheckpoint] = {}  # the same, in order, and with steps that agree
-        self._discovery = DiscoveryOrder()
-        self._names = NamedSteps()
+        self._subfolders = Subfolders(self._directory, directory, never=never, full_sweep_seconds=full_sweep_seconds)
+        self._subfolder_hint = SubfolderHint(self._root, never, calls)
+        self._known = KnownCheckpoints(compares_names=step_pattern is None)
 
     def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:
         """Scan once; raises `StorageError` if a folder exists and cannot be read.
@@ -137,13 +124,14 @@ class Catalog:
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
         pins = self._pins.scan(now)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
-        self._merge(pins, now)
-        making = pins.making - {digest[:12] for _, digest in self._found} if pins.making else pins.making
+        directories = (self._directory, *self._subfolders.directories())
+        self._known.merge([found for directory in directories for found in directory.found()], pins.found, now)
+        found, places = self._known.by_key, self._known.places
+        making = pins.making - {digest[:12] for _, digest in found} if pins.making else pins.making
         corrupt = tuple(self._corrupt)
         self._corrupt.clear()
-        directories = (self._directory, *self._subfolders.directories())
         return ScanResult(
-            by_key=self._found,
+            by_key=found,
             corrupt=corrupt,
             waiting=(
                 *chain.from_iterable(directory.waiting() for directory in directories),
@@ -152,13 +140,13 @@ class Catalog:
                 *((f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)),
             ),
             missing=missing,
-            places=self._discovery.places,
+            places=places,
             broken=pins.broken,
             making=making,
             unknown=self._unknown(directories, pins),
             unclaimed=pins.unclaimed,
             folders=self._subfolders.newest(self._root),
-            below=None if missing or self._discovery.places or not sweep else self._remedy_below(now),
+            below=None if missing or places or not sweep else self._subfolder_hint.remedy(now),
         )
 
     def ask(self, found: DiscoveredCheckpoint) -> Answer:
@@ -168,14 +156,6 @@ class Catalog:
         except HangingError as error:
             return Answer(Presence.UNKNOWN, str(error.strerror))
 
-    def _remedy_below(self, now: float) -> str | None:
-        """Return what would find checkpoints in sub-folders, since none was ever found; it is searched now and then."""
-        if now >= self._below_at:
-            self._below_at = now + _BELOW_SECONDS
-            with contextlib.suppress(HangingError):
-                self._below = self._calls("/below", lambda: remedy_below(self._root, self._never))
-        return self._below
-
     def _unknown(self, directories: Collection[CheckpointDirectory], pins: PinScan) -> Mapping[str, str]:
         """Return what cannot be read now, and is not read from a pin that can."""
         unread = dict(chain.from_iterable(directory.unknown() for directory in directories))
@@ -183,53 +163,6 @@ class Catalog:
             return pins.unknown
         pinned = {found.checkpoint.folder for found in pins.found.values()}
         return {folder: why for folder, why in unread.items() if folder not in pinned} | dict(pins.unknown)
-
-    def _merge(self, pins: PinScan, now: float) -> None:
-        """Put everything that was read in order of discovery; what is pinned is found in its pin."""
-        directories = (self._directory, *self._subfolders.directories())
-        lying = [found for directory in directories for found in directory.found()]
-        if lying == self._lying and pins.found == self._pinned:
-            return
-        in_directory = {found.checkpoint.key: found for found in lying}
-        sources = in_directory | dict(pins.found)
-        changed = {key: found for key, found in sources.items() if found is not self._sources.get(key)}
-        changed |= self._with_agreed_steps(changed)
-        new = [found for key, found in changed.items() if key not in self._found]
-        self._discovery.add(new, self._found, in_directory, now)
-        there = dict(self._found)
-        for key in self._found.keys() - sources.keys():
-            del there[key]
-        there.update((key, self._as_discovered(found)) for key, found in changed.items())
-        if new:
-            there = {key: there[key] for key in sorted(there, key=self._discovery.places.__getitem__)}
-        self._found = there
-        self._lying, self._pinned, self._sources = lying, pins.found, sources
-
-    def _with_agreed_steps(self, items: Mapping[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
-        """Return those whose steps are in their names with steps from a comparison of all names.
-
-        What a pin or an earlier scan says of a step stays. So nodes that saw other names agree about what is pinned,
-        and the step of a checkpoint does not change.
-        """
-        named = {key: item for key, item in items.items() if item.checkpoint.step_source in ("name", "order")}
-        if self._has_step_pattern or not named:
-            return {}
-        stems = {key: stem_of(item.checkpoint.name, FORMATS[item.checkpoint.format]) for key, item in named.items()}
-        for stem in stems.values():
-            self._names.add(stem)
-        agreed = {}
-        for key, item in named.items():
-            if item.checkpoint.pin is None:
-                known = self._found.get(key)
-                step = self._names.step(stems[key]) if known is None else known.checkpoint.step
-                source = ("order" if step is None else "name") if known is None else known.checkpoint.step_source
-                checkpoint = replace(item.checkpoint, step=step, step_source=source)
-                agreed[key] = replace(item, checkpoint=checkpoint)
-        return agreed
-
-    def _as_discovered(self, item: DiscoveredCheckpoint) -> DiscoveredCheckpoint:
-        seen_at = self._discovery.seen_at[item.checkpoint.key]
-        return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)
 
 
 def _in_root(hints: Collection[str]) -> set[str]:

@@ -3,7 +3,6 @@
 Nothing here waits or writes; it blocks for as long as the storage does, so calls that may hang are made by `calls`.
 """
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Final, TypeVar
 from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.directory_index import DirectoryIndex
+from sidecar.checkpoints.file_comparison import FileComparison
 from sidecar.checkpoints.file_group import MarkerGroup, group_of
 from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading, KnownCandidate
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
@@ -68,11 +68,10 @@ class CheckpointDirectory:
             full_sweep_seconds=full_sweep_seconds,
             clock=clock,
         )
+        self._comparison = FileComparison(self._index.open, reader.below, calls)
         self._state_file = StateFile(reader.root)
         self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
         self._late: set[str] = set()  # groups whose reading did not come to an end in the last scan
-        self._stuck: dict[str, str] = {}  # groups of which comparing did not come to an end, by the call
-        self._comparisons = 0
         self._is_gone = False
         self._candidates: dict[str, tuple[KnownCandidate, ...]] = {}  # by group, also if it holds none
         self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by group: what is not complete, or not yet
@@ -150,36 +149,9 @@ class CheckpointDirectory:
         return {group.checkpoint, f"{group.checkpoint}.index"} & self._candidates.keys()
 
     def _compare(self, groups: Iterable[str | MarkerGroup]) -> set[str]:
-        """Return the groups whose files are not those that were read; one that hangs is left out from then on."""
-        self._stuck = {call: group for call, group in self._stuck.items() if self._hangs(call)}
-        left_out = {*self._to_read, *self._stuck.values()}
-        compared = {
-            group: self._candidates.get(group)
-            for group in groups
-            if not isinstance(group, MarkerGroup) and group not in left_out
-        }
-        changed, comparing = set[str](), ""
-
-        def compare() -> None:
-            nonlocal comparing
-            with self._index.open() as directory:
-                for comparing, before in compared.items():
-                    if not _is_as_before(directory, before):
-                        changed.add(comparing)
-
-        call = f"/compare {self._reader.named(str(self._comparisons))}"
-        try:
-            self._calls(call, compare)
-        except HangingError:
-            self._stuck[call], self._comparisons = comparing, self._comparisons + 1
-        return set(changed)
-
-    def _hangs(self, call: str) -> bool:
-        try:
-            self._calls(call, lambda: None)
-        except HangingError:
-            return True
-        return False
+        """Return the groups whose files are not those that were read."""
+        files = [group for group in groups if not isinstance(group, MarkerGroup) and group not in self._to_read]
+        return self._comparison.changed({group: self._candidates.get(group) for group in files})
 
     def _read(self, group: str, now: float) -> FileGroupReading:
         """Read a group; if that does not come to an end, what was known of it still holds."""
@@ -256,20 +228,3 @@ def _note(by_group: dict[str, T], group: str, value: T) -> None:
         by_group[group] = value
     else:
         by_group.pop(group, None)
-
-
-def _is_as_before(directory: int, candidates: Sequence[KnownCandidate] | None) -> bool:
-    """Return whether the files of a group are those that were read; what is not finished is read in any case."""
-    if not candidates:
-        return False
-    for candidate in candidates:
-        if not candidate.is_over or (candidate.given_up and not candidate.format.endings):
-            return False  # in a folder there may be more by now
-        for file in candidate.files:
-            try:
-                there = os.stat(file.name, dir_fd=directory)
-            except OSError:
-                return False
-            if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
-                return False
-    return True

@@ -3,17 +3,20 @@
 It reads listings of a bounded number of folders, and no file. It blocks for as long as the storage does.
 """
 
+import contextlib
 import glob
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.files import Listing, list_files
 from sidecar.checkpoints.formats import FORMATS, Format
 from sidecar.checkpoints.scan import in_folder
 
+_SEARCH_SECONDS: Final = 30.0  # between two searches
 _LEVELS: Final = 2
 _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
@@ -39,6 +42,34 @@ def remedy_below(root: Path, never: str | None = None) -> str | None:
     return (
         f'sub-folders hold checkpoints ({in_folder(*places[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
     )
+
+
+class SubfolderHint:
+    """Search sub-folders that are not scanned, now and then, because no checkpoint was ever found where it should lie.
+
+    Args:
+        root: The checkpoint directory.
+        never: The path of a sub-folder that holds no checkpoint, whatever lies in it.
+        calls: Makes calls that may hang.
+    """
+
+    def __init__(self, root: Path, never: str | None, calls: Calls) -> None:
+        self._root = root
+        self._never = never
+        self._calls = calls
+        self._remedy: str | None = None
+        self._search_at = float("-inf")
+
+    def remedy(self, now: float) -> str | None:
+        """Return what to set so that checkpoints in sub-folders are found, by the last search; None if there are none.
+
+        Search again if the last search was long ago. If that hangs, the result of the last search stays.
+        """
+        if now >= self._search_at:
+            self._search_at = now + _SEARCH_SECONDS
+            with contextlib.suppress(HangingError):
+                self._remedy = self._calls("/below", lambda: remedy_below(self._root, self._never))
+        return self._remedy
 
 
 def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:

@@ -10,11 +10,12 @@ import pytest
 from catalogs import make_catalog
 from fakes import save
 
+from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints import subfolders
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
 from sidecar.checkpoints.presence import Presence
-from sidecar.checkpoints.subfolder_hint import remedy_below
+from sidecar.checkpoints.subfolder_hint import SubfolderHint, remedy_below
 from sidecar.checkpoints.watch import Watch
 from sidecar.errors import IncompleteError, VanishedError
 from sidecar.pins.pin import pin
@@ -258,6 +259,25 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
     scan = new_catalog(glob=glob).scan()
     assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
     assert scan.below is None
+
+
+def test_sub_folders_are_searched_now_and_then(root):
+    """Between two searches, and while one hangs, the result of the last search stays."""
+    searches, hangs = [], False
+
+    def calls(key, function):
+        searches.append(key)
+        if hangs:
+            raise HangingError(key, "has not answered")
+        return function()
+
+    hint = SubfolderHint(root, None, calls)
+    assert hint.remedy(0.0) is None
+    put(root / "epoch_1", 1)
+    assert (hint.remedy(29.0), len(searches)) == (None, 1)
+    assert (remedy := hint.remedy(30.0)) == remedy_below(root)
+    hangs = True
+    assert (hint.remedy(60.0), len(searches)) == (remedy, 3)
 
 
 def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
