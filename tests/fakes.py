@@ -13,11 +13,12 @@ from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
-from sidecar.commands.bootstrap import build_daemon
+from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
+from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import FilesChanged, JournalChanged, Terminate
 from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import Request, Response, StorageThread
@@ -240,7 +241,8 @@ class Node:
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
         pinner = BackgroundPinner(self.run_dir / "pins", node, make=partial(pin, room=room))
         marker = partial(is_there, self.checkpoint_dir / "DONE")
-        reconciler = PinReconciler(self.run_dir, catalog, None, pinner, saves, clock, room, marker)
+        checkpoints = WatchedCatalog(catalog, None, clock)
+        reconciler = PinReconciler(self.run_dir, checkpoints, pinner, saves, clock, room, marker)
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
         self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
         identity = Identity(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
@@ -17,23 +17,21 @@ from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
+from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.clock import Clock, SystemClock
 from sidecar.commands.backend_options import backend_options
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
-from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import TEMPORARY, PosixStorage
-from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message
-from sidecar.daemon.loop import Daemon, StorageRequests
-from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.loop import Daemon
+from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.observability.publisher import DaemonLog, Publisher
-from sidecar.observability.status import Status
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
@@ -56,49 +54,6 @@ from sidecar.workers.process import Post
 _Record = TypeVar("_Record", Timing, Rules, PhaseTimeouts)
 
 
-def build_daemon(
-    *,
-    identity: Identity,
-    rules: Rules,
-    timing: Timing,
-    start_new: bool,
-    vanished_after_seconds: float,
-    evaluate: EvaluateSpec,
-    run_dir: Path,
-    retention: Retention,
-    storage_thread: StorageRequests,
-    supervisor: WorkerSupervisor | None,
-    clock: Clock,
-    log: Any,
-    publish: Callable[[Status, JournalState], None],
-    new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-    snapshot_plans: int = 200,
-) -> Daemon:
-    """Build a daemon from its parts. The product, the tests and the simulator all build theirs with this function.
-
-    `start_new`: checkpoints that were there before the first start do not count. `supervisor`: None on a chief.
-    """
-    tracker = CheckpointTracker(rules.selection, start_new, vanished_after_seconds)
-    state = DaemonState(
-        identity=identity, lease_seconds=timing.lease_seconds, min_workers=rules.min_workers, tracker=tracker
-    )
-    return Daemon(
-        rules=rules,
-        timing=timing,
-        evaluate=evaluate,
-        run_dir=run_dir,
-        snapshot_plans=snapshot_plans,
-        state=state,
-        retention=retention,
-        storage_thread=storage_thread,
-        supervisor=supervisor,
-        clock=clock,
-        log=log,
-        publish=publish,
-        record_builder=RecordBuilder(state=state, clock=clock, new_nonce=new_nonce),
-    )
-
-
 def daemon_from_settings(
     settings: Settings,
     environ: Mapping[str, str],
@@ -119,14 +74,17 @@ def daemon_from_settings(
     make_pin = partial(pin, check=settings.verify == "full", room=room)
     reconciler = PinReconciler(
         settings.run_dir,
-        make_catalog(settings, clock, calls=entries),
-        _watch(settings, inbox) if evaluates else None,
+        WatchedCatalog(
+            make_catalog(settings, clock, calls=entries),
+            _watch(settings, inbox) if evaluates else None,
+            clock,
+            settings.sweep_seconds,
+        ),
         BackgroundPinner(settings.run_dir / "pins", node, make=make_pin, calls=entries),
         ArtifactCleanup(settings.run_dir, views),
         clock,
         room,
         _marker(settings),
-        settings.sweep_seconds,
         settings.corrupt_after_seconds,
         CopyArbiter(settings.copy_turn_seconds),
     )

@@ -12,9 +12,12 @@ from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import BEFORE_START, JournalState
+from sidecar.daemon.empty_directory import EmptyDirectory
+from sidecar.daemon.incomplete_entries import IncompleteEntries
 from sidecar.daemon.lost_checkpoints import LostCheckpoints, ScanChange
+from sidecar.daemon.scan_selection import ScanSelection, Selected
 from sidecar.observability.status import Newest
-from sidecar.policy.selection import Choice, Selection, pending
+from sidecar.policy.selection import Choice, Selection
 from sidecar.policy.settlements import REOPENED
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement, folder_name
 from sidecar.states import Verdict
@@ -22,57 +25,38 @@ from sidecar.states import Verdict
 _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
 
 
-@dataclass(frozen=True, slots=True)
-class _Selected:
-    """Hold the checkpoints of the last scan that are pinned or not settled, as of one state of the journal.
-
-    `choice`: which checkpoints are to be evaluated, and which are to be skipped.
-    """
-
-    moment: tuple[object, ...]
-    relevant: list[Checkpoint]
-    choice: Choice
-
-
 @dataclass(slots=True)
 class CheckpointTracker:
     """Track the checkpoints that one node has seen. Times are seconds of its own clock.
 
     Args:
-        selection: The settings that say which checkpoints are evaluated.
+        choices: Says which checkpoints of the newest scan are evaluated.
+        lost: What is gone or damaged, and how it ends.
         start_new: Whether checkpoints that were there before the first start do not count.
-        vanished_after_seconds: Seconds for which a checkpoint is gone from every scan before it has vanished.
         began_first: Whether this daemon looked for the checkpoint directory before training created it.
-        hint: What a person may want to look at.
         newest: The checkpoint discovered last, also when it is gone.
         unwanted: Checkpoints that were there before the start; None: nothing was scanned yet.
         no_room: Why checkpoints were not pinned for want of room.
         done: Whether the trainer's marker says that it saved its last checkpoint.
         missing: Whether the checkpoint directory does not exist.
-        lost: What is gone or damaged, and how it ends.
+        empty: Whether the checkpoint directory shows nothing, and since when.
+        incomplete: Which entries of it are not complete checkpoints, and since when.
     """
 
-    selection: Selection = field(default_factory=Selection)
+    choices: ScanSelection = field(default_factory=lambda: ScanSelection(Selection()))
+    lost: LostCheckpoints = field(default_factory=LostCheckpoints)
     start_new: bool = False
-    vanished_after_seconds: float = 60.0
     began_first: bool = False
-    hint: str | None = None
     newest: Newest | None = None
     unwanted: set[Key] | None = None
     no_room: Mapping[Key, str] = field(default_factory=dict)
     done: bool = False
     missing: bool = False
-    lost: LostCheckpoints = field(init=False)
+    empty: EmptyDirectory = field(default_factory=EmptyDirectory)
+    incomplete: IncompleteEntries = field(default_factory=IncompleteEntries)
     _scan: ScanResult = field(default_factory=ScanResult)  # the last one
     _reopened_at: dict[Key, float] = field(default_factory=dict)  # of those that had vanished and were there again
-    _incomplete: frozenset[tuple[str, str] | Key] = frozenset()  # what is no complete checkpoint, and why
-    _incomplete_since: float = 0.0  # since when these are the same: while files are written they are not
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
-    _empty: tuple[bool, float | None] = (True, None)  # whether nothing was ever seen, and since when
-    _selected: _Selected | None = None  # until the next scan, or record of the journal
-
-    def __post_init__(self) -> None:
-        self.lost = LostCheckpoints(self.vanished_after_seconds)
 
     # -- told ------------------------------------------------------------------------------------------------------
 
@@ -121,13 +105,11 @@ class CheckpointTracker:
                 passed_over=lambda waiting: self._passed_over(waiting, history, task),
             )
             self.lost.update(change, now)
-        self._scan, self._selected = scan, self._selected if here is before else None
-        self._note_incomplete(scan, now)
-        self.missing = scan.missing
-        if here or scan.waiting or given_up or history.count:
-            self._empty, self.hint = (False, None), None
-        elif not scan.missing and self._empty == (True, None):
-            self._empty = True, now
+        self._scan, self.missing = scan, scan.missing
+        if here is not before:
+            self.choices.forget()
+        self.incomplete.update(scan, self.lost.keys(), now)
+        self.empty.update(scan, anything=bool(here or scan.waiting or given_up or history.count), now=now)
         return new
 
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
@@ -138,13 +120,6 @@ class CheckpointTracker:
         before, self.no_room, self.done = self.no_room, no_room, done
         return no_room if not before else {}
 
-    def _note_incomplete(self, scan: ScanResult, now: float) -> None:
-        # What is given up stays among them until it is settled: another node may find it whole.
-        unreadable = {("", name) for name in scan.unknown}
-        incomplete: frozenset[tuple[str, str] | Key] = frozenset(scan.waiting) | self.lost.keys() | unreadable
-        if incomplete != self._incomplete or scan.copied:  # a copy that grows ends as a pin, or is reported as lost
-            self._incomplete, self._incomplete_since = incomplete, now
-
     def _is_older(self, discovered: DiscoveredCheckpoint) -> bool:
         """Return whether it may be the pin of a checkpoint that training saved before the one discovered last."""
         newest = self.newest
@@ -153,7 +128,7 @@ class CheckpointTracker:
         )
 
     def _passed_over(self, waiting: Sequence[Checkpoint], history: JournalState, task: str | None) -> Mapping[Key, str]:
-        choice = self.selection.choose(self._waiting_among(waiting, history, task), history)
+        choice = self.choices.choose(waiting, history, task, self.unwanted or ())
         return choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
 
     # -- asked -----------------------------------------------------------------------------------------------------
@@ -172,17 +147,6 @@ class CheckpointTracker:
     def looked(self) -> bool:
         """Return whether the checkpoint directory was scanned."""
         return self.unwanted is not None
-
-    @property
-    def empty_since(self) -> float | None:
-        """Return since when the checkpoint directory shows nothing at all; None once it showed anything."""
-        is_empty, since = self._empty
-        return since if is_empty else None
-
-    @property
-    def incomplete_since(self) -> float | None:
-        """Return since when the same things in the directory are no complete checkpoints; None if there are none."""
-        return self._incomplete_since if self._incomplete else None
 
     def only_new(self, history: JournalState) -> bool:
         """Return whether the checkpoints of the first scan do not count."""
@@ -204,16 +168,8 @@ class CheckpointTracker:
         """Return what becomes of the checkpoints that need an evaluation."""
         return self._select(history, task).choice
 
-    def _select(self, history: JournalState, task: str | None) -> _Selected:
-        """Select among what the last scan found; once for each scan and each record of the journal."""
-        moment = history.through, history.open is None, task, self.done
-        if self._selected is None or self._selected.moment != moment:
-            relevant = {*history.unsettled(self.found, task), *self._scan.pinned()}
-            checkpoints = [discovered.checkpoint for key, discovered in self.found.items() if key in relevant]
-            waiting = self._waiting_among(checkpoints, history, task)
-            choice = self.selection.choose(waiting, history, over=self.done)
-            self._selected = _Selected(moment, checkpoints, choice)
-        return self._selected
+    def _select(self, history: JournalState, task: str | None) -> Selected:
+        return self.choices.select(self._scan, history, task, self.unwanted or (), over=self.done)
 
     def unreadable(self, history: JournalState, tasks: AbstractSet[str | None]) -> frozenset[str]:
         """Return names, as `Checkpoint.folder`, of what this node cannot read now and some task may still need."""
@@ -260,13 +216,5 @@ class CheckpointTracker:
         return [
             discovered.checkpoint
             for key, discovered in (self.found.items() if vanished else ())
-            if key in vanished and now >= self._reopened_at.get(key, float("-inf")) + self.vanished_after_seconds
+            if key in vanished and now >= self._reopened_at.get(key, float("-inf")) + self.lost.vanished_after_seconds
         ]
-
-    def _waiting_among(
-        self, checkpoints: Sequence[Checkpoint], history: JournalState, task: str | None
-    ) -> list[Checkpoint]:
-        """Return those that need an evaluation and were not there before the start, with `start=new`."""
-        waiting = pending(history, checkpoints, task)
-        unwanted = self.unwanted or ()
-        return [checkpoint for checkpoint in waiting if checkpoint.key not in unwanted]

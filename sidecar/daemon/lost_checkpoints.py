@@ -63,7 +63,7 @@ class LostCheckpoints:
         given_up: How checkpoints end that this node gave up and the journal has not settled yet.
     """
 
-    vanished_after_seconds: float
+    vanished_after_seconds: float = 60.0
     given_up: dict[Key, Settlement] = field(default_factory=dict)
     _lost: dict[Key, LostCheckpoint] = field(default_factory=dict)  # and not given up yet
     _corrupt: dict[Key, Settlement] = field(default_factory=dict)  # whether settled or not

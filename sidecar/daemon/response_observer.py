@@ -161,6 +161,6 @@ class ResponseObserver:
         self.state.tracker.missing = missing
 
     def _warn_if_empty(self, now: float) -> None:
-        tracker, seconds = self.state.tracker, self.timing.nothing_seen_seconds
-        if tracker.empty_since is not None and now >= tracker.empty_since + seconds and tracker.hint is None:
-            tracker.hint = self.warnings.empty(seconds)
+        empty, seconds = self.state.tracker.empty, self.timing.nothing_seen_seconds
+        if empty.since is not None and now >= empty.since + seconds and empty.hint is None:
+            empty.hint = self.warnings.empty(seconds)

@@ -161,7 +161,7 @@ class DaemonState:
             unpinnable=tracker.failed.keys(),
             training_done=tracker.done,
             last_step=self.training.last_step,
-            incomplete_since=tracker.incomplete_since,
+            incomplete_since=tracker.incomplete.since,
             scanned_at=self.scanned_at,
         )
         self.timers.note_ready(ready, now)
@@ -213,7 +213,7 @@ class DaemonState:
         compatible = compatible_nodes(ready, own)
         return PinPolicy(
             history=self.history,
-            selection=tracker.selection,
+            selection=tracker.choices.selection,
             tasks=self._tasks(now) | self.nodes.unheard_tasks(now),
             evaluated=plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
             unwanted=tracker.unwanted or set(),

@@ -28,7 +28,7 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
         state=state.shown_state,
         publisher=state.publishes(now),
         unready=unready,
-        hint=tracker.hint,
+        hint=tracker.empty.hint,
         journal_read=state.caught_up,
         pending=len(waiting),
         oldest_pending=min((tracker.found[checkpoint.key].written_at for checkpoint in waiting), default=None),

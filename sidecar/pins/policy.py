@@ -53,7 +53,12 @@ class PinPolicy:
     before: int
 
     def decide(self, found: Mapping[Key, DiscoveredCheckpoint]) -> PinDecision:
-        """Return what is to be pinned and retained of these checkpoints, which are in order of discovery."""
+        """Return what is to be pinned and retained of these checkpoints, which are in order of discovery.
+
+        The selection is made here, and again by the daemon after the scan. `found` is a scan that the daemon does not
+        know yet, and pinning changes what is chosen: with `every_steps` a checkpoint is skipped for good only once an
+        earlier one is pinned. Besides, it is made for the task of every live node, not only for this node's.
+        """
         pin = set() if self.evaluated is None else {self.evaluated}
         retain = set(pin)
         for task in self.tasks:

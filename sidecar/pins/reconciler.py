@@ -13,10 +13,9 @@ from typing import Final
 
 from sidecar.artifacts.cleanup import ArtifactCleanup
 from sidecar.artifacts.retention import CleanupRequest, CleanupResult
-from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.checkpoints.watch import Watch
+from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.clock import Clock
 from sidecar.errors import StorageError
 from sidecar.pins.background import BackgroundPinner
@@ -57,31 +56,25 @@ class PinReconciler:
 
     Args:
         root: The run's state directory.
-        catalog: Scans the checkpoints and the pins.
-        watch: Reports file events; None: this node does not scan checkpoints.
+        checkpoints: Scans the checkpoints and the pins.
         pinner: Makes and removes pins.
         saves: Removes what workers saved and nobody needs any more.
         clock: Time.
         room: How much pins may take of the storage.
         is_done: Returns whether the trainer's marker is there.
-        sweep_seconds: Seconds between scans that go beyond what file events tell of.
         corrupt_after_seconds: Seconds before a checkpoint is given up that cannot be pinned as it was found.
         turns: Says which node copies what cannot be linked.
     """
 
     root: Path
-    catalog: Catalog
-    watch: Watch | None
+    checkpoints: WatchedCatalog
     pinner: BackgroundPinner
     saves: ArtifactCleanup
     clock: Clock
     room: DiskBudget = field(default_factory=DiskBudget)
     is_done: Callable[[], bool] = lambda: False
-    sweep_seconds: float = 2.0
     corrupt_after_seconds: float = 60.0
     turns: CopyArbiter = field(default_factory=CopyArbiter)
-    _hints: set[str] = field(default_factory=set)  # names that changed since a scan succeeded
-    _swept_at: float = float("-inf")
     _clean_at: float = float("-inf")
     _given_up: list[Settlement] = field(default_factory=list)  # not yet reported: a scan may fail after it found them
     _reported: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # to the daemon, by the last scan
@@ -100,7 +93,7 @@ class PinReconciler:
         )
 
     def _ask(self, discovered: DiscoveredCheckpoint) -> Answer:
-        return self.catalog.ask(discovered)
+        return self.checkpoints.catalog.ask(discovered)
 
     def has_no_place(self) -> bool:
         """Return whether the state directory lies in a checkpoint directory that does not exist yet.
@@ -109,7 +102,7 @@ class PinReconciler:
         """
         if not self.root.is_dir():
             with contextlib.suppress(StorageError):  # the write that follows explains what is in the way
-                return self._complete(self.catalog.scan()).missing
+                return self._complete(self.checkpoints.catalog.scan()).missing
         return False
 
     def clean(self) -> None:
@@ -131,7 +124,7 @@ class PinReconciler:
         """
         self.clean()
         done = self.is_done()  # before the scan, which then sees all that was saved before the marker
-        scan = self._scan(everything=done)
+        scan = self._complete(self.checkpoints.scan(everything=done))
         decision = policy.decide(scan.by_key)
         changes = self._executor.unpin(scan, policy, decision, leaving=leaving)
         self.turns.begin(self.pinner.bytes_copied)
@@ -152,7 +145,7 @@ class PinReconciler:
             scan=result,
             given_up=given_up,
             pins_bytes=sum(file.size for pin in result.pinned().values() for file in pin.files),
-            watch_problem=self.watch.problem if self.watch is not None else None,
+            watch_problem=self.checkpoints.watch_problem,
             no_room=changes.no_room,
             done=done,
         )
@@ -162,31 +155,13 @@ class PinReconciler:
 
         Raises `StorageError` if a folder cannot be listed.
         """
-        scan = self._scan(everything=False)
+        scan = self._complete(self.checkpoints.scan(everything=False))
         changes = self._executor.unpin(scan, policy, policy.decide(scan.by_key), leaving=False)
         self._given_up += changes.given_up
 
     def close(self) -> None:
         """Stop watching."""
-        if self.watch is not None:
-            self.watch.stop()
-
-    def _scan(self, *, everything: bool) -> ScanResult:
-        """Scan what file events tell of and, every now and then or if `everything` is asked for, beyond that."""
-        if self.watch is None:
-            return self._complete(self.catalog.scan())
-        self.watch.ensure()
-        hints, now = self.watch.changed(), self.clock.now()
-        if hints is None or everything:  # file events may come late
-            scan, self._swept_at = self.catalog.scan(), now
-        else:
-            self._hints |= hints
-            sweep = now >= self._swept_at + self.sweep_seconds
-            scan = self.catalog.scan(self._hints, sweep=sweep)
-            self._swept_at = now if sweep else self._swept_at
-        self._hints = set()
-        self.watch.follow(scan.folders)
-        return self._complete(scan)
+        self.checkpoints.close()
 
     def _complete(self, scan: ScanResult) -> ScanResult:
         """Add to a scan the checkpoints that it missed, though their files, asked for by name, are not gone.
@@ -199,7 +174,7 @@ class PinReconciler:
         for key, discovered in self._missed_by(scan, self._absent).items():
             if key in broken:
                 continue
-            presence, why = self.catalog.ask(discovered)
+            presence, why = self._ask(discovered)
             if presence is not Presence.GONE:
                 absent[key] = discovered
             if presence is Presence.UNKNOWN:

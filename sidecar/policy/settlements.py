@@ -20,6 +20,10 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
     """Return what is settled without an evaluation, each checkpoint once, and what is to be evaluated, in order.
 
     `over`: the run has ended, so the last checkpoint counts whatever its step.
+
+    The selection is made here once more, among fewer checkpoints than after the scan: those that were given up, cannot
+    be read or have failed for good must neither count for `every_steps` nor supersede others. `over` may differ, too,
+    because a run also ends by time or step.
     """
     checkpoints, history = view.checkpoints, view.history
     given_up = [lost for lost in checkpoints.given_up if not history.is_settled(lost.key, view.task)]
@@ -61,7 +65,10 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
-    """Yield settlements that reopen checkpoints which vanished and are there again, if they would be evaluated."""
+    """Yield settlements that reopen checkpoints which vanished and are there again, if they would be evaluated.
+
+    The selection is made among these alone: the journal has settled them, so no other choice contains them.
+    """
     checkpoints, settled = view.checkpoints, view.history.settled
     present = [
         checkpoint

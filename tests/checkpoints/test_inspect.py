@@ -19,6 +19,7 @@ from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.checkpoints.inspect import check
+from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.pin import pin
@@ -184,8 +185,7 @@ def keeper(new_catalog, pins, clock):
         run = pins.parent
         return PinReconciler(
             run,
-            new_catalog(quiet_seconds=0),
-            None,
+            WatchedCatalog(new_catalog(quiet_seconds=0), None, clock),
             BackgroundPinner(pins, "n1", 60, held),
             ArtifactCleanup(run),
             clock,

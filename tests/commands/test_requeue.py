@@ -376,7 +376,7 @@ def test_a_daemon_takes_up_what_was_requeued(tmp_path, clock):
     node.silent = set()
     requeue(
         node.storage.storage,
-        node.storage_thread.reconciler.catalog,
+        node.storage_thread.reconciler.checkpoints.catalog,
         Request(["ckpt-1"]),
         by="node-9",
         clock=clock,

@@ -337,7 +337,7 @@ def test_each_record_is_read_once(observer, writers, checkpoint, storage):
         writers.close()
     assert observer.collect().verdicts["evaluated"] == 5
     asked = []
-    observer._journal.storage = Recording(storage, asked)
+    observer._reader._journal.storage = Recording(storage, asked)
     writers.propose(checkpoint=checkpoint(9))
     assert observer.collect().history.open.checkpoint.name == "ckpt-9"
     plan, outcome = "plans/000000000006.json", "outcomes/000000000006.json"
@@ -386,13 +386,15 @@ def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
     save(node.checkpoint_dir, 1)
     pass_time(20, node)
     assert node.history.open is not None
-    observer = RunObserver(node.storage.storage, node.storage_thread.reconciler.catalog, clock, lease_seconds=10.0)
+    observer = RunObserver(
+        node.storage.storage, node.storage_thread.reconciler.checkpoints.catalog, clock, lease_seconds=10.0
+    )
     (member,) = observer.collect().members
     (doing,) = member.heartbeat.doing
     assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
     assert observer.collect().phase == "join"
     beats = member.heartbeat.beat
-    node.daemon.supervisor.workers.find(doing.worker).enter(WorkerPhase.RESTORE, clock.now())
+    node.daemon.supervisor.workers.find(doing.worker).progress.enter(WorkerPhase.RESTORE, clock.now())
     node.settle()
     assert observer.collect().members[0].heartbeat.beat == beats
     pass_time(2, node)

@@ -27,7 +27,7 @@ def told(node):
 
 def blind(node, *names, known=True):
     """From now on the node cannot read pins of these names; without `known` it does not see them either."""
-    catalog = node.storage_thread.reconciler.catalog
+    catalog = node.storage_thread.reconciler.checkpoints.catalog
     look = type(catalog).scan
 
     def look_without(*arguments, **more):
@@ -44,7 +44,7 @@ def blind(node, *names, known=True):
 
 def damage(node, name):
     """From now on the node finds the pin of that name too short."""
-    catalog = node.storage_thread.reconciler.catalog
+    catalog = node.storage_thread.reconciler.checkpoints.catalog
     look = type(catalog).scan
 
     def look_with_damage(*arguments, **more):
@@ -60,7 +60,7 @@ def damage(node, name):
 
 def heal(node):
     """It reads as the others do."""
-    catalog = node.storage_thread.reconciler.catalog
+    catalog = node.storage_thread.reconciler.checkpoints.catalog
     del catalog.scan
     catalog.__dict__.pop("ask", None)
 

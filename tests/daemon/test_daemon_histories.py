@@ -296,7 +296,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
     """It was complete and is gone: the journal says vanished, and it is not asked for again."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    look = node.storage_thread.reconciler.catalog.scan
+    look = node.storage_thread.reconciler.checkpoints.catalog.scan
 
     def look_and_delete():
         seen = look()
@@ -304,7 +304,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
             path.unlink()
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", look_and_delete)
+    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_and_delete)
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(58, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
@@ -318,12 +318,12 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
     other = restarted(node, "i2")
-    look = node.storage_thread.reconciler.catalog.scan
+    look = node.storage_thread.reconciler.checkpoints.catalog.scan
 
     def look_too_late():
         seen = look()
         monkeypatch.undo()
-        other.storage_thread.reconciler.catalog.scan()
+        other.storage_thread.reconciler.checkpoints.catalog.scan()
         other_pin(other)
         for path in node.checkpoint_dir.glob("ckpt-6.*"):
             path.unlink()
@@ -331,7 +331,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
         pins.rename(pins.with_name(".tmp-away"))
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", look_too_late)
+    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_too_late)
     save(node.checkpoint_dir, 6, keep=[5])
     for _ in range(20):
         pass_time(1, node)
@@ -344,7 +344,9 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
 
 def other_pin(other):
     """The other node pins all that it finds."""
-    other.found = [pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.catalog.scan().found]
+    other.found = [
+        pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.checkpoints.catalog.scan().found
+    ]
 
 
 def test_a_corrupt_checkpoint_is_told_once_and_settled(node):

@@ -100,7 +100,7 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
 def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node, monkeypatch):
     """Its first look may be told what a client of NFS has cached, and no other is due for long."""
     first, second = two_that_look_rarely(new_node)
-    catalog = second.storage_thread.reconciler.catalog
+    catalog = second.storage_thread.reconciler.checkpoints.catalog
     before = catalog.scan()
     monkeypatch.setattr(catalog, "scan", lambda: before)
     save(first.checkpoint_dir, 5)

@@ -199,7 +199,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
     def fail():
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", fail)
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
@@ -220,7 +220,7 @@ def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(node.storage_thread.reconciler.catalog, "scan", fail)
+    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", fail)
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -275,7 +275,7 @@ def test_what_failed_workers_left_is_removed_once_they_write_no_more(evaluating)
 
 def test_a_best_metric_that_nobody_measures_is_told_once(node):
     """Nothing would be kept as the best, and nobody would know why."""
-    node.daemon.retention.best = BestBy("test/f1")
+    node.daemon.requests.retention.best = BestBy("test/f1")
     for step in (1, 2):
         save(node.checkpoint_dir, step)
         pass_time(5, node)
@@ -336,7 +336,7 @@ def test_what_workers_left_of_a_drained_plan_goes_with_the_next_daemon(evaluatin
 
 def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     """It knows what is settled, best and newest, and reads no plan that was closed before."""
-    node.daemon.snapshot_plans = 3
+    node.daemon.requests.snapshot_plans = 3
     for step in range(1, 6):
         save(node.checkpoint_dir, step, keep=range(1, step))
         pass_time(5, node)
@@ -424,7 +424,7 @@ def test_no_worker_process_outlives_the_loop(node):
     """However `run` ends, it kills them."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    node.daemon._shutdown.exit = StorageLostError("gone")
+    node.daemon.shutdown.exit = StorageLostError("gone")
     with pytest.raises(StorageLostError):
         node.daemon.run(queue.SimpleQueue())
     assert node.alive() == []

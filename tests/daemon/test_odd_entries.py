@@ -57,7 +57,7 @@ def test_one_odd_file_among_the_members_stops_no_node(node, odd):
 @pytest.mark.parametrize("odd", list(ODD))
 def test_a_snapshot_that_cannot_be_read_or_written_is_none(node, odd):
     """The journal has it all; that it cannot be written is said once."""
-    node.daemon.snapshot_plans = 1
+    node.daemon.requests.snapshot_plans = 1
     (node.run_dir / snapshot_store.PATH).unlink(missing_ok=True)
     ODD[odd](node.run_dir / snapshot_store.PATH)
     fresh = restarted(node, "i2")

@@ -496,7 +496,7 @@ def test_where_the_pins_are_a_link_nothing_is_written_or_removed(looks, victim):
         assert "is a link or a file" in str(answer.error)
     found = Node(
         looks.root.parent, FakeClock(), state_dir=looks.root.parent / "other"
-    ).storage_thread.reconciler.catalog.scan()
+    ).storage_thread.reconciler.checkpoints.catalog.scan()
     for each in found.found:
         with pytest.raises(StorageError, match="link"):
             pin(each, looks.pins)

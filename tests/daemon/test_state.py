@@ -356,10 +356,14 @@ def test_ranks_are_stuck_as_long_as_each_waits_in_the_same_plan_and_phase():
 def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older():
     """One look finds a pin of the older content and the newer one in the directory, which is then deleted."""
     state = new_world()
-    state.tracker.selection = Selection(queue="latest")
+    state.tracker.choices.selection = Selection(queue="latest")
     older, newer = found(5), found(5, pinned=False)
     newer = replace(newer, checkpoint=replace(newer.checkpoint, digest="9" * 64), written_at=200.0)
-    for now, seen in ((0.0, [older, newer]), (10.0, [older]), (11.0 + state.tracker.vanished_after_seconds, [older])):
+    for now, seen in (
+        (0.0, [older, newer]),
+        (10.0, [older]),
+        (11.0 + state.tracker.lost.vanished_after_seconds, [older]),
+    ):
         state.record_scan(scan_of(*seen), (), now, now)
     (lost,) = state.tracker.given_up.values()
     assert (lost.digest[0], lost.verdict) == ("9", "vanished")

@@ -113,7 +113,7 @@ def test_what_is_not_wanted_is_let_go_in_the_second_look(storage_thread):
 
 def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypatch):
     """Not held, not lost: somebody is writing it, and the next look sees what it became."""
-    look = storage_thread.reconciler.catalog.scan
+    look = storage_thread.reconciler.checkpoints.catalog.scan
 
     def look_before_it_changes():
         seen = look()
@@ -122,7 +122,7 @@ def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypat
         path.write_bytes(b"longer than before")
         return seen
 
-    monkeypatch.setattr(storage_thread.reconciler.catalog, "scan", look_before_it_changes)
+    monkeypatch.setattr(storage_thread.reconciler.checkpoints.catalog, "scan", look_before_it_changes)
     answer = visit(storage_thread)
     assert [each.checkpoint.pin for each in answer.reconciliation.scan.found] == [None]
     assert (answer.reconciliation.given_up, answer.error) == ((), None)
@@ -170,7 +170,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, mo
     def fail():
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(storage_thread.reconciler.catalog, "scan", fail)
+    monkeypatch.setattr(storage_thread.reconciler.checkpoints.catalog, "scan", fail)
     answer = visit(storage_thread)
     assert answer.error.retryable
     assert answer.reading.complete

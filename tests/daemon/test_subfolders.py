@@ -49,7 +49,7 @@ def test_one_that_vanishes_and_one_that_failed(node):
     told = []
     written = requeue(
         node.storage.storage,
-        node.storage_thread.reconciler.catalog,
+        node.storage_thread.reconciler.checkpoints.catalog,
         Wanted(["epoch_1/ckpt-5"]),
         by="me",
         clock=node.clock,

@@ -119,7 +119,7 @@ def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(
     save(node.checkpoint_dir, 300)
     pass_time(20, node)
     options = {"by": "me", "clock": node.clock, "wait_seconds": 0.0, "pause": lambda _: None, "tell": [].append}
-    requeue(node.storage.storage, node.storage_thread.reconciler.catalog, Wanted(["ckpt-300"]), **options)
+    requeue(node.storage.storage, node.storage_thread.reconciler.checkpoints.catalog, Wanted(["ckpt-300"]), **options)
     pass_time(100, node)
     assert outcomes(node.history)[-1] == ("succeeded", "ckpt-300")
     assert node.exited is None

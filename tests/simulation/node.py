@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 from sidecar.artifacts.retention import Retention
-from sidecar.commands.bootstrap import build_daemon
+from sidecar.checkpoints.watched_catalog import WatchedCatalog
+from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.state import Identity
@@ -164,7 +165,8 @@ class Life:
         room = DiskBudget(spec.settings.pin_max)
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, CopyArbiter(spec.settings.patience)
-        reconciler = PinReconciler(place, self.catalog, None, pins, saves, host, room, done, 2.0, patience, turns)  # type: ignore[arg-type]
+        checkpoints = WatchedCatalog(self.catalog, None, host)  # type: ignore[arg-type]
+        reconciler = PinReconciler(place, checkpoints, pins, saves, host, room, done, patience, turns)  # type: ignore[arg-type]
         self.storage_thread = StorageThread(
             self.storage,
             reconciler,

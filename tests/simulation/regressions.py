@@ -60,10 +60,10 @@ def _fill(self, number: int) -> None:
 
 def _see_no_growth(self, scan: ScanResult, *arguments):
     """That a copy grows says nothing: it is waited for no longer than what is broken."""
-    known = self._incomplete_since
+    known = self.incomplete._since
     new = _see(self, scan, *arguments)
-    if scan.copied and self._incomplete and known:
-        self._incomplete_since = known
+    if scan.copied and self.incomplete.since is not None and known:
+        self.incomplete._since = known
     return new
 
 

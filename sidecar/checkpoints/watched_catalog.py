@@ -1,0 +1,60 @@
+"""Scan the checkpoints no further than needed: the names that file events reported, and now and then everything.
+
+Called in the storage thread; it blocks for as long as the storage does.
+"""
+
+from dataclasses import dataclass, field
+
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.scan import ScanResult
+from sidecar.checkpoints.watch import Watch
+from sidecar.clock import Clock
+
+
+@dataclass(slots=True)
+class WatchedCatalog:
+    """Hold a catalog and the watch of its directory.
+
+    Args:
+        catalog: Scans the checkpoints and the pins.
+        watch: Reports file events; None: there are none, and each scan goes through everything.
+        clock: Time.
+        sweep_seconds: Seconds between scans that go beyond the names that file events reported.
+    """
+
+    catalog: Catalog
+    watch: Watch | None
+    clock: Clock
+    sweep_seconds: float = 2.0
+    _hints: set[str] = field(default_factory=set)  # names that changed since a scan succeeded
+    _swept_at: float = float("-inf")
+
+    @property
+    def watch_problem(self) -> str | None:
+        """Return why there are no file events; None if there are, or if none are watched for."""
+        return self.watch.problem if self.watch is not None else None
+
+    def scan(self, *, everything: bool) -> ScanResult:
+        """Scan the names that file events reported, and more if a sweep is due or `everything` is asked for.
+
+        Raises `StorageError` if a folder cannot be listed; the names are scanned next time then.
+        """
+        if self.watch is None:
+            return self.catalog.scan()
+        self.watch.ensure()
+        hints, now = self.watch.changed(), self.clock.now()
+        if hints is None or everything:  # file events may come late
+            scan, self._swept_at = self.catalog.scan(), now
+        else:
+            self._hints |= hints
+            sweep = now >= self._swept_at + self.sweep_seconds
+            scan = self.catalog.scan(self._hints, sweep=sweep)
+            self._swept_at = now if sweep else self._swept_at
+        self._hints = set()
+        self.watch.follow(scan.folders)
+        return scan
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self.watch is not None:
+            self.watch.stop()

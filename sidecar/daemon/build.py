@@ -1,0 +1,122 @@
+"""Put the parts of a daemon together. The product, the tests and the simulator build their daemons here.
+
+It starts nothing, and knows no settings: `commands.bootstrap` makes what is given to it from the settings.
+"""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sidecar.artifacts.retention import Retention
+from sidecar.clock import Clock
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.loop import Daemon, StorageRequests
+from sidecar.daemon.lost_checkpoints import LostCheckpoints
+from sidecar.daemon.operator_warnings import OperatorWarnings
+from sidecar.daemon.plan_runner import PlanRunner
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.request_builder import RequestBuilder
+from sidecar.daemon.response_observer import ResponseObserver
+from sidecar.daemon.scan_selection import ScanSelection
+from sidecar.daemon.shutdown import Shutdown
+from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.storage_health import StorageHealth
+from sidecar.daemon.storage_schedule import StorageSchedule
+from sidecar.daemon.timing import Timing
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.observability.status import Status
+from sidecar.policy.rules import Rules
+from sidecar.states import NodeState
+from sidecar.workers.command_specs import EvaluateSpec
+
+
+def build_daemon(
+    *,
+    identity: Identity,
+    rules: Rules,
+    timing: Timing,
+    start_new: bool,
+    vanished_after_seconds: float,
+    evaluate: EvaluateSpec,
+    run_dir: Path,
+    retention: Retention,
+    storage_thread: StorageRequests,
+    supervisor: WorkerSupervisor | None,
+    clock: Clock,
+    log: Any,
+    publish: Callable[[Status, JournalState], None],
+    new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+    snapshot_plans: int = 200,
+) -> Daemon:
+    """Build a daemon from its parts.
+
+    `start_new`: checkpoints that were there before the first start do not count. `supervisor`: None on a chief.
+    """
+    state = DaemonState(
+        identity=identity,
+        lease_seconds=timing.lease_seconds,
+        min_workers=rules.min_workers,
+        tracker=CheckpointTracker(ScanSelection(rules.selection), LostCheckpoints(vanished_after_seconds), start_new),
+        node_state=NodeState.STARTING if supervisor is not None else NodeState.READY,
+    )
+    storage_health = StorageHealth(
+        answered_at=clock.now(), timeout_seconds=timing.storage_timeout_seconds, beat_seconds=timing.beat_seconds
+    )
+    shutdown = Shutdown(
+        drain_seconds=timing.drain_seconds,
+        beat_seconds=timing.beat_seconds,
+        storage_seconds=timing.storage_timeout_seconds,
+    )
+    schedule = StorageSchedule(timing=timing)
+    runner = PlanRunner(
+        state=state,
+        supervisor=supervisor,
+        schedule=schedule,
+        shutdown=shutdown,
+        evaluate=evaluate,
+        run_dir=run_dir,
+        timing=timing,
+    )
+    responses = ResponseObserver(
+        rules=rules,
+        timing=timing,
+        state=state,
+        retention=retention,
+        supervisor=supervisor,
+        schedule=schedule,
+        runner=runner,
+        storage_health=storage_health,
+        shutdown=shutdown,
+        clock=clock,
+        log=log,
+        warnings=OperatorWarnings(log=log),
+    )
+    requests = RequestBuilder(
+        rules=rules,
+        snapshot_plans=snapshot_plans,
+        state=state,
+        retention=retention,
+        supervisor=supervisor,
+        records=RecordBuilder(state=state, clock=clock, new_nonce=new_nonce),
+        runner=runner,
+        schedule=schedule,
+        shutdown=shutdown,
+        log=log,
+    )
+    return Daemon(
+        timing=timing,
+        state=state,
+        supervisor=supervisor,
+        requests=requests,
+        responses=responses,
+        runner=runner,
+        schedule=schedule,
+        shutdown=shutdown,
+        storage_health=storage_health,
+        storage_thread=storage_thread,
+        clock=clock,
+        log=log,
+        publish=publish,
+    )

@@ -1,0 +1,123 @@
+"""Build the next request to storage: the schedule says what is due, and the policy says which record is written.
+
+No I/O: the loop hands the request to the storage thread.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sidecar.artifacts.retention import Retention
+from sidecar.coordination.snapshot import Snapshot, take
+from sidecar.daemon.plan_execution import Success
+from sidecar.daemon.plan_runner import PlanRunner
+from sidecar.daemon.record_builder import RecordBuilder
+from sidecar.daemon.shutdown import Shutdown
+from sidecar.daemon.state import DaemonState
+from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Sync
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.policy.actions import Fail, Propose, Stop, Wait
+from sidecar.policy.decide import decide
+from sidecar.policy.rules import Rules
+from sidecar.states import NodeState
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestBuilder:
+    """Build the requests of one daemon.
+
+    Args:
+        snapshot_plans: Plans between two snapshots. A start reads at most this many plans, which takes some 0.1 s.
+        supervisor: None on a chief, which neither scans nor decides.
+    """
+
+    rules: Rules
+    snapshot_plans: int = 200
+    state: DaemonState
+    retention: Retention
+    supervisor: WorkerSupervisor | None
+    records: RecordBuilder
+    runner: PlanRunner
+    schedule: StorageSchedule
+    shutdown: Shutdown
+    log: Any
+
+    def next(self, now: float) -> Request | None:
+        """Return the one request that storage gets next; None if nothing is due."""
+        run = self.state.run
+
+        def record() -> Request | None:
+            return None if run is None else self._next_record(run, now)
+
+        slots = self.supervisor.workers.slots() if self.supervisor is not None else ()
+        ask: Ask | SyncDue | Request | None = self.schedule.next_request(
+            now,
+            self.state.heartbeat(self.schedule.beats, slots),
+            may_scan=self.may_scan(),
+            may_poll=self.state.caught_up,
+            record=record,
+        )
+        if isinstance(ask, SyncDue):
+            return self._sync(ask, now)
+        if isinstance(ask, Ask):
+            return JoinRun() if ask is Ask.JOIN else PollJournal()
+        return ask
+
+    def may_scan(self) -> bool:
+        """Return whether checkpoints are scanned. Before it is known which are settled, all would be pinned."""
+        return self.supervisor is not None and self.state.caught_up and self.shutdown.code is None
+
+    def _next_record(self, run: str, now: float) -> Request | None:
+        """Return the request for the record that this node should write now; or for another node's, if one is due."""
+        if self.supervisor is None or not self.state.caught_up:
+            return None
+        execution, ending = self.runner.execution, self.runner.ending
+        if execution is None or ending is None or self.state.history.open is None:
+            return self._decide(run, now)
+        if not self.runner.may_write(ending, now):
+            return PollJournal() if self.schedule.is_poll_due(now) else None
+        if isinstance(ending, Success):
+            return CreateOutcome(self.records.success(execution, ending.result, now))
+        return CreateOutcome(self.records.failure(execution.plan, ending.fail))
+
+    def _decide(self, run: str, now: float) -> Request | None:
+        """Ask the policy, and return the request for the record that it wants."""
+        plan = self.state.history.open
+        if self.shutdown.code is not None or (plan is None and self.state.task is None):
+            return None
+        action = decide(self.state.view(now, draining=self.shutdown.draining), self.rules, now)
+        if isinstance(action, Propose):
+            self.runner.note_proposal(self.state.history.through + 1, now)
+            return CreatePlan(self.records.plan(action, run))
+        if isinstance(action, Fail) and plan is not None:
+            return CreateOutcome(self.records.failure(plan, action))
+        if isinstance(action, Stop):
+            self.log.info("run_ended", reason=action.why, failed=action.failed)
+            if self.shutdown.leave(1 if action.failed else 0, now):
+                self.state.node_state = NodeState.LEFT
+        if isinstance(action, Wait):
+            self.schedule.wake_at = self.schedule.wake_at if action.until is None else action.until
+            if action.listen:
+                return PollJournal() if self.schedule.is_poll_due(now) else None
+            self.schedule.stop_polling()
+        return None
+
+    def _sync(self, due: SyncDue, now: float) -> Sync:
+        # A change of what is added here does not make a sync due.
+        heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
+        is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
+        tidying = self.retention.due(now)
+        return Sync(heartbeat, due.scan or is_last, self.state.pin_policy(now), tidying, self._snapshot(now))
+
+    def _snapshot(self, now: float) -> Snapshot | None:
+        """Return the journal's state to be written, if a snapshot is due and this node publishes.
+
+        A daemon that starts reads the newest snapshot, and only the records after it.
+        """
+        history, run = self.state.history, self.state.run
+        due = history.through >= self.schedule.snapshot_through + self.snapshot_plans
+        between_plans = history.open is None and not history.backlog_cutoff_pending
+        if run is None or not (due and between_plans and self.state.caught_up and self.state.publishes(now)):
+            return None
+        self.schedule.snapshot_through = history.through
+        return take(history, run)
