@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from catalogs import make_catalog
+from rules import make_rules
 
 from sidecar.artifacts.cleanup import ArtifactCleanup
 from sidecar.artifacts.retention import Retention
@@ -32,7 +33,6 @@ from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.roles import RoleDecision
-from sidecar.policy.rules import Rules
 from sidecar.records import Result, Value
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Check, Checked, Done, Failed, Join, Joined, Ready
@@ -251,7 +251,7 @@ class Node:
         nonces = iter(range(10**6))
         self.daemon = build_daemon(
             identity=identity,
-            rules=Rules(**rules),
+            rules=make_rules(**rules),
             timing=TIMING,
             start_new=start_new,
             vanished_after_seconds=TIMING.pin_wait_seconds,

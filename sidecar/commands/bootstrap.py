@@ -40,7 +40,8 @@ from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import advertised_host
 from sidecar.policy.roles import RoleDecision
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
+from sidecar.policy.selection import Selection
 from sidecar.settings import Settings
 from sidecar.version import __version__
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
@@ -51,7 +52,7 @@ from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.workers.ports import Ports
 from sidecar.workers.process import Post
 
-_Record = TypeVar("_Record", Timing, Rules, PhaseTimeouts)
+_Record = TypeVar("_Record", Timing, Selection, RetryRules, GroupRules, PlanRules, EndRules, PhaseTimeouts)
 
 
 def daemon_from_settings(
@@ -249,7 +250,13 @@ def _supervisor(
 
 def make_rules(settings: Settings) -> Rules:
     """Build the rules of the policy from the settings."""
-    return _record(Rules, settings)
+    return Rules(
+        selection=_record(Selection, settings),
+        retries=_record(RetryRules, settings),
+        groups=_record(GroupRules, settings),
+        plans=_record(PlanRules, settings),
+        ending=_record(EndRules, settings),
+    )
 
 
 def _record(kind: type[_Record], settings: Settings) -> _Record:

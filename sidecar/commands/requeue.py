@@ -20,7 +20,7 @@ from sidecar.coordination.journal_state import Entry, JournalState, Settled
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import PlanRules
 from sidecar.records import Key, Plan, Settlement
 from sidecar.states import OutcomeStatus, Verdict
 
@@ -147,7 +147,7 @@ def requeue(
     chosen = _choose(reader.history, request, scan, report_once, command)  # raise before the wait if a name is wrong
     if dry_run:
         return tuple(ended.requeued(by) for ended in chosen)
-    most, written = Rules().most_settled, tuple[Settlement, ...]()
+    most, written = PlanRules().most_settled, tuple[Settlement, ...]()
     while True:
         _wait_for_end(reader, clock, until, pause, report_once)
         done = {settlement.key for settlement in written}  # some of these may have been evaluated again by now

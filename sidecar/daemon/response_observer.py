@@ -93,7 +93,7 @@ class ResponseObserver:
                 [discovered.checkpoint for discovered in new],
                 no_room=no_room,
                 watch_problem=brought.watch_problem,
-                needs_steps=self.rules.every_steps is not None,
+                needs_steps=self.rules.selection.every_steps is not None,
             )
             self._warn_if_empty(now)
         if sync.heartbeat.state == NodeState.LEFT and self.shutdown.code is not None:

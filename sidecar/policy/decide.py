@@ -25,13 +25,13 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     if not view.caught_up:
         return Wait(why="the journal is not read yet")
     if view.history.open is not None:
-        return judge_open_plan(view.history.open, view, rules, now)
-    ending = why_over(view, rules, now)
+        return judge_open_plan(view.history.open, view, rules.plans, now)
+    ending = why_over(view, rules.ending, now)
     settles, queue = settle_and_queue(view, rules, over=isinstance(ending, str))
     if not queue and not settles and not view.checkpoints.backlog_cutoff_pending:
         return stop(view, ending) if isinstance(ending, str) else ending
     action = _next_plan(view, rules, now, queue, settles)
-    return propose_in_turn(action, view, rules, now) if isinstance(action, Propose) else action
+    return propose_in_turn(action, view, rules.plans, now) if isinstance(action, Propose) else action
 
 
 def _next_plan(
@@ -41,8 +41,8 @@ def _next_plan(
     if view.draining:
         return Wait(why="draining")
     cutoff_pending = view.checkpoints.backlog_cutoff_pending
-    if len(settles) > rules.most_settled:
-        return Propose(settles=settles[: rules.most_settled], line_open=cutoff_pending)
+    if len(settles) > rules.plans.most_settled:
+        return Propose(settles=settles[: rules.plans.most_settled], line_open=cutoff_pending)
     action = _evaluate_pinned(view, rules, now, queue)
     if isinstance(action, Propose):
         return replace(action, settles=settles)
@@ -55,8 +55,8 @@ def _evaluate_pinned(view: View, rules: Rules, now: float, queue: list[Checkpoin
     The checkpoint that was evaluated last says which multiple of `every_steps` was reached. An older one after it would
     look like training that was set back, after which checkpoints of the same multiple count again.
     """
-    until = view.timers.turns_begin_at + rules.pin_wait_seconds
-    if rules.every_steps is not None and now < until:
+    until = view.timers.turns_begin_at + rules.plans.pin_wait_seconds
+    if rules.selection.every_steps is not None and now < until:
         queue = list(takewhile(lambda checkpoint: not _may_be_pinned_soon(checkpoint, view), queue))
         if not queue:
             return Wait(until, "the first that was found is not pinned yet")
@@ -75,13 +75,13 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
     """Evaluate the first of these checkpoints that may be tried now, those that have not failed first."""
     if not queue:
         return Wait(why="what is there is not pinned yet")
-    ready = {checkpoint.key: ready_at(checkpoint, view, rules) for checkpoint in queue}
+    ready = {checkpoint.key: ready_at(checkpoint, view, rules.retries) for checkpoint in queue}
     if last_attempt_failed(view.history):  # after a success it is the oldest one's turn again
         queue = sorted(queue, key=lambda checkpoint: has_failed(checkpoint, view.history))
     checkpoint = next((waiting for waiting in queue if ready[waiting.key] <= now), None)
     if checkpoint is None:
         return Wait(min(ready.values()), "waiting before the next attempt")
-    members = form_group(checkpoint, view, rules, now)
+    members = form_group(checkpoint, view, rules.groups, now)
     if isinstance(members, Wait):
         return members
     return Propose(

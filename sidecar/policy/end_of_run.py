@@ -3,12 +3,12 @@
 from sidecar.policy.actions import Stop, Wait
 from sidecar.policy.disputes import is_disputed
 from sidecar.policy.eligibility import compatible_nodes
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import EndRules
 from sidecar.policy.view import View
 from sidecar.states import Verdict
 
 
-def why_over(view: View, rules: Rules, now: float) -> str | Wait:
+def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
     """Return why the run is over; or until when nothing says so. Checkpoints that are being written are waited for."""
     checkpoints, last = view.checkpoints, rules.stop_after_step
     idle_until = None if rules.stop_idle_seconds is None else view.timers.last_activity_at + rules.stop_idle_seconds

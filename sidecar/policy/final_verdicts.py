@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from sidecar.coordination.journal_state import BEFORE_START, blame, blamed, losers
 from sidecar.policy.eligibility import compatible_nodes
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import RetryRules
 from sidecar.policy.view import View
 from sidecar.records import Key, Outcome
 from sidecar.states import FailureClass, Verdict
 
 
-def final_verdict(checkpoint: Key, view: View, rules: Rules) -> tuple[Verdict, str] | None:
+def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
     """Return the verdict and reason with which a checkpoint ends; None if it may still be evaluated."""
     failures = view.history.failed_under(checkpoint, view.task)
     if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
@@ -22,7 +22,7 @@ def final_verdict(checkpoint: Key, view: View, rules: Rules) -> tuple[Verdict, s
     return None
 
 
-def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: Rules) -> tuple[Verdict, str] | None:
+def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
     """Return the verdict that a checkpoint's failures amount to; None if another attempt may do better.
 
     A node that does not see a checkpoint may have a bad disk or a stale mount, so the next attempt goes without it.

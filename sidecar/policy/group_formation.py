@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Wait
 from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import GroupRules
 from sidecar.policy.view import View
 from sidecar.records import Checkpoint, Heartbeat, Member
 
 
-def form_group(checkpoint: Checkpoint, view: View, rules: Rules, now: float) -> tuple[Member, ...] | Wait:
+def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float) -> tuple[Member, ...] | Wait:
     """Return the group: the one that is warm if no worker could be added to it, else one of standby workers."""
     candidates = candidates_for(checkpoint, view.nodes.ready, view.node)
     nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)

@@ -6,13 +6,13 @@ A daemon's own workers report for themselves, so this is about those of other no
 from collections.abc import Sequence
 
 from sidecar.policy.actions import Fail, Wait
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import PlanRules
 from sidecar.policy.view import View
 from sidecar.records import Member, Plan
 from sidecar.states import FailureKind
 
 
-def judge_open_plan(plan: Plan, view: View, rules: Rules, now: float) -> Fail | Wait:
+def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fail | Wait:
     """Decide whether the open plan can still succeed."""
     members = plan.members or ()
     if (failure := _unfit_member(members, view)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sidecar.policy.actions import Propose, Wait
 from sidecar.policy.eligibility import candidates_for
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import PlanRules
 from sidecar.policy.view import View
 from sidecar.records import Heartbeat
 
@@ -17,7 +17,7 @@ def publisher(ready: Sequence[Heartbeat]) -> str | None:
     return ready[0].node if ready else None
 
 
-def propose_in_turn(action: Propose, view: View, rules: Rules, now: float) -> Propose | Wait:
+def propose_in_turn(action: Propose, view: View, rules: PlanRules, now: float) -> Propose | Wait:
     """Propose if it is this node's turn: each node leaves some time to those before it, as they see the same.
 
     Only nodes that could be listed together take turns, because a plan carries the task of the node that proposes it.

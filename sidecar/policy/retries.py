@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.coordination.journal_state import Closed, JournalState
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import RetryRules
 from sidecar.policy.view import View
 from sidecar.records import Checkpoint
 from sidecar.states import FailureKind, OutcomeStatus
@@ -14,7 +14,7 @@ _INTERRUPTIONS: Final = frozenset({FailureKind.RESTARTED, FailureKind.DRAINED, F
 _MAX_DOUBLINGS: Final = 64
 
 
-def ready_at(checkpoint: Checkpoint, view: View, rules: Rules) -> float:
+def ready_at(checkpoint: Checkpoint, view: View, rules: RetryRules) -> float:
     """Return when a checkpoint may be tried: at once at first, then after a pause that doubles with each failure."""
     if checkpoint.key not in view.history.failures:
         return 0.0

@@ -35,7 +35,7 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
     for checkpoint in pending(history, checkpoints.complete, view.task):
         if checkpoint.key in given_up_keys or checkpoint.folder in checkpoints.unreadable:
             continue
-        if (end := final_verdict(checkpoint.key, view, rules)) is None:
+        if (end := final_verdict(checkpoint.key, view, rules.retries)) is None:
             waiting.append(checkpoint)
         else:
             verdict, reason = end
@@ -57,7 +57,7 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
     nodes = view.nodes
     if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
         return given_up
-    end = final_verdict(given_up.key, view, rules)
+    end = final_verdict(given_up.key, view, rules.retries)
     if end is None:
         return None
     verdict, reason = end

@@ -220,7 +220,7 @@ def test_all_evaluated_of_none(storage, ask):
 
 def test_what_one_record_cannot_hold_is_requeued_in_pieces(storage, saved, evaluate, ask, monkeypatch):
     """Names are left out once they are written, and what ended meanwhile is looked at again."""
-    monkeypatch.setattr("sidecar.commands.requeue.Rules", lambda: Namespace(most_settled=2))
+    monkeypatch.setattr("sidecar.commands.requeue.PlanRules", lambda: Namespace(most_settled=2))
     there = saved(*range(5, 10))
     evaluate(*there.values())
     daemon, propose = iter([there["ckpt-5"], there["ckpt-6"]]), Journal.propose

@@ -18,11 +18,11 @@ from policy_views import (
     slot,
     view,
 )
+from rules import make_rules
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
-from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 from sidecar.states import FAILURE_CLASSES
 
@@ -102,7 +102,8 @@ def test_checkpoints_are_evaluated_in_the_order_they_were_found():
 @pytest.mark.parametrize("history", [fold(), fold(plan(1, checkpoint(150), ("n1.i.9",)), outcome(1))])
 def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
     """The one evaluated last says which multiple was reached: after 300 and then 80 or 200, 350 would count again."""
-    rules, seen = Rules(every_steps=100, pin_wait_seconds=60.0), {"history": history, "work_waiting_since": NOW - 59}
+    rules = make_rules(every_steps=100, pin_wait_seconds=60.0)
+    seen = {"history": history, "work_waiting_since": NOW - 59}
     step = 80 if history.last_planned_step is None else 200
     there = [checkpoint(step, pinned=False), checkpoint(300), checkpoint(350)]
     assert decided(rules, complete=there, **seen) == Wait(NOW + 1, "the first that was found is not pinned yet")
@@ -124,7 +125,7 @@ def test_what_is_not_held_in_time_holds_up_no_other(rules, changes):
     """Nor what cannot be held now, and without `every_steps` the order says nothing."""
     there = [checkpoint(80, pinned=False), checkpoint(300), checkpoint(350)]
     rules, changes = {"every_steps": 100, "pin_wait_seconds": 60.0} | rules, {"work_waiting_since": NOW - 59} | changes
-    assert decided(Rules(**rules), complete=there, **changes).checkpoint == there[1]
+    assert decided(make_rules(**rules), complete=there, **changes).checkpoint == there[1]
 
 
 def test_who_cannot_read_a_checkpoint_neither_goes_first_nor_evaluates_it():
@@ -134,7 +135,7 @@ def test_who_cannot_read_a_checkpoint_neither_goes_first_nor_evaluates_it():
     assert listed(decided(node="n2", ready=blind, complete=[B])) == ["n1.i.1", "n2.i.1", "n3.i.1"]
     late = decided(node="n1", ready=blind, complete=[B], work_waiting_since=NOW)
     assert (late.until, late.why) == (NOW + 20.0, "n2 proposes first")
-    needed = decided(Rules(min_workers=3), node="n2", ready=blind)
+    needed = decided(make_rules(min_workers=3), node="n2", ready=blind)
     assert listed(needed) == ["n1.i.1", "n2.i.1", "n3.i.1"]
 
 
@@ -204,7 +205,7 @@ VIEWS = st.builds(
 )
 
 ANY_RULES = st.builds(
-    Rules,
+    make_rules,
     queue=st.sampled_from(["every", "latest"]),
     every_steps=st.none() | st.integers(1, 3),
     min_workers=st.integers(1, 3),
@@ -244,7 +245,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert action.checkpoint.key not in keys
     assert action.checkpoint.folder not in seen.checkpoints.unreadable
     assert not seen.history.is_settled(action.checkpoint.key, seen.task)
-    assert len(action.members) >= rules.min_workers
+    assert len(action.members) >= rules.groups.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))
     assert len({member.worker for member in action.members}) == len(action.members)
     assert not {member.worker for member in action.members} & seen.history.retired_workers.keys()

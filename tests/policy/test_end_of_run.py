@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 from policy_views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
+from rules import make_rules
 
 from sidecar.policy.actions import Stop, Wait
-from sidecar.policy.rules import Rules
 
 
 def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
@@ -15,7 +15,7 @@ def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up
     assert isinstance(decided(**gone, ready=[there[0], replace(there[1], task="other")]), Stop)
 
 
-NO_WAIT = Rules(wait=False)
+NO_WAIT = make_rules(wait=False)
 
 
 @pytest.mark.parametrize(
@@ -29,17 +29,17 @@ NO_WAIT = Rules(wait=False)
         (NO_WAIT, {"incomplete_since": NOW - 63, "scanned_at": NOW - 3}, True),
         (NO_WAIT, {"complete": [A]}, False),
         (NO_WAIT, {"complete": [checkpoint(1, pinned=False)]}, False),
-        (Rules(stop_after_step=2), {}, False),
-        (Rules(stop_after_step=2), {"last_step": 1}, False),
-        (Rules(stop_after_step=2), {"last_step": 2}, True),
-        (Rules(stop_after_step=2), {"last_step": 3}, True),
-        (Rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
-        (Rules(stop_after_step=2), {"last_step": 2, "complete": [A]}, False),
-        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 59}, False),
-        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60}, True),
-        (Rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60, "incomplete_since": NOW - 62}, False),
-        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
-        (Rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
+        (make_rules(stop_after_step=2), {}, False),
+        (make_rules(stop_after_step=2), {"last_step": 1}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2}, True),
+        (make_rules(stop_after_step=2), {"last_step": 3}, True),
+        (make_rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "complete": [A]}, False),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 59}, False),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60}, True),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60, "incomplete_since": NOW - 62}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
         (RULES, {"training_done": True}, True),
         (RULES, {"training_done": True, "complete": [A]}, False),
         (RULES, {"training_done": True, "given_up": [settled(A, "corrupt")]}, False),

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 from policy_views import NOW, A, B, C, decided, failures, fold, node, outcome, plan, settled, slot
+from rules import make_rules
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.policy.rules import Rules
 from sidecar.states import FAILURE_CLASSES
 
 
@@ -110,7 +110,7 @@ def test_what_lasted_is_not_believed_for_ever(then):
 
 def test_one_node_that_finds_a_checkpoint_corrupt_is_not_believed_while_others_are_there():
     """However often, as with a min_workers that leaves nobody out; after max_losses it failed, on that node."""
-    there, rules = [node("n1"), node("n2")], Rules(min_workers=2)
+    there, rules = [node("n1"), node("n2")], make_rules(min_workers=2)
     seen = {"ready": there, "now": NOW + 1000}
     assert decided(rules, history=failures(*["corrupt"] * 9, nodes=("n2",)), **seen).checkpoint == A
     (settlement,) = decided(rules, history=failures(*["corrupt"] * 10, nodes=("n2",)), **seen).settles

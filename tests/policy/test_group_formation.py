@@ -1,8 +1,8 @@
 import pytest
 from policy_views import NOW, A, B, C, decided, failures, fold, listed, node, outcome, plan, slot
+from rules import make_rules
 
 from sidecar.policy.actions import Propose, Wait
-from sidecar.policy.rules import Rules
 
 
 def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
@@ -66,8 +66,8 @@ def test_workers_that_were_in_a_group_are_never_taken_for_standbys():
 def test_a_group_has_at_least_min_workers():
     """Fewer are waited for without an end."""
     there = [node("n1"), node("n2")]
-    assert isinstance(decided(Rules(min_workers=3), ready=there), Wait)
-    assert len(listed(decided(Rules(min_workers=2), ready=there))) == 2
+    assert isinstance(decided(make_rules(min_workers=3), ready=there), Wait)
+    assert len(listed(decided(make_rules(min_workers=2), ready=there))) == 2
 
 
 def test_the_largest_set_with_equal_version_and_task_is_listed():
@@ -96,7 +96,7 @@ def test_nodes_that_lost_a_plan_are_left_out_while_enough_others_are_there():
     there = [node("n1"), node("n2"), node("n3")]
     lost = failures("stalled", nodes=("n2",))
     assert listed(decided(history=lost, ready=there)) == ["n1.i.1", "n3.i.1"]
-    assert listed(decided(Rules(min_workers=3), history=lost, ready=there)) == ["n1.i.1", "n2.i.1", "n3.i.1"]
+    assert listed(decided(make_rules(min_workers=3), history=lost, ready=there)) == ["n1.i.1", "n2.i.1", "n3.i.1"]
     assert len(listed(decided(history=lost, ready=there, complete=[B]))) == 3
     blamed = failures("task_error", nodes=("n2",))
     assert listed(decided(history=blamed, ready=there)) == ["n1.i.1", "n3.i.1"], "its data may be other data"

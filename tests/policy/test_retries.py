@@ -1,8 +1,8 @@
 import pytest
 from policy_views import NOW, A, B, C, decided, failures, outcome, plan
+from rules import make_rules
 
 from sidecar.policy.actions import Wait
-from sidecar.policy.rules import Rules
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_checkpoint_whose_evaluation_was_interrupted_keeps_its_place(kind):
 
 def test_no_attempt_waits_longer_than_five_minutes():
     """However often it failed."""
-    rules = Rules(max_losses=10**6)
+    rules = make_rules(max_losses=10**6)
     changes = {"history": failures(*["stalled"] * 100), "failed_at": {A.key: NOW}}
     assert decided(rules, **changes).until == NOW + 300.0
 

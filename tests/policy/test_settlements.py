@@ -16,17 +16,17 @@ from policy_views import (
     settled,
     slot,
 )
+from rules import make_rules
 
 from sidecar.codec import dumps
 from sidecar.coordination.storage import MAX_RECORD_BYTES
 from sidecar.policy.actions import Propose, Stop, Wait
-from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 
 
 def test_with_queue_latest_only_the_newest_is_evaluated():
     """The others are settled as skipped in the same plan, with the reason."""
-    action = decided(Rules(queue="latest"), complete=[A, B, C])
+    action = decided(make_rules(queue="latest"), complete=[A, B, C])
     assert action.checkpoint == C
     assert [(each.name, each.verdict) for each in action.settles] == [("ckpt-1", "skipped"), ("ckpt-2", "skipped")]
     assert "superseded by ckpt-3" in action.settles[0].reason
@@ -43,21 +43,21 @@ def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else()
     """With start=new all of it is behind the line that the first plan begins to draw."""
     old = [checkpoint(step) for step in range(1, 6)]
     seen = {"complete": [*old, checkpoint(9)], "before_start": frozenset(each.key for each in old)}
-    first = decided(Rules(most_settled=2), **seen, backlog_cutoff_pending=True)
+    first = decided(make_rules(most_settled=2), **seen, backlog_cutoff_pending=True)
     assert [each.name for each in first.settles] == ["ckpt-1", "ckpt-2"]
     assert (first.checkpoint, first.line_open) == (None, True)
     begun = plan(1, None, settles=first.settles, line_open=True)
-    second = decided(Rules(most_settled=3), **seen, backlog_cutoff_pending=True, history=fold(begun))
+    second = decided(make_rules(most_settled=3), **seen, backlog_cutoff_pending=True, history=fold(begun))
     assert (second.checkpoint, len(second.settles), second.line_open) == (checkpoint(9), 3, False)
     assert fold(begun).backlog_cutoff_pending
     assert not fold(begun, plan(2, None, settles=second.settles)).backlog_cutoff_pending
-    assert not decided(Rules(most_settled=2), **seen).line_open
+    assert not decided(make_rules(most_settled=2), **seen).line_open
 
 
 def test_what_one_plan_settles_fits_into_a_record():
     """Whatever the names: those that are no text take six bytes for each of theirs."""
-    name, rules = "\udcff" * 255, Rules(queue="latest")
-    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(3 * rules.most_settled)]
+    name, rules = "\udcff" * 255, make_rules(queue="latest")
+    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(3 * rules.plans.most_settled)]
     action = decided(rules, complete=there)
     assert len(dumps(plan(1, None, settles=action.settles))) < MAX_RECORD_BYTES / 2
 
@@ -72,7 +72,7 @@ def test_with_start_new_the_journal_says_first_what_was_there():
 
 def test_with_every_steps_what_lies_between_is_skipped():
     """With the reason, in the same plan; the last one waits for a newer one, and is no work meanwhile."""
-    rules, there = Rules(every_steps=100), [checkpoint(step) for step in (90, 95, 99)]
+    rules, there = make_rules(every_steps=100), [checkpoint(step) for step in (90, 95, 99)]
     action = decided(rules, complete=there)
     assert (action.checkpoint, [each.name for each in action.settles]) == (there[0], ["ckpt-95"])
     assert "every_steps" in action.settles[0].reason
@@ -94,7 +94,7 @@ def test_with_every_steps_the_last_one_of_a_run_is_evaluated(rules, changes):
     """Whatever its step: it is the result. What is still being written may be it, and is waited for."""
     last = checkpoint(95)
     seen = {"complete": [last], "history": fold(plan(1, checkpoint(90), ("n1.i.9",)), outcome(1))} | changes
-    rules = Rules(every_steps=100, **rules)
+    rules = make_rules(every_steps=100, **rules)
     assert decided(rules, **seen).checkpoint == last
     assert isinstance(decided(rules, **seen, incomplete_since=NOW - 62), Wait)
     assert decided(rules, **seen, incomplete_since=NOW - 63).checkpoint == last
@@ -192,7 +192,7 @@ def test_what_this_node_cannot_read_is_left_to_others():
     """It proposes neither it, nor anything because of it; at the end of a run that is told."""
     seen = {"complete": [A, B], "unreadable": frozenset({B.folder})}
     assert decided(**seen).checkpoint == A
-    assert decided(Rules(queue="latest"), **seen) == replace(decided(), evaluated=0)
+    assert decided(make_rules(queue="latest"), **seen) == replace(decided(), evaluated=0)
     lost = failures(*["task_error"] * 3, what=B)
     assert decided(**seen, history=lost).settles == ()
     end = decided(complete=[B], unreadable=seen["unreadable"], training_done=True)
@@ -210,7 +210,7 @@ def test_what_vanished_and_is_there_again_is_reopened():
         "ckpt-1",
         "ckpt-2",
     ]
-    latest = decided(Rules(queue="latest"), history=history, complete=[], returned=[A, B])
+    latest = decided(make_rules(queue="latest"), history=history, complete=[], returned=[A, B])
     assert [each.name for each in latest.settles] == ["ckpt-2"]
     unread = decided(history=history, complete=[], returned=[A], unreadable=frozenset({A.folder}))
     assert isinstance(unread, Wait)

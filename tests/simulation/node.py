@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from rules import make_rules
+
 from sidecar.artifacts.retention import Retention
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.daemon.build import build_daemon
@@ -15,7 +17,6 @@ from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.roles import RoleDecision
-from sidecar.policy.rules import Rules
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
@@ -190,7 +191,7 @@ class Life:
         )
         return build_daemon(
             identity=identity,
-            rules=Rules(**settings.rules()),
+            rules=make_rules(**settings.rules()),
             timing=Timing(
                 beat_seconds=settings.beat,
                 lease_seconds=settings.lease,

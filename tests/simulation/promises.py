@@ -469,7 +469,7 @@ class Promises:
             return
         settings, now = life.host.spec.settings, self.simulation.scheduler.now
         since = max(since, life.began, life.host.troubled_until, self.simulation.troubled_until)
-        longest = life.daemon.requests.rules.collective_timeout_seconds + 4 * settings.beat + settings.lease + 5.0
+        longest = life.daemon.requests.rules.plans.collective_timeout_seconds + 4 * settings.beat + settings.lease + 5.0
         self._check(
             "stuck groups are noticed",
             now - since <= longest,

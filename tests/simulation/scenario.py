@@ -1,8 +1,8 @@
 """What a schedule is made of: nodes and their settings, what the trainer does, and which faults come when and where."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from sidecar.policy.rules import Rules
+from rules import NAMES
 
 KINDS = (
     "daemon_crash",
@@ -99,8 +99,8 @@ class NodeSettings:
     stop_idle: float | None = None
 
     def rules(self) -> dict:
-        """Return the settings of the policy, by the names of `Rules`."""
-        rules = {each.name: getattr(self, each.name) for each in fields(Rules) if hasattr(self, each.name)}
+        """Return the settings of the policy, by their names in the groups of `Rules`."""
+        rules = {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
         return rules | {
             "backoff_first_seconds": self.backoff_first,
             "backoff_last_seconds": self.backoff_last,
