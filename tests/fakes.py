@@ -21,7 +21,6 @@ from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import FilesChanged, JournalChanged, Terminate
-from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import Request, Response, StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
@@ -32,6 +31,7 @@ from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.records import Result, Value
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec

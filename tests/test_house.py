@@ -7,6 +7,9 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 MOST_WORDS = 5
 MOST_LINES = 350
+MOST_FIELDS = 15
+MANY_FIELDS = {"Settings"}  # one field for each setting that a user may give
+STILL_MANY_FIELDS = {"DaemonState", "Heartbeat", "JournalState", "KerasEvaluator", "Snapshot"}  # to be divided
 
 
 def pattern_of(node):
@@ -54,3 +57,36 @@ def test_files_of_the_product_are_short():
     """A longer file holds two ideas."""
     lengths = {path: path.read_text().count("\n") for path in (TESTS.parent / "sidecar").rglob("*.py")}
     assert [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES] == []
+
+
+def targets_of(node):
+    """Return what an assignment assigns to, tuples taken apart."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+
+
+def fields_of(definition):
+    """Return the names of a class's annotated attributes, and of what its methods assign to `self`."""
+    fields = {each.target.id for each in definition.body if isinstance(each, ast.AnnAssign)}
+    for node in ast.walk(definition):
+        for target in targets_of(node) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else ():
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+                fields.add(target.attr)
+    return fields
+
+
+def test_fields_are_recognised():
+    """The rule below counts annotations, and what any method assigns to `self`."""
+    source = "class A:\n  a: int\n  b: int = 1\n  def f(self):\n    self.c, self.d = 1, 2\n    self.e += other.f"
+    assert fields_of(ast.parse(source).body[0]) == {"a", "b", "c", "d", "e"}
+
+
+def test_classes_of_the_product_have_few_fields():
+    """A class with more fields holds several things that have names of their own."""
+    found = {
+        node.name: len(fields_of(node))
+        for path in (TESTS.parent / "sidecar").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and len(fields_of(node)) > MOST_FIELDS
+    }
+    assert found.keys() - MANY_FIELDS - STILL_MANY_FIELDS == set(), found

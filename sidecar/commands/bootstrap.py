@@ -27,7 +27,6 @@ from sidecar.coordination.storage import TEMPORARY, PosixStorage
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message
 from sidecar.daemon.loop import Daemon
-from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
@@ -38,7 +37,7 @@ from sidecar.pins.disk_budget import DiskBudget, free_bytes
 from sidecar.pins.index import PinIndex
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.node_identity import advertised_host
+from sidecar.policy.node_identity import Identity, advertised_host
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
 from sidecar.policy.selection import Selection

@@ -21,12 +21,13 @@ from sidecar.daemon.request_builder import RequestBuilder
 from sidecar.daemon.response_observer import ResponseObserver
 from sidecar.daemon.scan_selection import ScanSelection
 from sidecar.daemon.shutdown import Shutdown
-from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_health import StorageHealth
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.observability.status import Status
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.rules import Rules
 from sidecar.states import NodeState
 from sidecar.workers.command_specs import EvaluateSpec

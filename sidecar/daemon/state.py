@@ -21,8 +21,8 @@ from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
 from sidecar.policy.eligibility import compatible_nodes, may_release_pins
 from sidecar.policy.group_formation import is_outgrown
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
-from sidecar.policy.roles import RoleDecision
 from sidecar.policy.view import CheckpointsView, NodesView, View
 from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement, Slot, folder_name
 from sidecar.states import NodeState, OutcomeStatus
@@ -30,22 +30,6 @@ from sidecar.workers.pool import group_id
 
 _NO_KEYS: Final = frozenset[Key]()
 _UNREADABLE_IN_HEARTBEAT: Final = 32  # names of checkpoints
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The names of one daemon."""
-
-    run: str  # the run's name, as it stands in labels
-    node: str
-    incarnation: str
-    version: str
-    role: RoleDecision
-
-    @property
-    def workers(self) -> str:
-        """Return what the names of this daemon's workers begin with: unique for all time."""
-        return f"{self.node}.{self.incarnation}"
 
 
 @dataclass(slots=True, kw_only=True)

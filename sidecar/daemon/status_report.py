@@ -4,7 +4,16 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.daemon.state import DaemonState
-from sidecar.observability.status import Newest, Status, WorkerStatus
+from sidecar.observability.status import (
+    CheckpointsStatus,
+    DiskUsage,
+    EvaluationStatus,
+    Newest,
+    NodesStatus,
+    Status,
+    UnreadableEntries,
+    WorkerStatus,
+)
 from sidecar.policy.eligibility import count_by_reason, left_out
 from sidecar.records import Heartbeat
 
@@ -19,32 +28,31 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
     unknown = {**tracker.failed, **tracker.unknown}
     sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files
     return Status(
-        run=identity.run,
-        node=identity.node,
-        incarnation=identity.incarnation,
-        version=identity.version,
-        role=identity.role.role,
-        role_source=identity.role.source,
+        identity=identity,
         state=state.shown_state,
         publisher=state.publishes(now),
         unready=unready,
         hint=tracker.empty.hint,
         journal_read=state.caught_up,
-        pending=len(waiting),
-        oldest_pending=min((tracker.found[checkpoint.key].written_at for checkpoint in waiting), default=None),
-        newest=_newest(state),
-        unseen=statistics.gaps.count,
-        plan=history.open.plan if history.open is not None else None,
-        group_size=len(statistics.group),
-        groups_formed=statistics.groups_formed,
-        members=_count_states(state.nodes.alive(now)),
+        checkpoints=CheckpointsStatus(
+            pending=len(waiting),
+            oldest_pending=min((tracker.found[checkpoint.key].written_at for checkpoint in waiting), default=None),
+            newest=_newest(state),
+            unseen=statistics.gaps.count,
+        ),
+        evaluation=EvaluationStatus(
+            plan=history.open.plan if history.open is not None else None,
+            group_size=len(statistics.group),
+            groups_formed=statistics.groups_formed,
+        ),
+        nodes=NodesStatus(
+            members=_count_states(state.nodes.alive(now)),
+            left_out={node: left.why for node, left in reasons.items()},
+            left_out_reasons=count_by_reason(reasons),
+        ),
         workers=workers,
-        pins_bytes=statistics.pins_bytes,
-        saves_bytes=statistics.saves_bytes,
-        left_out={node: left.why for node, left in reasons.items()},
-        left_out_reasons=count_by_reason(reasons),
-        unknown=sentences[:_SENTENCES_SHOWN],
-        unknown_count=len(sentences),
+        disk=DiskUsage(pins_bytes=statistics.pins_bytes, saves_bytes=statistics.saves_bytes),
+        unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
     )
 
 

@@ -152,12 +152,12 @@ class Exporter(Collector):
 
     def update(self, status: Status, history: JournalState) -> None:
         """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
-        samples, durations = _Samples(status.run), list[Metric]()
+        samples, durations = _Samples(status.identity.run), list[Metric]()
         if status.journal_read:
             if status.publisher:
                 _export_evaluations(samples, history)
             _export_totals(samples, history.totals)
-            durations.append(_durations(status.run, history.totals))
+            durations.append(_durations(status.identity.run, history.totals))
         _export_status(samples, status)
         self._snapshot = (*samples.families.values(), *durations, _build_info())
         self._shown = status
@@ -271,26 +271,27 @@ def _durations(run: str, totals: Totals) -> Metric:
 
 
 def _export_status(samples: _Samples, status: Status) -> None:
-    if status.newest is not None:
-        samples.add("sidecar_newest_checkpoint_step", status.newest.step)
-        samples.add("sidecar_newest_checkpoint_timestamp_seconds", status.newest.written_at)
-        about = _label(status.newest.checkpoint), _source(status.newest.step_source)
+    identity, checkpoints, nodes = status.identity, status.checkpoints, status.nodes
+    if checkpoints.newest is not None:
+        samples.add("sidecar_newest_checkpoint_step", checkpoints.newest.step)
+        samples.add("sidecar_newest_checkpoint_timestamp_seconds", checkpoints.newest.written_at)
+        about = _label(checkpoints.newest.checkpoint), _source(checkpoints.newest.step_source)
         samples.add("sidecar_newest_checkpoint_info", 1, *about)
-    if status.role == "worker":  # a chief does not look at checkpoints
-        samples.add("sidecar_checkpoints_pending", status.pending)
-        samples.add("sidecar_checkpoints_unseen_total", status.unseen if status.journal_read else None)
-    samples.add("sidecar_pending_oldest_timestamp_seconds", status.oldest_pending)
-    samples.add("sidecar_group_size", status.group_size)
-    samples.add("sidecar_groups_formed_total", status.groups_formed)
-    for state, count in (dict.fromkeys(NodeState, 0) | status.members).items():
+    if identity.role.role == "worker":  # a chief does not look at checkpoints
+        samples.add("sidecar_checkpoints_pending", checkpoints.pending)
+        samples.add("sidecar_checkpoints_unseen_total", checkpoints.unseen if status.journal_read else None)
+    samples.add("sidecar_pending_oldest_timestamp_seconds", checkpoints.oldest_pending)
+    samples.add("sidecar_group_size", status.evaluation.group_size)
+    samples.add("sidecar_groups_formed_total", status.evaluation.groups_formed)
+    for state, count in (dict.fromkeys(NodeState, 0) | nodes.members).items():
         samples.add("sidecar_members", count, state)
-    for reason, count in (dict.fromkeys(get_args(Reason), 0) | status.left_out_reasons).items():
+    for reason, count in (dict.fromkeys(get_args(Reason), 0) | nodes.left_out_reasons).items():
         samples.add("sidecar_nodes_left_out", count, reason)
-    samples.add("sidecar_pins_bytes", status.pins_bytes)
-    samples.add("sidecar_saves_bytes", status.saves_bytes)
-    samples.add("sidecar_ready", status.unready is None, status.node)
-    samples.add("sidecar_publisher", status.publisher, status.node)
-    samples.add("sidecar_node_info", 1, status.node, status.role, status.role_source, status.version)
+    samples.add("sidecar_pins_bytes", status.disk.pins_bytes)
+    samples.add("sidecar_saves_bytes", status.disk.saves_bytes)
+    samples.add("sidecar_ready", status.unready is None, identity.node)
+    samples.add("sidecar_publisher", status.publisher, identity.node)
+    samples.add("sidecar_node_info", 1, identity.node, identity.role.role, identity.role.source, identity.version)
     for state, count in Counter(worker.state for worker in status.workers).items():
         samples.add("sidecar_worker_processes", count, state)
     # Numbered by place, since ids are never used twice and would leave a new series behind with every group.
@@ -314,7 +315,7 @@ def _worker_usage(status: Status) -> Iterator[Metric]:
         collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
         for sample in (sample for family in collector.collect() for sample in family.samples):
             if sample.name in _USAGE:
-                families[_USAGE[sample.name]].add_metric((status.run, str(place)), sample.value)
+                families[_USAGE[sample.name]].add_metric((status.identity.run, str(place)), sample.value)
     yield from families.values()
 
 

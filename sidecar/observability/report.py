@@ -80,15 +80,22 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
 
     Its cost does not grow with the history. `sidecar status --json` has the same keys for the same facts.
     """
-    newest = status.newest
-    return run_json(status.run, history, pending=status.pending, unknown=status.unknown, left_out=status.left_out) | {
-        "members": dict(status.members),
-        "unknown_count": status.unknown_count,
-        "node": status.node,
-        "incarnation": status.incarnation,
-        "version": status.version,
-        "role": status.role,
-        "role_source": status.role_source,
+    identity, newest = status.identity, status.checkpoints.newest
+    run = run_json(
+        identity.run,
+        history,
+        pending=status.checkpoints.pending,
+        unknown=status.unreadable.sentences,
+        left_out=status.nodes.left_out,
+    )
+    return run | {
+        "members": dict(status.nodes.members),
+        "unknown_count": status.unreadable.count,
+        "node": identity.node,
+        "incarnation": identity.incarnation,
+        "version": identity.version,
+        "role": identity.role.role,
+        "role_source": identity.role.source,
         "state": status.state,
         "publisher": status.publisher,
         "ready": status.unready is None,
@@ -101,11 +108,11 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
             "step_source": newest.step_source,
             "written_at": timestamp(newest.written_at),
         },
-        "group_size": status.group_size,
-        "groups_formed": status.groups_formed,
+        "group_size": status.evaluation.group_size,
+        "groups_formed": status.evaluation.groups_formed,
         "workers": [dataclasses.asdict(worker) for worker in status.workers],
-        "pins_bytes": status.pins_bytes,
-        "saves_bytes": status.saves_bytes,
+        "pins_bytes": status.disk.pins_bytes,
+        "saves_bytes": status.disk.saves_bytes,
     }
 
 

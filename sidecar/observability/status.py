@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sidecar.records import Role
+from sidecar.policy.node_identity import Identity
 from sidecar.states import NodeState
 
 
@@ -29,32 +29,62 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsStatus:
+    """Describe the checkpoints that this node has seen."""
+
+    pending: int = 0  # complete checkpoints that still need an evaluation
+    oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)
+    newest: Newest | None = None
+    unseen: int = 0  # checkpoints that were deleted before any node saw them, since this daemon started
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStatus:
+    """Describe the open plan, and the groups of worker processes that evaluate."""
+
+    plan: int | None = None  # the open plan, if any
+    group_size: int = 0  # worker processes of the newest evaluation
+    groups_formed: int = 0  # since this daemon started
+
+
+@dataclass(frozen=True, slots=True)
+class NodesStatus:
+    """Describe the nodes that are alive."""
+
+    members: dict[str, int] = field(default_factory=dict)  # how many by state
+    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
+    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Describe how much of shared storage pins and retained saves take."""
+
+    pins_bytes: int = 0
+    saves_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEntries:
+    """Describe the entries of shared storage that this node cannot read now."""
+
+    sentences: tuple[str, ...] = ()  # about the first of them
+    count: int = 0  # of all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Describe this node now. The content of the journal is in `JournalState`."""
 
-    run: str
-    node: str
-    incarnation: str
-    version: str
-    role: Role
-    role_source: str
+    identity: Identity
     state: NodeState
     publisher: bool = False
     unready: str | None = "starting"  # why /readyz says no; None: ready
     hint: str | None = None  # what a person may want to look at, though nothing failed
     journal_read: bool = False  # to its end, once: before that, totals would only be a part
-    pending: int = 0  # complete checkpoints that still need an evaluation
-    oldest_pending: float | None = None  # when the oldest of them was written (seconds since 1970)
-    newest: Newest | None = None
-    unseen: int = 0  # checkpoints that were deleted before any node saw them, since this daemon started
-    plan: int | None = None  # the open plan, if any
-    group_size: int = 0
-    groups_formed: int = 0
-    members: dict[str, int] = field(default_factory=dict)  # fresh nodes by state
+    checkpoints: CheckpointsStatus = field(default_factory=CheckpointsStatus)
+    evaluation: EvaluationStatus = field(default_factory=EvaluationStatus)
+    nodes: NodesStatus = field(default_factory=NodesStatus)
     workers: tuple[WorkerStatus, ...] = ()
-    pins_bytes: int = 0
-    saves_bytes: int = 0
-    unknown: tuple[str, ...] = ()  # entries of shared storage that this node cannot read now, as sentences: the first
-    unknown_count: int = 0  # and of how many
-    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
-    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`
+    disk: DiskUsage = field(default_factory=DiskUsage)
+    unreadable: UnreadableEntries = field(default_factory=UnreadableEntries)

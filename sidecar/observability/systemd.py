@@ -68,15 +68,15 @@ def describe(status: Status, history: JournalState) -> str:
     plan, newest = history.open, history.newest
     if status.unready is not None:
         doing = status.unready
-    elif status.role == "chief":
-        doing = f"idle: this is the chief ({status.role_source})"
+    elif status.identity.role.role == "chief":
+        doing = f"idle: this is the chief ({status.identity.role.source})"
     elif plan is not None and plan.checkpoint is not None:
         doing = f"evaluating {plan.checkpoint.name} (plan {plan.plan}, {len(plan.members or ())} workers)"
     else:
         doing = "waiting for a checkpoint"
     parts = [doing]
-    if status.pending:
-        parts.append(f"{status.pending} pending")
+    if status.checkpoints.pending:
+        parts.append(f"{status.checkpoints.pending} pending")
     if newest is not None and newest.plan.checkpoint is not None and newest.outcome.result is not None:
         metrics = newest.outcome.result.metrics
         numbers = [f"{name} {number(value.number)}" for _, values in metrics.items() for name, value in values.items()]

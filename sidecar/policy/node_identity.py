@@ -5,15 +5,33 @@ That happens once at start-up: a setting, else the training job's own TF_CONFIG,
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.addresses import outgoing_address
 from sidecar.errors import SettingsError
+from sidecar.policy.roles import RoleDecision
 from sidecar.policy.tf_config import read_tf_config
 from sidecar.settings import check_host, check_name
 
 if TYPE_CHECKING:
     from sidecar.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Hold the names and the role of one daemon."""
+
+    run: str  # the run's name, as it stands in labels
+    node: str
+    incarnation: str
+    version: str
+    role: RoleDecision
+
+    @property
+    def workers(self) -> str:
+        """Return what the names of this daemon's workers begin with: unique for all time."""
+        return f"{self.node}.{self.incarnation}"
 
 
 def node_name(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from fakes import Node as FakeNode
 from fakes import pass_time, save
+from statuses import make_status
 
 from sidecar.commands.bootstrap import make_catalog
 from sidecar.commands.status.collect import RunObserver, check_place, observe_for, runs_in
@@ -12,7 +13,6 @@ from sidecar.commands.status.render import as_json, lines
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.observability.report import status_json
-from sidecar.observability.status import Status
 from sidecar.records import Settlement, Value, WorkerProgress
 from sidecar.settings import Settings
 from sidecar.states import NodeState, WorkerPhase
@@ -45,7 +45,7 @@ def test_both_status_documents_have_the_same_keys_for_the_same_facts(observer):
     """A script that reads one of them can read the other."""
     found = observer.collect()
     of_the_run = strict(found)
-    status = Status("mnist", "n1", "i1", "1", "worker", "setting", NodeState.READY)
+    status = make_status("mnist", "n1", "i1", "1", state=NodeState.READY)
     of_the_node = status_json(status, found.history)
     common = {"run", "plan", "evaluation", "best", "evaluated", "settled", "pending", "members", "left_out", "recent"}
     assert of_the_run.keys() & of_the_node.keys() == common | {"unknown", "unknown_count"}

@@ -102,8 +102,8 @@ def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, kn
     pass_time(100, *nodes)
     if known:
         assert [name.split("@")[0] for name in told(nodes[which]).unreadable] == ["ckpt-6"]
-        assert "ckpt-6@" in nodes[which].status.unknown[0]
-        assert nodes[which].status.unknown_count == 1
+        assert "ckpt-6@" in nodes[which].status.unreadable.sentences[0]
+        assert nodes[which].status.unreadable.count == 1
     go_on(*nodes)
     pass_time(60, *nodes)
     assert ends(nodes[0]) == {("succeeded", f"ckpt-{step}"): 1 for step in (5, 6, 7)}
@@ -253,8 +253,8 @@ def test_only_nodes_that_could_propose_let_go_of_pins(new_node):
     go_on(*nodes)
     pass_time(100, *nodes)
     assert ends(nodes[1]) == {("succeeded", f"ckpt-{step}"): 1 for step in range(5, 10)}
-    assert nodes[1].status.left_out_reasons == {"task": 1}
-    assert list(nodes[1].status.left_out) == ["worker-1"]
+    assert nodes[1].status.nodes.left_out_reasons == {"task": 1}
+    assert list(nodes[1].status.nodes.left_out) == ["worker-1"]
 
 
 # -- a node that computes otherwise -----------------------------------------------------------------------------------
@@ -298,8 +298,8 @@ def test_a_node_with_another_profile_costs_nothing(new_node, which):
         pass_time(20, *nodes)
     assert ends(nodes[0]) == {("succeeded", f"ckpt-{step}"): 1 for step in (5, 6, 7, 8)}
     assert nodes[0].history.newest.outcome.result.workers == 3
-    assert nodes[0].status.left_out_reasons == {"profile": 1}
-    assert list(nodes[0].status.left_out) == [f"worker-{which}"]
+    assert nodes[0].status.nodes.left_out_reasons == {"profile": 1}
+    assert list(nodes[0].status.nodes.left_out) == [f"worker-{which}"]
 
 
 @pytest.mark.seconds
@@ -360,8 +360,8 @@ def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
     assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 40
     assert (lost[5], lost[-1]) == (3, 7)
     assert nodes[0].state.history.losses == nodes[1].state.history.losses
-    assert nodes[0].status.left_out_reasons == {"losses": 1}
-    assert list(nodes[0].status.left_out) == ["worker-2"]
+    assert nodes[0].status.nodes.left_out_reasons == {"losses": 1}
+    assert list(nodes[0].status.nodes.left_out) == ["worker-2"]
     snapshot = take(nodes[0].state.history, nodes[0].state.run)
     assert restore(snapshot).losses == nodes[0].state.history.losses
 
@@ -380,4 +380,4 @@ def test_nodes_that_reach_each_other_again_form_one_group(new_node):
         pass_time(20, *nodes)
     assert nodes[0].history.newest.outcome.result.workers == 2
     assert nodes[0].state.history.losses == {}
-    assert nodes[0].status.left_out == {}
+    assert nodes[0].status.nodes.left_out == {}

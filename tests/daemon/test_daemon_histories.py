@@ -41,7 +41,7 @@ def test_the_first_checkpoint_goes_all_the_way(node):
         "worker_started",
     ]
     assert node.of(CreatePlan) == []  # others may still come
-    assert node.status.pending == 1
+    assert node.status.checkpoints.pending == 1
 
     pass_time(3, node)
     (request,) = node.of(CreatePlan)
@@ -58,7 +58,12 @@ def test_the_first_checkpoint_goes_all_the_way(node):
     assert closed.outcome.result.saves == (f"evaluations/{plan.checkpoint.folder}/plan-1/worker-0-of-1",)
     assert {"agree", "join", "evaluate", "publish"} <= closed.outcome.result.phases.keys()
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
-    assert (node.status.pending, node.status.plan, node.status.group_size, node.status.groups_formed) == (0, None, 1, 1)
+    assert (
+        node.status.checkpoints.pending,
+        node.status.evaluation.plan,
+        node.status.evaluation.group_size,
+        node.status.evaluation.groups_formed,
+    ) == (0, None, 1, 1)
     assert node.status.publisher
     assert node.status.unready is None
 
@@ -101,7 +106,7 @@ def test_the_second_checkpoint_reuses_the_warm_workers(node):
     assert len(node.processes) == processes
     assert len(worker.told(Join)) == 1
     assert [command.plan for command in worker.told(Evaluate)] == [1, 2]
-    assert node.status.groups_formed == 1
+    assert node.status.evaluation.groups_formed == 1
 
 
 def test_ten_checkpoints_saved_quickly_are_all_evaluated_once(node):
@@ -218,7 +223,7 @@ def test_a_checkpoint_directory_that_goes_with_the_state_in_it(tmp_path, clock):
     save(node.checkpoint_dir, 7, keep=[5, 6])
     (node.checkpoint_dir / "checkpoint").unlink()  # nobody names it: it counts since it stays as it is
     pass_time(10, node)
-    assert node.status.pending == 2
+    assert node.status.checkpoints.pending == 2
     node.checkpoint_dir.rename(tmp_path / "away")
     node.report(node.active, failed("stalled"))  # the outcome cannot be written now
     pass_time(30, node)
@@ -252,7 +257,7 @@ def test_a_new_run_into_the_same_directory(node):
     assert outcomes(node.history) == [("succeeded", name) for name in ("ckpt-5", "ckpt-6", "ckpt-5", "ckpt-6")]
     steps = [entry.plan.checkpoint.step for entry in node.history.entries]
     assert steps == [5, 6, 1, 2]
-    assert node.status.newest.step == 2
+    assert node.status.checkpoints.newest.step == 2
 
 
 def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatch):
@@ -310,7 +315,7 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
     assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
     pass_time(20, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("vanished", "ckpt-6")]
-    assert node.status.pending == 0
+    assert node.status.checkpoints.pending == 0
 
 
 def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
@@ -393,8 +398,8 @@ def test_pins_stay_within_the_users_bound(tmp_path, clock):
         pass_time(3, node)
         save(node.checkpoint_dir, step, keep=range(1, step))
     pass_time(3, node)
-    assert node.status.pins_bytes == 2 * one
-    assert node.status.pending == 3
+    assert node.status.disk.pins_bytes == 2 * one
+    assert node.status.checkpoints.pending == 3
     node.report(node.active, failed("stalled"))
     node.silent = set()
     pass_time(30, node)

@@ -139,7 +139,7 @@ def test_a_node_that_comes_later_is_taken_into_the_next_group(new_node):
     pass_time(20, first, second)
     assert first.history.newest.outcome.result.workers == 2
     assert alone.killed
-    assert first.status.groups_formed == 2
+    assert first.status.evaluation.groups_formed == 2
 
 
 def test_without_standbys_a_group_grows_as_well(new_node):
@@ -486,7 +486,7 @@ def test_a_node_without_a_part_does_not_wait_for_the_plan_of_others(new_node):
     first.silent = {"Evaluate"}
     pass_time(10, first)
     pass_time(10, first, second)
-    assert second.status.plan == 1
+    assert second.status.evaluation.plan == 1
     second.terminate()
     second.settle()
     assert second.exited == 0

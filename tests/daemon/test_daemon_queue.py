@@ -68,12 +68,12 @@ def test_with_every_steps_what_lies_between_is_let_go_when_it_is_settled(new_nod
     storm(node, 99, 105, 107, 190, 199, 203, 210)
     pass_time(5, node)
     assert pinned(node) == [90, 95, 99, 105, 107, 190, 199, 203, 210]
-    assert node.status.pending == 3
+    assert node.status.checkpoints.pending == 3
     node.silent = set()
     pass_time(20, node)
     assert ends(node) == {"succeeded": [90, 105, 203], "skipped": [95, 99, 107, 190, 199]}
     assert pinned(node) == [210]
-    assert node.status.pending == 0
+    assert node.status.checkpoints.pending == 0
     assert sorted(settled_lines(node)) == sorted(f"ckpt-{step}" for step in (95, 99, 107, 190, 199))
     assert counted(node, "skipped") == 5
     assert counted(node, "vanished") == 0
@@ -154,11 +154,11 @@ def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
     first.silent = second.silent = {"Evaluate"}
     storm(first, 5)
     pass_time(10, *nodes)
-    assert first.status.pins_bytes == second.status.pins_bytes > 0
+    assert first.status.disk.pins_bytes == second.status.disk.pins_bytes > 0
     first.silent = second.silent = set()
     pass_time(30, *nodes)
     assert ends(first) == {"succeeded": [5]}
-    assert first.status.pins_bytes == second.status.pins_bytes == 0
+    assert first.status.disk.pins_bytes == second.status.disk.pins_bytes == 0
 
 
 def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
@@ -403,7 +403,7 @@ def test_a_copy_that_would_fill_the_disk_waits_for_room(new_node, monkeypatch):
     assert not (node.run_dir / "pins").exists() or pinned(node) == []
     (told,) = node.log.of("checkpoint_not_held")
     assert "keep_free_bytes" in told["reason"]
-    assert (node.status.pending, node.status.unready) == (2, None)
+    assert (node.status.checkpoints.pending, node.status.unready) == (2, None)
     node.free = 20_000
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2]}

@@ -93,7 +93,7 @@ def test_a_record_that_reads_short_for_a_while_ends_nobody(node, new_node):
     assert heartbeat(node)["state"] == "ready"
     pass_time(15, node, other)
     assert heartbeat(node)["state"] == heartbeat(other)["state"] == "starting"  # listed by nobody, and alive
-    assert other.status.members == {"starting": 2}
+    assert other.status.nodes.members == {"starting": 2}
     torn.unlink()
     pass_time(20, node, other)
     assert (node.status.unready, other.status.unready) == (None, None)

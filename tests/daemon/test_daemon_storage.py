@@ -303,7 +303,7 @@ def test_weights_are_kept_for_the_newest_evaluations_only(node):
     kept = sorted(path.parts[-4].split("@")[0] for path in node.run_dir.glob("evaluations/*/*/*/weights.npz"))
     assert kept == ["ckpt-3"]  # and ckpt-4, whose worker is a fake
     assert len(list(node.run_dir.glob("evaluations/*/*/*/states.json"))) == 3
-    assert node.status.saves_bytes == 102
+    assert node.status.disk.saves_bytes == 102
 
 
 # -- the cost of the loop --------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
     assert again.state.history.succeeded == node.history.succeeded
     assert again.state.history.newest == node.history.newest
-    assert again.status.pending == 0
+    assert again.status.checkpoints.pending == 0
     measured = [visit.tidying.measure for visit in again.of(Sync) if visit.tidying.measure]
     assert [folder.split("/")[-1] for folder in measured[-1]] == ["plan-4", "plan-5"]  # what is kept
     save(node.checkpoint_dir, 6, keep=range(1, 6))

@@ -48,9 +48,9 @@ def test_one_odd_file_among_the_members_stops_no_node(node, odd):
     assert evaluates_on(fresh, 3)
     for each in (node, fresh):
         assert each.status.unready is None
-        (sentence,) = each.status.unknown
+        (sentence,) = each.status.unreadable.sentences
         assert "members/n0.json" in sentence
-        assert each.status.unknown_count == 1
+        assert each.status.unreadable.count == 1
 
 
 @pytest.mark.timeout(60)

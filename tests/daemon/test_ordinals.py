@@ -33,7 +33,7 @@ def gauges(node):
     registry = CollectorRegistry()
     Exporter(registry, process_metrics=False).update(node.status, node.history)
     names = ("sidecar_eval_checkpoint_step", "sidecar_newest_checkpoint_step")
-    return [registry.get_sample_value(name, {"run": node.status.run}) for name in names]
+    return [registry.get_sample_value(name, {"run": node.status.identity.run}) for name in names]
 
 
 def test_all_nodes_say_the_same_numbers_also_after_a_restart(tmp_path, clock):

@@ -6,8 +6,9 @@ import pytest
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
-from sidecar.daemon.state import DaemonState, Identity
+from sidecar.daemon.state import DaemonState
 from sidecar.daemon.status_report import report_status
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.selection import Selection
 from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot, WorkerProgress
@@ -304,11 +305,11 @@ def test_the_newest_checkpoint_is_the_one_discovered_last():
     """Deleting it, or finding fewer in a later look, makes no older one the newest; a rollback to a lower step does."""
     state = new_world()
     state.record_scan(look(100, 200), (), 0.0, 1.0)
-    assert report_status(state, 0.0, None, ()).newest.step == 200
+    assert report_status(state, 0.0, None, ()).checkpoints.newest.step == 200
     state.record_scan(look(100), (), 1.0, 2.0)
-    assert report_status(state, 1.0, None, ()).newest.step == 200
+    assert report_status(state, 1.0, None, ()).checkpoints.newest.step == 200
     state.record_scan(look(100, 50), (), 2.0, 3.0)
-    assert report_status(state, 2.0, None, ()).newest.step == 50
+    assert report_status(state, 2.0, None, ()).checkpoints.newest.step == 50
 
 
 def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
@@ -316,9 +317,9 @@ def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
     state = new_world()
     state.record_scan(scan_of(replace(found(300, pinned=False), written_at=300.0)), (), 0.0, 1.0)
     state.record_scan(scan_of(replace(found(200), written_at=200.0)), (), 1.0, 2.0)
-    assert report_status(state, 1.0, None, ()).newest.step == 300
+    assert report_status(state, 1.0, None, ()).checkpoints.newest.step == 300
     state.record_scan(scan_of(replace(found(250), written_at=400.0)), (), 2.0, 3.0)
-    assert report_status(state, 2.0, None, ()).newest.step == 250
+    assert report_status(state, 2.0, None, ()).checkpoints.newest.step == 250
 
 
 def waiting(state, now, number, *phases):

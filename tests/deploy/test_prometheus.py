@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.prometheus import Exporter
-from sidecar.observability.status import Newest, Status, WorkerStatus
+from sidecar.observability.status import Newest, WorkerStatus
 from sidecar.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
 from sidecar.states import FAILURE_CLASSES
 
@@ -112,7 +113,7 @@ def registry():
             nonfinite={"test": {"prediction": Nonfinite(3, 3, 97)}},
         )
         history.apply(replace(plan(f"ckpt-{accuracy}"), status="succeeded", result=result))
-    status = Status(
+    status = make_status(
         run="digits",
         node="worker-0",
         incarnation="i",

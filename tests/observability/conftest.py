@@ -1,11 +1,10 @@
 """A journal in miniature, shared by the tests of its views."""
 
-from dataclasses import replace
-
 import pytest
+from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.observability.status import Newest, Status, WorkerStatus
+from sidecar.observability.status import Newest, WorkerStatus
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
 
 ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
@@ -102,29 +101,29 @@ def settle():
 @pytest.fixture
 def status():
     """Make the status of a ready publisher, with changes."""
-    ready = Status(
-        run="mnist",
-        node="worker-0",
-        incarnation="i",
-        version="0.1.0",
-        role="worker",
-        role_source="TF_CONFIG",
-        state="ready",
-        publisher=True,
-        unready=None,
-        journal_read=True,
-        pending=3,
-        oldest_pending=1769860700.5,
-        newest=Newest(700, 1769860800.25, "ckpt-7", "digest", "name"),
-        group_size=2,
-        groups_formed=4,
-        members={"ready": 2},
-        workers=(WorkerStatus("w1-0", 4242, "evaluate", 3, 8), WorkerStatus("w1-9", 4243, "standby")),
-        pins_bytes=1024,
-        saves_bytes=2048,
-        left_out={"worker-7": "it runs version 2, most nodes 1"},
-        left_out_reasons={"version": 1},
-        unknown=("ckpt-9@d: Input/output error",),
-        unknown_count=1,
-    )
-    return lambda **changes: replace(ready, **changes)
+    ready = {
+        "run": "mnist",
+        "node": "worker-0",
+        "incarnation": "i",
+        "version": "0.1.0",
+        "role": "worker",
+        "role_source": "TF_CONFIG",
+        "state": "ready",
+        "publisher": True,
+        "unready": None,
+        "journal_read": True,
+        "pending": 3,
+        "oldest_pending": 1769860700.5,
+        "newest": Newest(700, 1769860800.25, "ckpt-7", "digest", "name"),
+        "group_size": 2,
+        "groups_formed": 4,
+        "members": {"ready": 2},
+        "workers": (WorkerStatus("w1-0", 4242, "evaluate", 3, 8), WorkerStatus("w1-9", 4243, "standby")),
+        "pins_bytes": 1024,
+        "saves_bytes": 2048,
+        "left_out": {"worker-7": "it runs version 2, most nodes 1"},
+        "left_out_reasons": {"version": 1},
+        "sentences": ("ckpt-9@d: Input/output error",),
+        "count": 1,
+    }
+    return lambda **changes: make_status(**{**ready, **changes})

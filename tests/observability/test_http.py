@@ -16,13 +16,14 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.errors import SettingsError
 from sidecar.observability.http import Server
 from sidecar.observability.http import server as serving
 from sidecar.observability.report import status_json
-from sidecar.observability.status import Newest, Status, WorkerStatus
+from sidecar.observability.status import Newest, WorkerStatus
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
 EVIL = """<script>alert("1")</script>'&"""
@@ -159,7 +160,7 @@ def evil_status():
                 )
             )
     worker = WorkerStatus(EVIL, 1, EVIL, 3, 8)
-    status = Status(
+    status = make_status(
         run=EVIL,
         node=EVIL,
         incarnation="i",

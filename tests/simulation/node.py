@@ -9,13 +9,13 @@ from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import Terminate
 from sidecar.daemon.loop import Daemon
-from sidecar.daemon.state import Identity
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.reconciler import PinReconciler
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
