@@ -2,8 +2,8 @@
 
 The choice follows from the journal and the scan alone, so all nodes choose the same and a restart changes nothing. It
 is made three times, each time among other checkpoints. `pins.policy` chooses what to pin while a scan goes on, for the
-tasks of all nodes. `daemon.scan_selection` chooses once for each scan that was reported, for the queue that people see.
-`policy.settlements` chooses without those that end otherwise, and settles what is skipped.
+tasks of all nodes. `daemon.scan_selection` chooses once for each scan that was reported: it shows the queue, and
+whether there is work. `policy.settlements` chooses without those that end otherwise, and settles what is skipped.
 """
 
 from collections.abc import Sequence

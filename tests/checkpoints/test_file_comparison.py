@@ -53,7 +53,7 @@ def read(root):
     """Two groups of one file each, as they were read."""
     for name in ("a", "b"):
         (root / name).write_text(name)
-    files = {file.name: file for file in list_files(root).files}
+    files = list_files(root).files
     return {
         name: [SimpleNamespace(is_over=True, given_up=False, format=SimpleNamespace(endings=()), files=(files[name],))]
         for name in ("a", "b")

@@ -9,7 +9,7 @@ from sidecar.records import Checkpoint
 
 
 def found(name, *, step=None, source="name", written_at=1.0):
-    checkpoint = Checkpoint(name=name, digest=name, step=step, step_source=source, format="keras_archive")
+    checkpoint = Checkpoint(name=name, digest=name, step=step, step_source=source, format="keras")
     return DiscoveredCheckpoint(checkpoint, Path("/checkpoints"), written_at, 0.0)
 
 

@@ -8,11 +8,11 @@ from sidecar.states import NodeState
 
 def test_a_node_joins_before_it_asks_for_anything_else(node):
     """Nothing may be scanned before the journal was read: all checkpoints would be pinned."""
-    requests = node.daemon.requests
-    assert not requests.may_scan()
-    assert isinstance(requests.next(node.clock.now()), JoinRun)
-    pass_time(5, node)
-    assert requests.may_scan()
+    node.checkpoint_dir.mkdir()
+    assert not node.daemon.requests.may_scan()
+    node.settle()
+    assert [type(request) for request in node.carried[:2]] == [JoinRun, Sync]
+    assert (node.carried[1].scan, node.daemon.requests.may_scan()) == (False, True)
 
 
 def test_a_chief_neither_scans_nor_proposes(new_node):
@@ -28,7 +28,7 @@ def test_a_chief_neither_scans_nor_proposes(new_node):
 def test_the_policy_ends_the_run_and_the_node_leaves(new_node):
     """The last heartbeat is asked for after that, and the state in it says so."""
     node = new_node(wait=False)
-    node.settle()
+    node.checkpoint_dir.mkdir()
     pass_time(5, node)
     assert node.exited == 0
     assert node.of(Sync)[-1].heartbeat.state == NodeState.LEFT
