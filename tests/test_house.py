@@ -9,7 +9,7 @@ MOST_WORDS = 5
 MOST_LINES = 350
 MOST_FIELDS = 15
 MANY_FIELDS = {"Settings"}  # one field for each setting that a user may give
-STILL_MANY_FIELDS = {"DaemonState", "Heartbeat", "JournalState", "KerasEvaluator", "Snapshot"}  # to be divided
+STILL_MANY_FIELDS = {"DaemonState", "Heartbeat", "JournalState", "Snapshot"}  # to be divided
 
 
 def pattern_of(node):
