@@ -1,4 +1,4 @@
-"""Say what each log event means: the source of docs/reference/log-events.md. Data only, and no import of the daemon.
+"""Explain each log event: the source of docs/reference/log-events.md. Data only; it must not import the daemon.
 
 The text that people see on a terminal is in `sentences`.
 """
@@ -8,15 +8,15 @@ from typing import Final
 
 EVENTS: Final[Mapping[str, str]] = {
     # Start
-    "settings_read": "The settings come from a file of the current directory that nobody named.",
+    "settings_read": "The settings were read from a file in the current directory; no option named the file.",
     "daemon_started": "The daemon serves HTTP and knows its role.",
-    "role_uncertain": "The role of this node was found out from a hint that may be misleading.",
+    "role_uncertain": "The role of this node was derived from a hint that may be misleading.",
     "chief_idles": "This node is the training job's chief, so its daemon evaluates nothing.",
     "eval_ports_public": "The ports of the worker processes are open on an address of the internet.",
     "journal_read": "The daemon has read the run's journal for the first time; the totals are exported from now on.",
     "run_begun_anew": "The run's state or the checkpoint directory was replaced; the daemon begins a new run.",
     # The task and the worker processes
-    "task_check_begun": "A process of its own imports the task, to find mistakes before the first checkpoint.",
+    "task_check_begun": "A separate process imports the task, to find mistakes before the first checkpoint.",
     "task_checked": "The task can be used.",
     "task_check_interrupted": "The process that checked the task was killed from outside; another one is started.",
     "task_changed": "The code of the task differs from the code that was checked before.",
@@ -34,19 +34,19 @@ EVENTS: Final[Mapping[str, str]] = {
     "nothing_seen": "No checkpoint was seen for `nothing_seen_seconds`.",
     "file_events_unavailable": "The kernel reports no file events of the checkpoint directory; scans find checkpoints.",
     "checkpoint_found": "A complete checkpoint was found.",
-    "steps_found": "The way in which training steps are found, reported once and again when it changes.",
+    "steps_found": "The source of the training steps, logged once, and again when it changes.",
     "step_unknown": "`every_steps` is set, and the training step of a checkpoint is unknown.",
     "checkpoints_deleted_unseen": "Training deleted checkpoints before any node saw them.",
-    "checkpoint_not_held": "A waiting checkpoint cannot be pinned, since there is no room for it.",
+    "checkpoint_not_held": "A waiting checkpoint cannot be pinned, because the bounds of pins leave no space.",
     "checkpoint_entry_failed": "A checkpoint or a pin cannot be read, pinned or removed; the others are not affected.",
     # Evaluations
     "plan_opened": "An evaluation begins.",
     "evaluation_succeeded": "An evaluation succeeded; its numbers are exported.",
-    "eval_set_changed": "An eval set holds other data than in its evaluation before.",
+    "eval_set_changed": "The data of an eval set differs from that of its last evaluation.",
     "nonfinite_examples": "Examples of an evaluation hold NaN or infinite numbers.",
     "plan_failed": "An attempt at an evaluation failed.",
-    "checkpoint_settled": "A checkpoint was skipped, given up or requeued; no evaluation of it is going on.",
-    "best_metric_unknown": "`best_metric` names a metric that nobody measures.",
+    "checkpoint_settled": "A checkpoint was skipped, given up or requeued; no evaluation of it is running.",
+    "best_metric_unknown": "`best_metric` names a metric that the task does not measure.",
     "saves_left": "Saved weights or predictions could not be removed after several attempts.",
     "entry_failed": "A file that nothing depends on, such as a view of a result, cannot be read, written or removed.",
     # Shared storage and time
@@ -58,8 +58,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "http_connection_failed": "A connection raised an exception and was closed: a bug.",
     "http_stopped": "The HTTP server ended because of an exception: a bug.",
     # End
-    "draining": "The daemon got a signal and ends after the evaluation that is going on.",
+    "draining": "The daemon got a signal and ends after the running evaluation.",
     "stopped_at_once": "The daemon got a second signal and ends at once.",
-    "left_unheard": "The daemon ended before shared storage took its last heartbeat, so the others wait for a lease.",
-    "run_ended": "The run is over, as the settings define its end; all worker nodes end.",
+    "left_unheard": "The daemon ended before its last heartbeat was written, so the other nodes wait for a lease.",
+    "run_ended": "The run is over by the definition in the settings; all worker nodes end.",
 }

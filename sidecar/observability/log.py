@@ -1,8 +1,8 @@
-"""Log lines: one per happening, on standard error, readable by people on a terminal and by programs elsewhere.
+"""Write log lines to standard error: one per event, as text for people on a terminal, else as JSON.
 
-Everything this process says goes through here, the standard library's `logging` included. Lines about the journal are
-views of its records, so they cannot disagree with the gauges. Called by the composition root (`configure`) and by the
-daemon (`entry_logged`); imports neither.
+All output of this process goes through here, including that of the standard library's `logging`. Lines about the
+journal are views of its records, so they cannot disagree with the gauges. `commands.bootstrap` calls `configure`, and
+the daemon calls `entry_logged`. This module must not import either of them.
 """
 
 import logging
@@ -26,17 +26,17 @@ LogFormat = Literal["console", "json"]
 
 _YELLOW: Final = "\x1b[33m"
 _PLAIN: Final = "\x1b[0m"
-_TEXTS: Final = ("message", "reason", "remedy", "warning")  # sentences of this program and tracebacks of the user's
+_TEXTS: Final = ("message", "reason", "remedy", "warning")  # sentences, and tracebacks of the user's code
 
-_FIRST: Final = "daemon_started"  # the line that says whose log this is
+_FIRST: Final = "daemon_started"  # the line that names the run and the node
 
 
 def configure(log_format: LogFormat | None = None, stream: TextIO | None = None, *, verbose: bool = False) -> None:
     """Send every log line to `stream` (default: standard error) as text or as JSON lines.
 
-    Without a format, a terminal gets text and everything else JSON. Text is sentences, or with `verbose`
-    every event and all of its fields. Libraries that use `logging` are heard from WARNING on. Calling it again replaces
-    what the last call set.
+    Without a format, a terminal gets text and everything else JSON. Text is sentences, or with `verbose` every event
+    and all of its fields. Messages of libraries that use `logging` are written from WARNING on. Another call replaces
+    the settings of the last one.
     """
     stream = sys.stderr if stream is None else stream
     if log_format is None:
@@ -52,7 +52,7 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None,
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: lines,
-        cache_logger_on_first_use=False,  # module-level loggers must follow a later call
+        cache_logger_on_first_use=False,  # a later call must also change module-level loggers
     )
     bridge = _Bridge(lines)
     bridge.setFormatter(
@@ -66,7 +66,7 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None,
         root.removeHandler(handler)
     root.addHandler(bridge)
     root.setLevel(logging.WARNING)
-    logging.captureWarnings(capture=True)  # else they would stand between JSON lines as bare text
+    logging.captureWarnings(capture=True)  # else they would appear as plain text between JSON lines
 
 
 def entry_logged(
@@ -75,11 +75,15 @@ def entry_logged(
     best: Mapping[tuple[str, str], Best] = MappingProxyType({}),
     log_of: Callable[[Closed], str | None] = lambda _: None,
 ) -> None:
-    """Write the one line that an entry of the journal is worth: a plan opened, a plan closed, a checkpoint settled.
+    """Write one line for an entry of the journal: a plan was opened, a plan was closed, or a checkpoint was settled.
 
-    `best` tells which evaluation is the best so far by each metric, `log_of` where this node's worker wrote its log.
+    A plan that only settles checkpoints gets no line, because an entry for each of these checkpoints follows.
 
-    A plan that only settles opens nothing and is silent: what it settled follows as entries of their own.
+    Args:
+        log: The logger.
+        entry: The entry.
+        best: The best evaluation so far, by eval set and metric.
+        log_of: Returns the log file of the worker of this node that took part in a plan, or None.
     """
     if isinstance(entry, Plan):
         if entry.checkpoint is not None and entry.members is not None:
@@ -101,8 +105,8 @@ def _closed(
 ) -> None:
     plan, outcome = closed.plan, closed.outcome
     if outcome.status == OutcomeStatus.FAILED or outcome.result is None:
-        where = {} if worker_log is None else {"log": worker_log}
-        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome), **where)
+        log_field = {} if worker_log is None else {"log": worker_log}
+        log.warning("plan_failed", **_about(plan), attempt=plan.attempt, **_failure(outcome), **log_field)
         return
     result = outcome.result
     numbers = {
@@ -112,8 +116,8 @@ def _closed(
     }
     seconds = {phase: round(length, 3) for phase, length in result.phases.items()}
     about = _about(plan)
-    is_best = [f"{eval_set}.{name}" for (eval_set, name), each in best.items() if each.folder == plan.folder]
-    marked = {"best": is_best} if is_best else {}
+    best_metrics = [f"{eval_set}.{name}" for (eval_set, name), top in best.items() if top.folder == plan.folder]
+    marked = {"best": best_metrics} if best_metrics else {}
     notes = {"notes": list(result.notes)} if result.notes else {}
     log.info(
         "evaluation_succeeded",
@@ -126,7 +130,7 @@ def _closed(
         **notes,
     )
     if result.changed:
-        remedy = "its curves do not compare with those before; give data that changed a new name"
+        remedy = "its numbers cannot be compared with earlier ones; give data that changed a new name"
         log.warning("eval_set_changed", **about, eval_sets=list(result.changed), remedy=remedy)
     if result.nonfinite:
         log.warning("nonfinite_examples", **about, found=result.warnings())
@@ -134,8 +138,8 @@ def _closed(
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
     settlement = settled.settlement
-    say = log.info if settlement.verdict in (Verdict.SKIPPED, Verdict.REQUEUED) else log.warning
-    say(
+    write = log.info if settlement.verdict in (Verdict.SKIPPED, Verdict.REQUEUED) else log.warning
+    write(
         "checkpoint_settled",
         plan=settled.plan.plan,
         checkpoint=settlement.name,
@@ -160,7 +164,7 @@ def _failure(outcome: Outcome) -> dict[str, Any]:
 
 
 def _json() -> list[Processor]:
-    # Local variables may hold secrets from the environment, so tracebacks go without them.
+    # Tracebacks are logged without local variables, which may hold secrets from the environment.
     tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
 
@@ -174,7 +178,7 @@ def _console(*, colors: bool, verbose: bool) -> list[Processor]:
 
 
 class _Sentences:
-    """Write an event as a sentence; one that has none is written with its fields."""
+    """Write an event as a sentence. An event without a sentence is written with its fields."""
 
     def __init__(self, otherwise: list[Processor], *, colors: bool) -> None:
         self._otherwise = otherwise
@@ -195,7 +199,7 @@ class _Sentences:
 
 
 def _escaped(event: EventDict) -> dict[str, Any]:
-    """Escape control characters; a message keeps its lines, indented so that none looks like an event."""
+    """Escape control characters. A message keeps its lines, indented so that none of them looks like an event."""
     return {
         key: _unescaped_lines(value) if key in _TEXTS and isinstance(value, str) else _without_controls(value)
         for key, value in event.items()
@@ -210,12 +214,12 @@ def _without_controls(value: Any) -> Any:
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, list | tuple):
-        return [_without_controls(each) for each in value]
+        return [_without_controls(item) for item in value]
     return value
 
 
 def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
-    """Leave out what a person at a terminal knows: run, node and date."""
+    """Leave out the run, the node and the date, which a person at the terminal knows."""
     kept = {key: value for key, value in event.items() if key not in ("run", "node") or event["event"] == _FIRST}
     kept["timestamp"] = str(event.get("timestamp", ""))[11:19]
     return {key: _rounded(value) for key, value in kept.items()}
@@ -223,12 +227,12 @@ def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
-    """Escape control characters: the name of a file must not control a terminal."""
+    """Escape control characters, because the name of a file must not control the terminal."""
     return {
         key: repr(value) if isinstance(value, str) and not value.isprintable() else value
         for key, value in event.items()
@@ -236,7 +240,7 @@ def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
 
 
 class _Lines:
-    """Write whole lines for all threads, and never raise: a full disk behind the log must not stop the daemon."""
+    """Write whole lines from all threads, and never raise: a full disk must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -248,14 +252,14 @@ class _Lines:
             with self._lock:
                 self._stream.write(line + "\n")
                 self._stream.flush()
-        except (OSError, ValueError):  # nowhere is left to say it; ValueError: the stream is closed
+        except (OSError, ValueError):  # there is no other place to report it; ValueError: the stream is closed
             pass
 
     debug = info = warning = error = critical = exception = msg
 
 
 class _Bridge(logging.Handler):
-    """Write what libraries log through `logging` to the same lines."""
+    """Write the messages that libraries send to `logging` to the same stream."""
 
     def __init__(self, lines: _Lines) -> None:
         super().__init__()
@@ -265,7 +269,7 @@ class _Bridge(logging.Handler):
         """Write one record, formatted like every other line."""
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - a library's broken log call is its own affair, as `logging` has it
+        except Exception:  # noqa: BLE001 - a faulty log call of a library is handled as `logging` does
             self.handleError(record)
         else:
             self._lines.msg(line)

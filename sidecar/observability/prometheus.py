@@ -1,8 +1,8 @@
-"""Export Prometheus families: what the journal holds and what this node is doing, as one snapshot.
+"""Export Prometheus families about the journal and this node, as one snapshot.
 
-The daemon's loop calls `Exporter.update` after each change; scrape threads only ever read the snapshot built last, and
-/proc. Totals appear when the journal was read to its end: a restart must not look like a counter that was reset.
-Imports nothing of the daemon.
+The daemon's loop calls `Exporter.update` after each change. Scrape threads read only the last snapshot, and /proc.
+Totals are exported only after the journal was read to its end, because a restart must not look like a counter that was
+reset. This module must not import the daemon.
 """
 
 import platform
@@ -30,7 +30,7 @@ _DURATION: Final = "sidecar_evaluation_phase_duration_seconds"
 _DURATION_LABELS: Final = ("run", "phase")
 _DURATION_HELP: Final = "Seconds that successful evaluations spent in each phase, on the slowest worker."
 
-# Information is typed as a gauge of 1: OpenMetrics would otherwise strip `_info` and see `sidecar_eval_metric` twice.
+# Families of information are gauges of 1: as Info, OpenMetrics would strip `_info` and see `sidecar_eval_metric` twice.
 _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_metric": (_METRIC, "Value of a metric, over all workers, when its eval set was evaluated last."),
     "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
@@ -139,8 +139,8 @@ class Exporter(Collector):
     """Collect every `sidecar_*` family. The constructor registers it with `registry`.
 
     Args:
-        registry: where scrapes look; never the global one, so that several daemons fit in one process.
-        process_metrics: add the daemon's own `process_*` families (CPU seconds, memory, open files).
+        registry: The registry that is scraped. It is never the global one, so that several daemons fit in one process.
+        process_metrics: Whether to add the daemon's own `process_*` families (CPU seconds, memory, open files).
     """
 
     def __init__(self, registry: CollectorRegistry, *, process_metrics: bool = True) -> None:
@@ -151,7 +151,7 @@ class Exporter(Collector):
             ProcessCollector(registry=registry)
 
     def update(self, status: Status, history: JournalState) -> None:
-        """Build the snapshot that scrapes see from now on. Only for the thread that changes `history`."""
+        """Build the snapshot for the next scrapes. Only the thread that changes `history` may call this."""
         samples, durations = _Samples(status.identity.run), list[Metric]()
         if status.journal_read:
             if status.publisher:
@@ -163,7 +163,7 @@ class Exporter(Collector):
         self._shown = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the snapshot built last, and what the worker processes use now; safe in any thread."""
+        """Yield the last snapshot, and the present resources of the worker processes. Safe in any thread."""
         yield from self._snapshot
         if self._shown is not None and self._shown.workers:
             yield from _worker_usage(self._shown)
@@ -179,7 +179,7 @@ _Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class FamilyFacts(NamedTuple):
-    """Describe a family, whether or not it has samples."""
+    """Describe a family for the reference page, whether or not it has samples."""
 
     name: str
     type: str
@@ -188,7 +188,7 @@ class FamilyFacts(NamedTuple):
 
 
 def families() -> list[FamilyFacts]:
-    """Return the facts of every `sidecar_*` family, for the reference page."""
+    """Return a description of every `sidecar_*` family."""
     facts = [FamilyFacts(name, _family(name).type, labels, text) for name, (labels, text) in _FAMILIES.items()]
     return [*facts, FamilyFacts(_DURATION, "histogram", _DURATION_LABELS, _DURATION_HELP)]
 
@@ -205,14 +205,14 @@ def _build_info() -> Metric:
 
 
 class _Samples:
-    """Hold the families that have samples, all of one run. A family without any is not shown."""
+    """Collect the samples of one run by family. A family without samples is not exported."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self.families: dict[str, _Family] = {}
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """Add one sample; None stands for a number that does not exist."""
+        """Add one sample, unless the value is None: then there is no such number."""
         if value is not None:
             family = self.families.get(name) or self.families.setdefault(name, _family(name))
             family.add_metric((self._run, *labels), value)
@@ -237,7 +237,7 @@ def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: T
         samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
         samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
         samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
-        # A metric that the task no longer has would otherwise show its best for ever.
+        # Only here: the best value of a metric that the task no longer has is not exported.
         best = totals.best.get((eval_set, name))
         if best is not None and best.goal == value.goal:
             samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
@@ -248,10 +248,11 @@ def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: T
         for label, value in classes.items():
             samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
     samples.add("sidecar_eval_examples", result.examples[eval_set], eval_set)
-    # What never held any is not exported, since predictions of a custom test_step are not seen; what did falls to 0.
-    for place in sorted(place for of_set, place in totals.nonfinite if of_set == eval_set):
-        found = result.nonfinite.get(eval_set, {}).get(place)
-        samples.add("sidecar_eval_nonfinite_examples", found.examples if found else 0, eval_set, place)
+    # A place that never held any is not exported: 0 would be wrong for predictions of a custom test_step, which nobody
+    # checks. A place that once held some is exported as 0 when it holds none.
+    for place in sorted(place for set_with_some, place in totals.nonfinite if set_with_some == eval_set):
+        nonfinite = result.nonfinite.get(eval_set, {}).get(place)
+        samples.add("sidecar_eval_nonfinite_examples", nonfinite.examples if nonfinite else 0, eval_set, place)
 
 
 def _export_totals(samples: _Samples, totals: Totals) -> None:
@@ -277,7 +278,7 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_newest_checkpoint_timestamp_seconds", checkpoints.newest.written_at)
         about = _label(checkpoints.newest.checkpoint), _source(checkpoints.newest.step_source)
         samples.add("sidecar_newest_checkpoint_info", 1, *about)
-    if identity.role.role == "worker":  # a chief does not look at checkpoints
+    if identity.role.role == "worker":  # the daemon of a chief does not scan for checkpoints
         samples.add("sidecar_checkpoints_pending", checkpoints.pending)
         samples.add("sidecar_checkpoints_unseen_total", checkpoints.unseen if status.journal_read else None)
     samples.add("sidecar_pending_oldest_timestamp_seconds", checkpoints.oldest_pending)
@@ -294,9 +295,9 @@ def _export_status(samples: _Samples, status: Status) -> None:
     samples.add("sidecar_node_info", 1, identity.node, identity.role.role, identity.role.source, identity.version)
     for state, count in Counter(worker.state for worker in status.workers).items():
         samples.add("sidecar_worker_processes", count, state)
-    # Numbered by place, since ids are never used twice and would leave a new series behind with every group.
-    for place, worker in enumerate(status.workers):
-        process = str(place)
+    # Labelled by number: ids of workers are never used twice, so every group would leave its series behind.
+    for process_number, worker in enumerate(status.workers):
+        process = str(process_number)
         samples.add("sidecar_worker_batches", worker.batches, process)
         samples.add("sidecar_worker_expected_batches", worker.total_batches, process)
         samples.add("sidecar_worker_info", 1, process, worker.worker, str(worker.pid))
@@ -309,23 +310,23 @@ _USAGE: Final = {
 
 
 def _worker_usage(status: Status) -> Iterator[Metric]:
-    """Yield what each worker process uses, read from /proc at the scrape, not in the loop."""
+    """Yield the memory and CPU time of each worker process, read from /proc at the scrape, not in the loop."""
     families = {name: _family(name) for name in _USAGE.values()}
-    for place, worker in enumerate(status.workers):
+    for process_number, worker in enumerate(status.workers):
         collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
         for sample in (sample for family in collector.collect() for sample in family.samples):
             if sample.name in _USAGE:
-                families[_USAGE[sample.name]].add_metric((status.identity.run, str(place)), sample.value)
+                families[_USAGE[sample.name]].add_metric((status.identity.run, str(process_number)), sample.value)
     yield from families.values()
 
 
 def _label(name: str) -> str:
-    """Return the name of a file as the value of a label, which is UTF-8 without control characters."""
+    """Return the name of a file as the value of a label: UTF-8, with control characters escaped."""
     return one_line(name)
 
 
 def _source(source: str | None) -> str:
-    return source or "unknown"  # recorded by an older release
+    return source or "unknown"  # older releases recorded no source
 
 
 def _seconds(text: str) -> float | None:

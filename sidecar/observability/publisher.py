@@ -1,6 +1,6 @@
-"""Publish what the loop reports: one status and one history become a log line, gauges, the status page and sd_notify.
+"""Publish the status and the journal of a daemon as log lines, gauges, the status page and messages to systemd.
 
-Called by the daemon's loop through `Publisher` and `DaemonLog`, which `commands.bootstrap` builds. It decides nothing.
+The daemon's loop calls `Publisher` and `DaemonLog`, which `commands.bootstrap` builds. Nothing is decided here.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from sidecar.records import Plan
 
 @dataclass(slots=True)
 class Published:
-    """Hold the values that request threads show. The loop replaces each of them as a whole, and never changes one."""
+    """Hold the values that HTTP threads read. The loop replaces a value as a whole and never changes it in place."""
 
     status: dict[str, Any]
     unready: str | None = "starting"
@@ -28,7 +28,7 @@ class Published:
 
 @dataclass(slots=True)
 class Publisher:
-    """Hand the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
+    """Pass the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
 
     published: Published
     exporter: Exporter
@@ -59,7 +59,7 @@ class DaemonLog:
         self.log.info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log an event that may need a person."""
+        """Log an event that may need somebody's attention."""
         self.log.warning(event, **fields)
 
     def entry(self, entry: Entry | Plan) -> None:
@@ -67,7 +67,7 @@ class DaemonLog:
         entry_logged(self.log, entry, self.best(), self._log_of)
 
     def _log_of(self, closed: Closed) -> str | None:
-        """Return the log of the worker that failed, or, if it ran on another node, of a worker of this one."""
+        """Return the log of the worker that failed; if it ran on another node, the log of a worker of this node."""
         members = closed.plan.members or ()
         ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)
         logs = (self.worker_log(member.worker) for member in ranks)

@@ -1,6 +1,6 @@
-"""Make rows of the past for `sidecar history`, and the JSON of both status documents.
+"""Build the rows of `sidecar history`, and the JSON of both status documents, from `JournalState` and `Status`.
 
-Pure views of `JournalState` and `Status`. `table` imports rich when it is called, since the daemon never needs it.
+Pure. `table` imports rich when it is called, because the daemon never needs it.
 """
 
 import dataclasses
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _RECENT_ROWS = 10
-_RECENT_ENTRIES = 40  # read a little further back, so that a settled failure finds the attempt it belongs to
+_RECENT_ENTRIES = 40  # more than the rows: a settlement may share the row of the last failed attempt
 
 
 def rows(history: JournalState) -> list[Row]:
     """Return one JSON object for each closed plan and settled checkpoint, oldest first.
 
-    `final` is true for what nothing follows: successes, settled checkpoints, and the last failed attempt at a
-    checkpoint that was then settled as failed. That attempt's row stands for the settlement too.
+    `final` is true for successes, for settled checkpoints that were not requeued, and for the last failed attempt
+    before a checkpoint was settled as failed. The row of that attempt also stands for the settlement.
     """
     return _rows(history.entries)
 
 
 def recent(history: JournalState) -> list[Row]:
-    """Return the newest of these rows, newest first. Its cost does not grow with the history."""
+    """Return the newest rows, newest first. The cost does not grow with the history."""
     return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
 
 
 def table(history: JournalState) -> "Table":
-    """Build the same rows as a table for people, one column per metric."""
+    """Return the rows as a table for people, with one column per metric."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415 - only people need it
     from rich.text import Text  # noqa: PLC0415
@@ -51,7 +51,7 @@ def table(history: JournalState) -> "Table":
     columns = dict.fromkeys(
         (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
     )
-    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as wide as its numbers: terminals are narrow
+    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
     result.add_column("step", justify="right", no_wrap=True)
     result.add_column("checkpoint", overflow="fold", min_width=10)
     result.add_column("status", overflow="fold", min_width=6)
@@ -76,9 +76,9 @@ def table(history: JournalState) -> "Table":
 
 
 def status_json(status: Status, history: JournalState) -> dict[str, Any]:
-    """Return the document of `/api/status`: what a daemon knows of its run, and of itself. It is strict JSON.
+    """Return the document of `/api/status`, about the run and this daemon, without NaN and infinity.
 
-    Its cost does not grow with the history. `sidecar status --json` has the same keys for the same facts.
+    The cost does not grow with the history. `sidecar status --json` has the same keys for the same facts.
     """
     identity, newest = status.identity, status.checkpoints.newest
     run = run_json(
@@ -119,9 +119,9 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
 def run_json(
     run: str, history: JournalState, *, pending: int, unknown: Collection[str], left_out: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the part of the status that both documents have: what everybody can know of a run.
+    """Return the part that both status documents have: the facts about a run that do not depend on the observer.
 
-    `evaluation` holds the numbers that the gauges show, `recent` the newest rows of `sidecar history`, newest first.
+    `evaluation` holds the numbers that the gauges show. `recent` holds the newest rows of `history`, newest first.
     """
     return {
         "run": run,
@@ -146,22 +146,22 @@ def run_json(
 
 
 def bests(history: JournalState) -> dict[tuple[str, str], Best]:
-    """Return the best evaluation by each metric, as (eval set, name), that has a direction in the newest task."""
+    """Return the best evaluation by (eval set, name), for each metric to which the newest task gives a direction."""
     names = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in history.totals.best}
     return {names[metric]: history.totals.best[names[metric]] for metric in history.goals if metric in names}
 
 
 def checkpoint_of(best: Best) -> str:
-    """Return the checkpoint's name, from the folder of its saves: `evaluations/ckpt-5@0123456789ab/plan-7`."""
+    """Return the name of the checkpoint, which its folder of saves holds: `evaluations/ckpt-5@0123456789ab/plan-7`."""
     return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
 
 
 def _rows(entries: Iterable[Entry]) -> list[Row]:
-    found: list[Row] = []
+    result: list[Row] = []
     failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
     for entry in entries:
         if isinstance(entry, Closed):
-            found.append(row := _closed_row(entry))
+            result.append(row := _closed_row(entry))
             if entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
                 failed[entry.plan.checkpoint.key] = entry.plan, row
             continue
@@ -171,12 +171,12 @@ def _rows(entries: Iterable[Entry]) -> list[Row]:
             attempt[1]["final"] = True
             del failed[settlement.key]
         else:
-            found.append(_settled_row(entry))
-    return found
+            result.append(_settled_row(entry))
+    return result
 
 
 def _newest_evaluation(history: JournalState) -> Row | None:
-    """Return the newest evaluation's row, with the last numbers of eval sets that it left out, and their steps."""
+    """Return the row of the newest evaluation, with the last numbers and steps of eval sets that it did not measure."""
     if history.newest is None:
         return None
     latest = history.latest.items()
@@ -191,9 +191,9 @@ def _newest_evaluation(history: JournalState) -> Row | None:
 def _closed_row(closed: Closed) -> Row:
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
-    assert checkpoint is not None  # History closes no plan without one
+    assert checkpoint is not None  # `JournalState` closes only plans that have a checkpoint
     nonfinite = {
-        eval_set: {place: dataclasses.asdict(each) for place, each in places.items()}
+        eval_set: {place: dataclasses.asdict(examples) for place, examples in places.items()}
         for eval_set, places in ({} if result is None else result.nonfinite).items()
     }
     return {
@@ -218,9 +218,9 @@ def _closed_row(closed: Closed) -> Row:
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
     } | {
-        name: found
-        for name, found in (("nonfinite", nonfinite), ("notes", [] if result is None else list(result.notes)))
-        if found
+        key: value
+        for key, value in (("nonfinite", nonfinite), ("notes", [] if result is None else list(result.notes)))
+        if value
     }
 
 
@@ -232,7 +232,7 @@ def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
 
 
 def _settled_row(settled: Settled) -> Row:
-    """Return the row of a checkpoint that ended without an attempt. Its plan may be about another checkpoint."""
+    """Return the row of a checkpoint that was settled without an attempt. The plan may evaluate another checkpoint."""
     plan, settlement = settled.plan, settled.settlement
     return {
         "plan": plan.plan,
@@ -257,7 +257,7 @@ def _settled_row(settled: Settled) -> Row:
 
 
 def open_plan(plan: Plan) -> dict[str, Any]:
-    """Return a plan that has no outcome yet, as strict JSON."""
+    """Return a plan that has no outcome yet as JSON."""
     checkpoint, members = plan.checkpoint, plan.members or ()
     return {
         "plan": plan.plan,

@@ -1,6 +1,6 @@
-"""Log events as sentences, for people at a terminal: the numbers they want, and no more. Pure.
+"""Render log events as short sentences, for people at a terminal. Pure.
 
-Events that have no sentence here are shown as they are. All of them, with all fields, are in JSON and with `--verbose`.
+Events without a sentence here are shown with their fields. JSON and `--verbose` show all fields of all events.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ _NOT_NUMBERS: Final = {"event", "level", "timestamp", "run", "node", "plan", "ch
 
 
 def sentence(event: Event) -> str | None:
-    """Return an event as a sentence, an empty one if it is of no interest here, or None if it has none."""
+    """Return an event as a sentence; empty if people do not need the event, None if there is no sentence for it."""
     try:
         return _SENTENCES[event["event"]](event)
-    except KeyError:  # also a field that an event lacks: it is shown as it is
+    except KeyError:  # there is no sentence, or the event lacks a field of it
         return None
 
 
@@ -40,13 +40,13 @@ def _succeeded(event: Event) -> str:
     numbers = {key: value for key, value in event.items() if "." in key and key not in _NOT_NUMBERS}
     several = len(event["examples"]) > 1
     best = set(event.get("best", ()))
-    told = [
+    shown = [
         f"{key if several else key.partition('.')[2]} {number(value)}{' (best)' if key in best else ''}"
         for key, value in numbers.items()
     ]
     examples = " + ".join(map(str, event["examples"].values()))
     seconds = sum(length for phase, length in event["seconds"].items() if phase in PHASES)
-    return f"{_name(event)}: {'  '.join(told)}  [{examples} examples, {seconds:.1f} s]"
+    return f"{_name(event)}: {'  '.join(shown)}  [{examples} examples, {seconds:.1f} s]"
 
 
 def _failed(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Define what a daemon shows of itself: one frozen snapshot for /metrics, /readyz and the status page."""
+"""Define the status of a daemon: one frozen snapshot for /metrics, /readyz and the status page."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Describe the checkpoint discovered last; `written_at` of its last file is in seconds since 1970."""
+    """Describe the checkpoint discovered last. `written_at` is the time of its last file, in seconds since 1970."""
 
     step: int | None
     written_at: float
@@ -51,9 +51,9 @@ class EvaluationStatus:
 class NodesStatus:
     """Describe the nodes that are alive."""
 
-    members: dict[str, int] = field(default_factory=dict)  # how many by state
-    left_out: dict[str, str] = field(default_factory=dict)  # nodes that take no part, or not in everything, and why
-    left_out_reasons: dict[str, int] = field(default_factory=dict)  # how many of them, by `eligibility.Reason`
+    members: dict[str, int] = field(default_factory=dict)  # the number of nodes by state
+    left_out: dict[str, str] = field(default_factory=dict)  # by node that is left out of some evaluations: why
+    left_out_reasons: dict[str, int] = field(default_factory=dict)  # the number of such nodes by `eligibility.Reason`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,14 @@ class UnreadableEntries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Describe this node now. The content of the journal is in `JournalState`."""
+    """Describe the present state of this node. The content of the journal is in `JournalState`."""
 
     identity: Identity
     state: NodeState
     publisher: bool = False
-    unready: str | None = "starting"  # why /readyz says no; None: ready
-    hint: str | None = None  # what a person may want to look at, though nothing failed
-    journal_read: bool = False  # to its end, once: before that, totals would only be a part
+    unready: str | None = "starting"  # why the node is not ready; None: it is ready
+    hint: str | None = None  # a likely mistake that somebody should check, though nothing failed
+    journal_read: bool = False  # the journal was read to its end once; before that, totals are incomplete
     checkpoints: CheckpointsStatus = field(default_factory=CheckpointsStatus)
     evaluation: EvaluationStatus = field(default_factory=EvaluationStatus)
     nodes: NodesStatus = field(default_factory=NodesStatus)

@@ -1,6 +1,6 @@
-"""Write the status page: /api/status for people. Self-contained HTML, no scripts, every value escaped. Pure.
+"""Render the document of /api/status as a page for people: self-contained HTML without scripts. Pure.
 
-Missing keys show as nothing, since the daemon answers before its first look at anything.
+Every value is escaped. A missing key shows as nothing, because the daemon answers requests before its first scan.
 """
 
 from collections.abc import Iterable
@@ -125,10 +125,10 @@ def _group(status: dict[str, Any]) -> str:
     facts = ", ".join(f"{_text(count)} {_text(state)}" for state, count in members.items()) or "none seen"
     listed = _table(("worker", "pid", "state", "batches"), workers) if workers else '<p class="note">no process</p>'
     notes = [f"{node} is left out of evaluations: {why}" for node, why in (status.get("left_out") or {}).items()]
-    notes += [f"cannot be read here now: {each}" for each in status.get("unknown") or ()]
-    told = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
+    notes += [f"cannot be read here now: {entry}" for entry in status.get("unknown") or ()]
+    note_lines = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
     return (
-        f"<h2>Nodes</h2><p>{facts} · group of {_text(status.get('group_size', 0))} worker processes</p>{told}"
+        f"<h2>Nodes</h2><p>{facts} · group of {_text(status.get('group_size', 0))} worker processes</p>{note_lines}"
         f"<h2>Workers on this node</h2>{listed}"
     )
 

@@ -1,7 +1,7 @@
-"""Tell systemd that a daemon started, what it is doing, and that its loop still turns. See sd_notify(3).
+"""Notify systemd that a daemon has started, what it is doing, and that its loop still turns. See sd_notify(3).
 
-Called by the loop at each of its turns, so a loop that hangs falls silent and the watchdog restarts the unit. It sends
-datagrams to a local socket and never waits: where nobody listens, nothing is said.
+The loop calls the notifier at each turn. If the loop hangs, the watchdog hears nothing and restarts the unit. Messages
+are datagrams to a local socket, and sending never waits. Without a socket, nothing is sent.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ class Notifier:
     """Notify the service manager named in `environ`, if there is one.
 
     Args:
-        environ: NOTIFY_SOCKET is a path, or an abstract name behind `@`; WATCHDOG_USEC and WATCHDOG_PID say how often,
-            and which process, the watchdog wants to hear.
-        clock: for the pauses between signs of life.
+        environ: NOTIFY_SOCKET is a path, or an abstract name behind `@`. WATCHDOG_PID is the process that the watchdog
+            watches, and WATCHDOG_USEC the period in which it must send a sign of life.
+        clock: Measures the pauses between signs of life.
     """
 
     def __init__(self, environ: Mapping[str, str], *, clock: Clock | None = None) -> None:
@@ -35,27 +35,27 @@ class Notifier:
         self._clock = clock or SystemClock()
         self._watchdog = _watchdog_seconds(environ)
         self._alive_at = float("-inf")
-        self._said: frozenset[str] = frozenset()
+        self._sent: frozenset[str] = frozenset()
 
     def __call__(self, status: Status, history: JournalState) -> None:
-        """Say what changed since the last call, and, when it is time, that the loop turns."""
+        """Send the facts that changed since the last call and, when it is time, a sign of life."""
         if not self._address:
             return
-        says = {f"STATUS={one_line(describe(status, history))}"}  # file names need not be text
-        if status.state != NodeState.STARTING:  # the task was checked, or there is none to check
-            says.add("READY=1")
+        facts = {f"STATUS={one_line(describe(status, history))}"}  # names of files may hold control characters
+        if status.state != NodeState.STARTING:  # the task was checked, or the node has none
+            facts.add("READY=1")
         if status.state in (NodeState.DRAINING, NodeState.LEFT):
-            says.add("STOPPING=1")
-        lines = sorted(says - self._said)
+            facts.add("STOPPING=1")
+        lines = sorted(facts - self._sent)
         now = self._clock.now()
         if alive := self._watchdog is not None and now - self._alive_at >= self._watchdog / _PER_WATCHDOG:
             lines.append("WATCHDOG=1")
         if lines and self._send("\n".join(lines)):
-            self._said = frozenset(says)
+            self._sent = frozenset(facts)
             self._alive_at = now if alive else self._alive_at
 
     def _send(self, text: str) -> bool:
-        """Send a message, and return whether it was taken: a manager that is busy or gone must not stop the loop."""
+        """Send a message, and return whether that worked. A manager that is busy or gone must not stop the loop."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outlet:
             outlet.setblocking(False)
             outlet.sendto(text.encode(), self._address)
@@ -64,7 +64,7 @@ class Notifier:
 
 
 def describe(status: Status, history: JournalState) -> str:
-    """Return a line for `systemctl status`: what the node is doing, the queue's length, and the newest numbers."""
+    """Return a line for `systemctl status`: the node's activity, the length of the queue, and the newest numbers."""
     plan, newest = history.open, history.newest
     if status.unready is not None:
         doing = status.unready
@@ -87,5 +87,5 @@ def describe(status: Status, history: JournalState) -> str:
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
     """Return how long systemd waits for a sign of life; None if it does not wait, or waits for another process."""
     period = environ.get("WATCHDOG_USEC", "")
-    wanted = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    return int(period) / _MICROSECONDS if wanted and period.isascii() and period.isdecimal() else None
+    is_watched = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return int(period) / _MICROSECONDS if is_watched and period.isascii() and period.isdecimal() else None

@@ -1,6 +1,6 @@
-"""Serve the one HTTP port of a daemon, read only: metrics, health, readiness, status as JSON and as a page for people.
+"""Serve the HTTP port of a daemon, read only: metrics, health, readiness, and the status as JSON and as a page.
 
-`server` holds the connections, `hosts` decides whose requests are answered, `views` makes the answers.
+`server` holds the connections, `hosts` decides which requests are answered, and `views` builds the answers.
 """
 
 from sidecar.observability.http.server import Server, dialled

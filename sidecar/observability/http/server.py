@@ -1,9 +1,9 @@
-"""Hold the connections of the HTTP port: one thread reads requests and writes answers, whatever clients do.
+"""Hold the connections of the HTTP port: one thread reads all requests and writes all answers.
 
-A client costs a descriptor and at most 32 KiB, never a thread. Clients that send nothing, or drip, cannot take the port
-away from others: when places run out, the oldest connection of the busiest client goes, those that have not sent their
-request yet before those that are being answered. An honest client sends its request at once, long before it is the
-oldest.
+A connection costs a descriptor and at most 32 KiB, but no thread. Clients that send nothing, or send slowly, cannot
+keep others from the port. If there are too many connections, the oldest one of the client with the most connections is
+closed: first those whose request is incomplete, then those that are being answered. An honest client sends its request
+at once, long before its connection is the oldest.
 """
 
 import asyncio
@@ -27,34 +27,34 @@ from sidecar.observability.http.views import Request, Views
 _log = structlog.get_logger()
 
 REQUEST_BYTES: Final = 32 * 1024
-"""A longer request head is dropped."""
+"""The most bytes of a request head. The connection is closed if it is longer."""
 
 CONNECTIONS: Final = 64
-"""How many connections are held. A handful is usual: some scrapers, probes, people."""
+"""The most connections at a time. A handful is usual: some scrapers, probes, people."""
 
 PER_CLIENT: Final = 32
-"""How many of them one address may have: half, so that a single client never fills the port."""
+"""The most connections of one client: half of all, so that a single client never fills the port."""
 
-_BACKLOG: Final = 1024  # waits in the kernel: a client that finds it full tries again after a second
+_BACKLOG: Final = 1024  # connections that wait in the kernel; if there are more, the client tries again after a second
 _LAST_PORT: Final = 65535
-_LINGER_SECONDS: Final = 1.0  # for a body that nobody reads: closing at once would reset the connection
+_LINGER_SECONDS: Final = 1.0  # to discard the body of a request: closing at once would reset the connection
 _CLOSE_SECONDS: Final = 2.0
-_AGAIN_SECONDS: Final = 0.1
-_NAMES_SECONDS: Final = 60.0
+_ACCEPT_AGAIN_SECONDS: Final = 0.1  # after a failure
+_RESOLVE_AGAIN_SECONDS: Final = 60.0  # after a failure
 
 
 class Server:
     """Serve on `host`:`port` from a daemon thread; port 0 takes a free one.
 
     Args:
-        host: address or name to listen on; IPv6 literals with or without brackets.
-        port: port to listen on.
-        names: names, or globs of them, that clients may ask for in addition to those that are safe anyway.
-        registry: what /metrics shows.
-        health: why the daemon is not alive, or None.
-        ready: why it is not ready, or None.
-        status: what /api/status and the page show, made by `sidecar.observability.report.status_json`.
-        request_seconds: a client must send its whole request, and take the answer, within this time each.
+        host: Address or name to listen on; IPv6 literals with or without brackets.
+        port: Port to listen on.
+        names: Names, or globs, under which clients may address the daemon, in addition to names that are always safe.
+        registry: The metrics that /metrics shows.
+        health: Returns why the daemon is not alive, or None.
+        ready: Returns why the daemon is not ready, or None.
+        status: Returns the content of /api/status and of the page, made by `observability.report.status_json`.
+        request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Server:
         self._bound = 0
 
     def start(self) -> None:
-        """Listen, and return. Raises `SettingsError` if the address cannot be used."""
+        """Start to listen, and return. Raises `SettingsError` if the address cannot be used."""
         if not 0 <= self._port <= _LAST_PORT:  # the resolver would take it modulo 65536
             raise self._refusal(f"a port is 0 to {_LAST_PORT}")
         try:
@@ -97,8 +97,8 @@ class Server:
         threading.Thread(target=self._learn_own_names, name="http-names", daemon=True).start()
 
     def _learn_own_names(self) -> None:
-        """Ask again as long as the resolver does not answer, as when a machine starts before its network."""
-        while not self._hosts.learn_own_names() and not self._closed.wait(_NAMES_SECONDS):
+        """Look up the machine's names until the resolver answers: the daemon may start before the network."""
+        while not self._hosts.learn_own_names() and not self._closed.wait(_RESOLVE_AGAIN_SECONDS):
             pass
 
     def _refusal(self, reason: str) -> SettingsError:
@@ -109,12 +109,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return its URL on this machine, such as `http://127.0.0.1:19108`. Only while it runs."""
+        """Return the URL of the server on this machine, such as `http://127.0.0.1:19108`. Only after `start`."""
         assert self._running is not None, "start() comes first"
         return f"http://{_netloc(dialled(self._host), self._bound)}"
 
     def close(self) -> None:
-        """Stop listening and drop every connection. More than once does no harm."""
+        """Stop listening and close every connection. A second call does nothing."""
         if self._running is None:
             return
         loop, stopped, thread = self._running
@@ -126,7 +126,7 @@ class Server:
 
 
 def dialled(host: str) -> str:
-    """Return where this machine itself reaches what listens on `host`, an address without brackets."""
+    """Return the address by which this machine reaches a server that listens on `host`, without brackets."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
 
 
@@ -135,8 +135,8 @@ def _netloc(host: str, port: int) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind exclusively: sharing the port would let a second daemon go unnoticed."""
-    # Resolved here, since the family follows from it; a literal asks no name server.
+    """Bind without sharing the port, so that a second daemon on the same port fails at its start."""
+    # The name is resolved here, because the family follows from the address. A literal needs no name server.
     family, kind, protocol, _, address = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -155,7 +155,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _run(loop: asyncio.AbstractEventLoop, serving: Any) -> None:
     try:
         loop.run_until_complete(serving)
-    except Exception:  # noqa: BLE001 - nobody else would learn of it
+    except Exception:  # noqa: BLE001 - nothing else would report it
         _log.exception("http_stopped")
     finally:
         loop.close()
@@ -168,8 +168,8 @@ class _Connections:
         self._views = views
         self._request_seconds = request_seconds
         self._clients: dict[asyncio.Task[None], str] = {}
-        self._answered: set[asyncio.Task[None]] = set()  # those of them whose request came whole
-        # Where answers are made that take a while: probes do not wait for them. Two, since Python runs one at a time.
+        self._answered: set[asyncio.Task[None]] = set()  # the clients whose request is complete
+        # Builds slow answers, so that probes do not wait for them. Two threads, since Python runs one at a time.
         self._makers = ThreadPoolExecutor(2, thread_name_prefix="http-answer")
 
     async def serve(self, listener: socket.socket, stopped: asyncio.Event) -> None:
@@ -190,26 +190,26 @@ class _Connections:
                 connection, address = await loop.sock_accept(listener)
             except OSError:  # no descriptor is left, or the client has gone meanwhile
                 self._drop_oldest()
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             client = _client(address[0])
-            if sum(each == client for each in self._clients.values()) >= PER_CLIENT:
+            if sum(other == client for other in self._clients.values()) >= PER_CLIENT:
                 self._drop_oldest(client)
             elif len(self._clients) >= CONNECTIONS:
                 self._drop_oldest()
             task = loop.create_task(self._serve(connection))
             self._clients[task] = client
             task.add_done_callback(partial(self._close, connection))
-            await asyncio.sleep(0)  # a request that came with its connection is read before the next one is accepted
+            await asyncio.sleep(0)  # a request that has arrived is read before the next connection is accepted
 
     def _drop_oldest(self, client: str | None = None) -> None:
-        """Drop the oldest connection of that client, or of the one that has most."""
+        """Close the oldest connection of that client, or of the client with the most connections."""
         if client is None and self._clients:
             client = Counter(self._clients.values()).most_common(1)[0][0]
-        tasks = [task for task, each in self._clients.items() if each == client]
+        tasks = [task for task, other in self._clients.items() if other == client]
         if tasks:
             oldest = next((task for task in tasks if task not in self._answered), tasks[0])
-            del self._clients[oldest]  # now, since it ends only after the next one is counted
+            del self._clients[oldest]  # now, because the task ends only after the new connection is counted
             oldest.cancel()
 
     def _close(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
@@ -218,7 +218,7 @@ class _Connections:
         connection.close()
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Answer one request. The connection is closed once this has ended, however it does."""
+        """Answer one request. The connection is closed when this ends, also by an exception."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         try:
@@ -238,14 +238,14 @@ class _Connections:
             async with asyncio.timeout(_LINGER_SECONDS):
                 while await loop.sock_recv(connection, REQUEST_BYTES):
                     pass
-        except (OSError, TimeoutError):  # a client that went away, or is too slow
+        except (OSError, TimeoutError):  # the client went away, or is too slow
             return
-        except Exception:  # noqa: BLE001 - one connection must not take the others away
+        except Exception:  # noqa: BLE001 - a bug in one connection must not end the server
             _log.exception("http_connection_failed")
 
 
 async def _read_head(connection: socket.socket) -> bytes:
-    """Return request line and headers, up to the empty line; empty if they are too long or none came."""
+    """Return the request line and the headers, up to the empty line. Return nothing if they are too long or missing."""
     loop = asyncio.get_running_loop()
     head = bytearray()
     while block := await loop.sock_recv(connection, 4096):
@@ -259,8 +259,8 @@ async def _read_head(connection: socket.socket) -> bytes:
 
 
 def _client(address: str) -> str:
-    """Return the client that an address belongs to: IPv6 hands out networks of /64, not single addresses."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4 or found.ipv4_mapped is not None:  # noqa: PLR2004 - IPv4
-        return str(found)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    """Return the client to which an address belongs: in IPv6 a network of /64, since one client gets all of it."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if ip.version == 4 or ip.ipv4_mapped is not None:  # noqa: PLR2004 - IPv4
+        return str(ip)
+    return str(ipaddress.ip_network((ip, 64), strict=False))

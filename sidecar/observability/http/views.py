@@ -1,7 +1,7 @@
-"""Make the answer to one request: which path shows what. No sockets here: bytes in, bytes out.
+"""Build the answer to one request, by its path. Bytes in, bytes out: there are no sockets here.
 
-The views call what they were given, the metrics registry and three callables, and must therefore only read values that
-are already made. They never touch storage and never wait for the daemon's loop.
+The views call the metrics registry and three callables, which must only read values that exist already. They never
+touch storage and never wait for the daemon's loop.
 """
 
 import io
@@ -32,13 +32,13 @@ class _Response(NamedTuple):
 
 
 class Request(BaseHTTPRequestHandler):
-    """Parse one request head in memory, by the standard library.
+    """Parse one request head in memory, with the parser of the standard library.
 
     Args:
-        head: request line and headers, with the empty line that ends them.
+        head: The request line and the headers, with the empty line that ends them.
     """
 
-    default_request_version = "HTTP/1.0"  # a refusal has a status line, whatever was sent
+    default_request_version = "HTTP/1.0"  # so that a refusal always has a status line
     error_content_type = _TEXT
     error_message_format = "%(message)s\n"
 
@@ -52,21 +52,21 @@ class Request(BaseHTTPRequestHandler):
 
     @property
     def place(self) -> str:
-        """Return its path, without the query."""
+        """Return the path of the request, without the query."""
         return unquote(self.path.partition("?")[0], errors="replace")
 
     @property
     def is_quick(self) -> bool:
-        """Return whether its answer takes no time: that of a probe, or a refusal."""
+        """Return whether the answer takes no time to build: that of a probe, or a refusal."""
         return not self.parsed or self.place in _PROBES
 
     @property
     def output(self) -> bytes:
-        """Return what was written so far: the refusal of a request that could not be parsed."""
+        """Return the bytes written so far: for a request that could not be parsed, the refusal."""
         return self._output.getvalue()
 
     def written(self, response: _Response) -> bytes:
-        """Return the answer as it goes over the wire."""
+        """Return the bytes of the whole answer."""
         self.send_response(response.status)
         for name, value in response.headers:
             self.send_header(name, value)
@@ -82,7 +82,7 @@ class Request(BaseHTTPRequestHandler):
         return self.output
 
     def version_string(self) -> str:
-        """Say what this is, and not which Python serves it."""
+        """Return the name of the program for the header `Server`, without the version of Python."""
         return "sidecar"
 
     def log_message(self, *_: Any) -> None:
@@ -90,14 +90,14 @@ class Request(BaseHTTPRequestHandler):
 
 
 class Views:
-    """All that the port shows.
+    """Answer requests by path.
 
     Args:
-        hosts: which `Host` headers are answered.
-        registry: what /metrics shows.
-        health: why the daemon is not alive, or None.
-        ready: why it is not ready, or None.
-        status: what /api/status and the page show.
+        hosts: Decides which `Host` headers are answered.
+        registry: The metrics that /metrics shows.
+        health: Returns why the daemon is not alive, or None.
+        ready: Returns why the daemon is not ready, or None.
+        status: Returns the content of /api/status and of the page.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class Views:
         }
 
     def answer(self, request: Request) -> bytes:
-        """Return the whole answer; empty for what is not even a request line."""
+        """Return the whole answer. It is empty if there is no request line."""
         if not request.parsed:
             return request.output
         try:
             response = self._response(request)
-        except Exception:  # noqa: BLE001 - one broken view must not take the others away
+        except Exception:  # noqa: BLE001 - a bug in one view must not end the server
             _log.exception("http_request_failed", path=request.place)
             response = _response(HTTPStatus.INTERNAL_SERVER_ERROR, "this answer failed; the daemon's log says why\n")
         return request.written(response)
@@ -159,7 +159,7 @@ class Views:
         return _response(HTTPStatus.MISDIRECTED_REQUEST, text)
 
     def _metrics(self, request: Request) -> _Response:
-        """Return the client library's own answer, with its choice of format and compression."""
+        """Return the answer of prometheus-client, which chooses the format and the compression."""
         environ = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": request.place,
