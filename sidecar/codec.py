@@ -13,24 +13,28 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from sidecar.errors import NewerSchemaError, RecordError
-from sidecar.records import SCHEMA
+from sidecar.records import INLINED, SCHEMA
 
 R = TypeVar("R")
 
 
 def dumps(record: Any) -> bytes:
-    """Strict JSON of a record, one line."""
+    """Return strict JSON of a record, one line."""
     text = json.dumps(record, default=_fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
 
 
 def _fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
+    """Return the JSON fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
     kind: type = type(record)
-    return {name: getattr(record, name) for name, _, _ in _fields(kind)}
+    values = {}
+    for field in _fields(kind):
+        value = getattr(record, field.name)
+        values.update(_fields_of(value) if field.inlined else {field.name: value})
+    return values
 
 
 def loads(cls: type[R], data: bytes) -> R:
@@ -92,19 +96,37 @@ def _convert_record(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
     known = {}
-    for name, kind, required in _fields(cls):
-        if name in value:
-            known[name] = _convert(kind, value[name], f"{where}.{name}")
-        elif required:
-            raise RecordError(f"{where}.{name}: missing")
+    for field in _fields(cls):
+        if field.inlined:
+            known[field.name] = _convert_record(field.kind, value, where)
+        elif field.name in value:
+            known[field.name] = _convert(field.kind, value[field.name], f"{where}.{field.name}")
+        elif field.required:
+            raise RecordError(f"{where}.{field.name}: missing")
     return cls(**known)
 
 
+class _Field(NamedTuple):
+    name: str
+    kind: Any
+    required: bool
+    inlined: bool
+
+
 @functools.cache
-def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
-    """Name and type of each field of a record, and whether it must be there: resolving costs more than reading."""
-    hints = typing.get_type_hints(cls)
+def _fields(cls: type) -> tuple[_Field, ...]:
+    """Return the fields of a record. They are cached because resolving the types costs more than reading a record."""
+    kinds, hints = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
     return tuple(
-        (item.name, hints[item.name], item.default is item.default_factory is dataclasses.MISSING)
+        _Field(
+            name=item.name,
+            kind=kinds[item.name],
+            required=item.default is item.default_factory is dataclasses.MISSING,
+            inlined=_is_inlined(hints[item.name]),
+        )
         for item in dataclasses.fields(cls)
     )
+
+
+def _is_inlined(hint: Any) -> bool:
+    return typing.get_origin(hint) is Annotated and INLINED in typing.get_args(hint)[1:]

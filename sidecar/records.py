@@ -7,13 +7,20 @@ under the user's interpreter.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from sidecar.states import NodeState, OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
 """Version of every record in the state directory. A newer one means: do not act."""
+
+INLINED: Final = "inlined"
+"""Marks a part of a record whose fields stand in the JSON object of the record itself: see `Inlined`."""
+
+T = TypeVar("T")
+Inlined = Annotated[T, INLINED]
+"""The type of a field that holds a part of a record. The JSON has the part's fields, and no name for the part."""
 
 Key = tuple[str, str]
 """The identity of a checkpoint: its name and digest."""
@@ -271,18 +278,47 @@ class WorkerProgress:
     total: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JournalPosition:
+    """The newest plan and the newest outcome that a node has read."""
+
+    plan: int
+    outcome: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumericProfiles:
+    """Digests of a node's numeric profile; null where it is not known yet."""
+
+    profile: str | None = None  # measured when the task was checked
+    joined_profile: str | None = None  # from a worker that joined a group and built the model
+
+    @property
+    def shown(self) -> str:
+        """Return the digests that are known, for people."""
+        return "+".join(digest for digest in (self.profile, self.joined_profile) if digest is not None)
+
+    def fit(self, other: "NumericProfiles") -> bool:
+        """Return whether each of these profiles equals that of `other`, or is not known yet."""
+        return self.profile in (None, other.profile) and self.joined_profile in (None, other.joined_profile)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSightings:
+    """Checkpoints that need an evaluation, as one node finds them, by the names of their folders (`Checkpoint.folder`)."""
+
+    unreadable: tuple[str, ...] = ()  # this node cannot read them now
+    sees: tuple[str, ...] = ()  # the oldest complete ones
+    sees_more: bool = False  # whether there are more of those than `sees` lists
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Describe a node in the file that it rewrites with every beat.
 
-    `beat` counts up, and a change of any field is a sign of life. Four fields are brought up to date by the next beat,
-    and a change of them causes no beat of its own:
-
-    - `doing`: the progress of the node's workers in the plan `plan`; `None` if the node has no part in that plan, or
-      runs an older version.
-    - `unreadable`: checkpoints that need an evaluation and cannot be read by this node now, as `Checkpoint.folder`.
-    - `sees`: the oldest complete checkpoints that need an evaluation, as `Checkpoint.folder`.
-    - `sees_more`: whether there are more of those than `sees` lists.
+    `beat` counts up, and a change of any field is a sign of life. `doing` and `checkpoints` are brought up to date by
+    the next beat, and a change of them causes no beat of its own. `doing` is the progress of the node's workers in the
+    plan `journal.plan`; `None` if the node has no part in that plan, or runs an older version.
     """
 
     run: str
@@ -294,15 +330,11 @@ class Heartbeat:
     state: NodeState
     version: str
     task: str | None
-    plan: int
-    outcome: int
+    journal: Inlined[JournalPosition]
     slots: tuple[Slot, ...]
-    profile: str | None = None  # digest of the numeric profile, measured when the task was checked
-    joined_profile: str | None = None  # likewise, from a worker that joined a group and built the model
+    numerics: Inlined[NumericProfiles] = NumericProfiles()
     doing: tuple[WorkerProgress, ...] | None = None
-    unreadable: tuple[str, ...] = ()
-    sees: tuple[str, ...] = ()
-    sees_more: bool = False
+    checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
     schema: int = SCHEMA
 
 

@@ -2,12 +2,14 @@
 
 from dataclasses import fields
 
+from heartbeats import make_heartbeat
+
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Propose
 from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, Slot
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Slot
 
 NOW = 1000.0
 
@@ -36,10 +38,7 @@ def slot(standby=None, worker=None, group=None):
 
 def node(name, *slots, **changes):
     slots = slots or (slot(f"{name}.i.1"),)
-    given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
-    return Heartbeat(
-        run="r", node=name, incarnation="i", beat=1, role_source="setting", plan=0, outcome=0, slots=slots, **given
-    )
+    return make_heartbeat(node=name, slots=slots, **changes)
 
 
 def members(*workers):

@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from heartbeats import make_heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,21 +190,7 @@ def test_the_place_of_an_error_is_named_within_a_mapping():
 
 def test_a_heartbeat_of_an_older_version_tells_no_doing():
     """The field came later; that it is missing is no reason to think that its node is gone."""
-    beat = Heartbeat(
-        run="r",
-        node="n",
-        incarnation="i",
-        beat=1,
-        role="worker",
-        role_source="setting",
-        state="ready",
-        version="1",
-        task=None,
-        plan=0,
-        outcome=0,
-        slots=(),
-        doing=(WorkerProgress("w", "join"),),
-    )
+    beat = make_heartbeat(doing=(WorkerProgress("w", "join"),))
     assert loads(Heartbeat, dumps(beat)) == beat
     written = json.loads(dumps(beat))
     del written["doing"]
@@ -229,3 +216,31 @@ def test_every_kind_of_failure_has_somebody_to_blame():
 def test_any_time_that_a_file_can_have_is_written(seconds, text):
     """Some filesystems keep 64 bits of seconds; the year 10,000 would end the daemon that shows it."""
     assert timestamp(seconds).startswith(text)
+
+
+def test_the_parts_of_a_heartbeat_have_no_name_in_its_file():
+    """Daemons of older releases look for the fields where they always were; their order stays, too."""
+    beat = make_heartbeat(
+        plan=3,
+        outcome=2,
+        profile="p",
+        joined_profile="j",
+        doing=(),
+        unreadable=("a@1",),
+        sees=("b@2",),
+        sees_more=True,
+    )
+    assert dumps(beat) == (
+        b'{"run":"r","node":"n1","incarnation":"i","beat":1,"role":"worker","role_source":"setting","state":"ready",'
+        b'"version":"1","task":"t","plan":3,"outcome":2,"slots":[],"profile":"p","joined_profile":"j","doing":[],'
+        b'"unreadable":["a@1"],"sees":["b@2"],"sees_more":true,"schema":1}'
+    )
+    assert loads(Heartbeat, dumps(beat)) == beat
+
+
+@pytest.mark.parametrize(("field", "value"), [("outcome", None), ("sees", "b@2")])
+def test_a_wrong_field_of_a_part_is_named_as_in_the_file(field, value):
+    """People look for it there."""
+    written = json.loads(dumps(make_heartbeat(sees=("b@2",)))) | {field: value}
+    with pytest.raises(RecordError, match=rf"Heartbeat\.{field}\b"):
+        from_json(Heartbeat, written)

@@ -69,7 +69,7 @@ class KnownNodes:
         phases = [str(plan.plan)]
         for member in plan.members or ():
             heartbeat = self.liveness.heartbeat(member.node)
-            if heartbeat is None or heartbeat.plan != plan.plan or heartbeat.outcome >= plan.plan:
+            if heartbeat is None or heartbeat.journal.plan != plan.plan or heartbeat.journal.outcome >= plan.plan:
                 return ()
             workers = {progress.worker: progress.phase for progress in heartbeat.doing or ()}
             phase = workers.get(member.worker)

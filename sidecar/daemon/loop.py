@@ -161,7 +161,7 @@ class Daemon:
             self.state.task = supervisor.task
             if self.state.node_state == NodeState.STARTING:
                 self.state.node_state = NodeState.READY
-        self.state.profile, self.state.joined_profile = supervisor.profile, supervisor.joined_profile
+        self.state.numerics = supervisor.numerics
         if supervisor.failure is not None:
             self.shutdown.exit = supervisor.failure
 

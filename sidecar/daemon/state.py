@@ -24,7 +24,18 @@ from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
 from sidecar.policy.view import CheckpointsView, NodesView, View
-from sidecar.records import Heartbeat, Key, Outcome, Plan, Settlement, Slot, folder_name
+from sidecar.records import (
+    CheckpointSightings,
+    Heartbeat,
+    JournalPosition,
+    Key,
+    NumericProfiles,
+    Outcome,
+    Plan,
+    Settlement,
+    Slot,
+    folder_name,
+)
 from sidecar.states import NodeState, OutcomeStatus
 from sidecar.workers.pool import group_id
 
@@ -44,8 +55,7 @@ class DaemonState:
     # of itself
     node_state: NodeState = NodeState.STARTING
     task: str | None = None  # digest of the task's code; None until it was tried
-    profile: str | None = None  # digests of the numeric profile, see `Heartbeat`
-    joined_profile: str | None = None
+    numerics: NumericProfiles = field(default_factory=NumericProfiles)
     withdrawn: bool = False  # the journal cannot be read, so other nodes must not count on this one
 
     # of the run
@@ -54,7 +64,6 @@ class DaemonState:
     caught_up: bool = False  # the journal was read to its end once
     nodes: KnownNodes = field(init=False)
     tracker: CheckpointTracker
-    scanned_at: float = 0.0  # when the newest scan was asked for
     timers: Timers = field(default_factory=Timers)
     statistics: Statistics = field(default_factory=Statistics)
     training: TrainingProgress = field(init=False)
@@ -97,7 +106,7 @@ class DaemonState:
         self, scan: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
     ) -> list[DiscoveredCheckpoint]:
         """Note what a scan of the checkpoint directory found, and return what is new and needs an evaluation."""
-        is_first, self.scanned_at = not self.has_scanned, self.nodes.synced_at
+        is_first, self.timers.scanned_at = not self.has_scanned, self.nodes.synced_at
         new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
         self.statistics.gaps.scan(new, now)
         self.training.record_scan(new, self.complete)
@@ -146,7 +155,7 @@ class DaemonState:
             training_done=tracker.done,
             last_step=self.training.last_step,
             incomplete_since=tracker.incomplete.since,
-            scanned_at=self.scanned_at,
+            scanned_at=self.timers.scanned_at,
         )
         self.timers.note_ready(ready, now)
         self.timers.note_work(now, waiting=history.open is None and self._has_work(checkpoints, nodes))
@@ -211,6 +220,7 @@ class DaemonState:
         """Return what this node says of itself; None until it has joined a run."""
         if self.run is None:
             return None
+        through, is_open = self.history.through, self.history.open is not None
         return Heartbeat(
             run=self.run,
             node=self.identity.node,
@@ -221,18 +231,16 @@ class DaemonState:
             state=self.shown_state,
             version=self.identity.version,
             task=self.task,
-            plan=self.history.through,
-            outcome=self.history.through - (self.history.open is not None),
+            journal=JournalPosition(plan=through, outcome=through - is_open),
             slots=slots,
-            profile=self.profile,
-            joined_profile=self.joined_profile,
+            numerics=self.numerics,
         )
 
     def with_checkpoints(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
         """Add to a heartbeat which checkpoints this node sees and which it cannot read."""
         unreadable = sorted(self._unreadable(now))[:_UNREADABLE_IN_HEARTBEAT]
-        sees, more = self.tracker.sees(self.history, self.task, self._tasks(now))
-        return replace(heartbeat, unreadable=tuple(unreadable), sees=sees, sees_more=more)
+        sees, sees_more = self.tracker.sees(self.history, self.task, self._tasks(now))
+        return replace(heartbeat, checkpoints=CheckpointSightings(tuple(unreadable), sees, sees_more))
 
     def _has_work(self, checkpoints: CheckpointsView, nodes: NodesView) -> bool:
         """Return whether there is work for a plan of this node: what only other nodes can do is not."""

@@ -13,6 +13,7 @@ class Timers:
     """The moments at which one daemon saw things begin."""
 
     plan_opened_at: float = 0.0
+    scanned_at: float = 0.0  # when the newest scan of the checkpoint directory was asked for
     last_activity_at: float = 0.0  # when the journal or the directory last changed
     failed_at: dict[Key, float] = field(default_factory=dict)  # when a checkpoint's last failure was read
     _work_waiting_since: float | None = None

@@ -5,10 +5,11 @@ It stands between the daemon's loop and `workers.pool`. It knows why workers are
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sidecar.errors import SidecarError, StorageError, TaskError
+from sidecar.records import NumericProfiles
 from sidecar.workers.command_specs import TaskSpec
 from sidecar.workers.messages import Checked, Done, Failed, Joined, Ready
 from sidecar.workers.pool import TimedOut, Worker, WorkerPool
@@ -29,8 +30,7 @@ class WorkerSupervisor:
     gpus: str  # their names, part of the numeric profile: the process that tries the task does not see them
     log: Any
     task: str | None = None  # digest of its code, once it was tried
-    profile: str | None = None  # digest of the numeric profile, as it was when the task was tried
-    joined_profile: str | None = None  # likewise, as a worker reported it that had joined a group
+    numerics: NumericProfiles = field(default_factory=NumericProfiles)
     failure: SidecarError | None = None  # why this daemon cannot go on
     _failures: int = 0
     _fill_at: float = 0.0
@@ -71,7 +71,7 @@ class WorkerSupervisor:
         elif isinstance(report, Joined):
             self._failures = 0
             self._learn(report.task)
-            self.joined_profile = _digest(report.profile)
+            self.numerics = replace(self.numerics, joined_profile=_digest(report.profile))
         elif isinstance(report, Failed | Exited):
             self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
 
@@ -145,7 +145,7 @@ class WorkerSupervisor:
         """Note the task's digest. Workers import the task when they join, so they notice changes of its code."""
         if task != self.task:
             self.log.warning("task_changed", task=self.spec.task, digest=task[:12], before=(self.task or "")[:12])
-            self.task, self.profile = task, None  # it may import other libraries now
+            self.task, self.numerics = task, replace(self.numerics, profile=None)  # it may import other libraries now
 
     def _probed(self, probe: Worker, report: Event, now: float) -> None:
         """Take in a report of the process that tries the task: a mistake shows now, not at the first checkpoint."""
@@ -153,7 +153,7 @@ class WorkerSupervisor:
             probe.process.send(self.spec.check())
         elif isinstance(report, Checked):
             self.task = report.task
-            self.profile = _digest({**report.profile, "gpus": self.gpus})
+            self.numerics = replace(self.numerics, profile=_digest({**report.profile, "gpus": self.gpus}))
             self.log.info("task_checked", task=self.spec.task, digest=report.task[:12], eval_sets=report.eval_sets)
             self.workers.kill(probe)
         elif isinstance(report, Failed):

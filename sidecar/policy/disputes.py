@@ -16,7 +16,7 @@ def is_disputed(
     if settlement.verdict not in (Verdict.VANISHED, Verdict.CORRUPT):
         return False
     others = [heartbeat for heartbeat in workers if heartbeat.node != node]
-    return liveness_unknown or any(other.sees_more or _names(other, settlement) for other in others)
+    return liveness_unknown or any(other.checkpoints.sees_more or _names(other, settlement) for other in others)
 
 
 def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
@@ -29,5 +29,5 @@ def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
     folder = folder_name(settlement.key)
     if settlement.verdict == Verdict.CORRUPT:
         name = folder.rpartition("@")[0]
-        return any(visible.rpartition("@")[0] == name for visible in heartbeat.sees)
-    return folder in heartbeat.sees
+        return any(visible.rpartition("@")[0] == name for visible in heartbeat.checkpoints.sees)
+    return folder in heartbeat.checkpoints.sees

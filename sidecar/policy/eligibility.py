@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sidecar.coordination.journal_state import JournalState, blame, losers
-from sidecar.records import Checkpoint, Heartbeat
+from sidecar.records import Checkpoint, Heartbeat, NumericProfiles
 from sidecar.states import FailureClass, NodeState
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
@@ -44,9 +44,7 @@ def compatible_nodes(workers: Iterable[Heartbeat], node: str | None = None) -> l
     set that it may belong to.
     """
     ready = [heartbeat for heartbeat in ready_workers(workers) if heartbeat.task is not None]
-    kinds = dict.fromkeys(
-        (heartbeat.version, heartbeat.task, heartbeat.profile, heartbeat.joined_profile) for heartbeat in ready
-    )
+    kinds = dict.fromkeys((heartbeat.version, heartbeat.task, heartbeat.numerics) for heartbeat in ready)
     sets = [[heartbeat for heartbeat in ready if _may_be_of(heartbeat, kind)] for kind in kinds]
     return max(sets, key=lambda nodes: (len(nodes), any(other.node == node for other in nodes)), default=[])
 
@@ -58,13 +56,13 @@ def candidates_for(checkpoint: Checkpoint | None, workers: Sequence[Heartbeat], 
     numeric profile computes correctly, too.
     """
     compatible = compatible_nodes(workers, node)
-    if checkpoint is None or any(checkpoint.folder not in heartbeat.unreadable for heartbeat in compatible):
+    if checkpoint is None or any(checkpoint.folder not in heartbeat.checkpoints.unreadable for heartbeat in compatible):
         return compatible
     kinds = {(heartbeat.version, heartbeat.task) for heartbeat in compatible}
     readers = [
         heartbeat
         for heartbeat in workers
-        if (heartbeat.version, heartbeat.task) in kinds and checkpoint.folder not in heartbeat.unreadable
+        if (heartbeat.version, heartbeat.task) in kinds and checkpoint.folder not in heartbeat.checkpoints.unreadable
     ]
     return compatible_nodes(readers, node) or compatible
 
@@ -84,7 +82,7 @@ def choose_nodes(
     losses = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
 
     def trouble(heartbeat: Heartbeat) -> tuple[bool, int, bool]:
-        cannot_read = checkpoint is not None and checkpoint.folder in heartbeat.unreadable
+        cannot_read = checkpoint is not None and checkpoint.folder in heartbeat.checkpoints.unreadable
         return cannot_read, losses[heartbeat.node], history.is_left_out(heartbeat.node, heartbeat.incarnation)
 
     for most in sorted({trouble(heartbeat) for heartbeat in candidates}):
@@ -97,7 +95,9 @@ def choose_nodes(
 def may_release_pins(compatible: Sequence[Heartbeat], node: str) -> bool:
     """Return whether a node may let go of pins: it could propose, and no other node reads more than it does."""
     own = next((heartbeat for heartbeat in compatible if heartbeat.node == node), None)
-    return own is not None and (not own.unreadable or all(heartbeat.unreadable for heartbeat in compatible))
+    return own is not None and (
+        not own.checkpoints.unreadable or all(heartbeat.checkpoints.unreadable for heartbeat in compatible)
+    )
 
 
 def left_out(
@@ -119,8 +119,9 @@ def left_out(
             count = history.losses[heartbeat.node, heartbeat.incarnation].count
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
             reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
-        elif heartbeat.unreadable:
-            reasons[heartbeat.node] = LeftOut("unreadable", f"it cannot read {_first_names(heartbeat.unreadable)}")
+        elif heartbeat.checkpoints.unreadable:
+            unreadable = _first_names(heartbeat.checkpoints.unreadable)
+            reasons[heartbeat.node] = LeftOut("unreadable", f"it cannot read {unreadable}")
     return reasons
 
 
@@ -129,11 +130,10 @@ def count_by_reason(reasons: dict[str, LeftOut]) -> dict[str, int]:
     return dict(Counter(left.reason for left in reasons.values()))
 
 
-def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, str | None, str | None]) -> bool:
-    """Return whether a node has this version, task, profile and joined profile; one that is not known fits."""
-    version, task, profile, joined = kind
-    same = heartbeat.profile in (None, profile) and heartbeat.joined_profile in (None, joined)
-    return same and (heartbeat.version, heartbeat.task) == (version, task)
+def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, NumericProfiles]) -> bool:
+    """Return whether a node has this version, task and numeric profile; a profile that is not known fits."""
+    version, task, numerics = kind
+    return heartbeat.numerics.fit(numerics) and (heartbeat.version, heartbeat.task) == (version, task)
 
 
 def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None) -> Counter[str]:
@@ -157,13 +157,9 @@ def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOu
     if heartbeat.task != task:
         own, most = (heartbeat.task or "")[:_DIGEST_CHARACTERS], task[:_DIGEST_CHARACTERS]
         return LeftOut("task", f"it runs other code of the task ({own}, most {most})")
-    profile = next((_profile(other) for other in compatible if _profile(other)), "")
-    profiles = f"{_profile(heartbeat)}, most {profile}"
+    profile = next((other.numerics.shown for other in compatible if other.numerics.shown), "")
+    profiles = f"{heartbeat.numerics.shown}, most {profile}"
     return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {profiles})")
-
-
-def _profile(heartbeat: Heartbeat) -> str:
-    return "+".join(digest for digest in (heartbeat.profile, heartbeat.joined_profile) if digest is not None)
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -35,7 +35,8 @@ def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
 def stop(view: View, why: str) -> Stop | Wait:
     """End the run, unless another node finds whole what this one gave up or cannot read: that node evaluates it."""
     compatible, checkpoints = compatible_nodes(view.nodes.ready, view.node), view.checkpoints
-    seen_by_others = {name for heartbeat in compatible if heartbeat.node != view.node for name in heartbeat.sees}
+    others = [heartbeat for heartbeat in compatible if heartbeat.node != view.node]
+    seen_by_others = {name for heartbeat in others for name in heartbeat.checkpoints.sees}
     if readable := sorted(checkpoints.unreadable & seen_by_others):
         return Wait(why=f"{readable[0]} cannot be read here, and another node finds it whole")
     unknown = view.nodes.liveness_unknown

@@ -38,7 +38,7 @@ def proposal_order(candidates: Sequence[Heartbeat], plans: int) -> list[Heartbea
 
     The others take turns in being the first of them: each may be the only one that can read some checkpoint.
     """
-    unimpaired = [heartbeat for heartbeat in candidates if not heartbeat.unreadable]
-    impaired = [heartbeat for heartbeat in candidates if heartbeat.unreadable]
+    unimpaired = [heartbeat for heartbeat in candidates if not heartbeat.checkpoints.unreadable]
+    impaired = [heartbeat for heartbeat in candidates if heartbeat.checkpoints.unreadable]
     first = plans % len(impaired) if impaired else 0
     return [*unimpaired, *impaired[first:], *impaired[:first]]

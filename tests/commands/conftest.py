@@ -1,17 +1,16 @@
 """A run as its files tell it: storage, a catalog, and a journal that tests write."""
 
-from dataclasses import replace
-
 import pytest
 from catalogs import make_catalog
 from fakes import FakeClock
+from heartbeats import make_heartbeat
 
 from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Slot, group_id
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Slot, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
 
@@ -58,21 +57,9 @@ class Writers:
     def beat(self, node, beat, **given):
         """A node writes its heartbeat."""
         slot = Slot(worker=f"{node}.a.1", group="g", address="h:1", standby=f"{node}.a.2", standby_address="h:2")
-        known = Heartbeat(
-            run=self.run,
-            node=node,
-            incarnation="a",
-            beat=beat,
-            role="worker",
-            role_source="role = worker",
-            state="ready",
-            version="1.0",
-            task="t1",
-            plan=0,
-            outcome=0,
-            slots=(slot,),
-        )
-        Heartbeats(self.storage, self.run).write(replace(known, **given))
+        known = {"incarnation": "a", "role_source": "role = worker", "version": "1.0", "task": "t1", "slots": (slot,)}
+        beating = make_heartbeat(**known | {"run": self.run, "node": node, "beat": beat} | given)
+        Heartbeats(self.storage, self.run).write(beating)
 
     def propose(self, *settles, checkpoint=None, nodes=("node-0",)):
         """The next plan."""

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Result, Settlement, group_id
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, group_id
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf")
 MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)
@@ -134,21 +135,8 @@ def new_heartbeat():
     """Build what a ready worker node says."""
 
     def build(node="worker-1", beat=1, incarnation="i1", run="run-a", state="ready", **changes):
-        given = {
-            "run": run,
-            "node": node,
-            "incarnation": incarnation,
-            "beat": beat,
-            "role": "worker",
-            "role_source": "setting",
-            "state": state,
-            "version": "1",
-            "task": "t",
-            "plan": 0,
-            "outcome": 0,
-            "slots": (),
-        }
-        return Heartbeat(**(given | changes))
+        named = {"node": node, "beat": beat, "incarnation": incarnation, "run": run, "state": state}
+        return make_heartbeat(**named | changes)
 
     return build
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import former_records
 import pytest
+from heartbeats import make_heartbeat
+from record_fields import field_types, field_values
 
+from sidecar import records
 from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats
@@ -20,7 +23,6 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.records import (
     Checkpoint,
     EvalData,
-    Heartbeat,
     Member,
     Nonfinite,
     Outcome,
@@ -48,7 +50,7 @@ def test_a_state_directory_of_the_release_before_is_read_to_its_end(recorded):
     ends = [(entry.plan.checkpoint.name, entry.outcome.status, entry.outcome.plan_nonce) for entry in history.entries]
     assert ends == [("ckpt-5", "failed", None), ("ckpt-5", "succeeded", None), ("ckpt-6", "succeeded", None)]
     (heartbeat,) = Heartbeats(recorded, run.run).read_all().heartbeats
-    assert (heartbeat.node, heartbeat.plan) == ("worker-1", 3)
+    assert (heartbeat.node, heartbeat.journal.plan) == ("worker-1", 3)
 
 
 def test_its_journal_is_continued(recorded):
@@ -125,16 +127,10 @@ FULL = {
         message="why",
         plan_nonce="n",
     ),
-    "Heartbeat": Heartbeat(
-        run="r",
+    "Heartbeat": make_heartbeat(
         node="w",
-        incarnation="i",
-        beat=1,
-        role="worker",
-        role_source="setting",
         state="starting",
         version="2",
-        task="t",
         plan=1,
         outcome=1,
         slots=(Slot(worker="w.i.1", group="g", address="h:1", standby=None, standby_address=None),),
@@ -153,7 +149,8 @@ def test_the_release_before_reads_what_this_one_writes(name):
 
 def without_news(record, former):
     """The record with the fields that were known before, and the records in it likewise."""
-    known = {field.name: getattr(record, field.name) for field in dataclasses.fields(former)}
+    values = field_values(record)
+    known = {field.name: values[field.name] for field in dataclasses.fields(former)}
     for name, value in known.items():
         if dataclasses.is_dataclass(inner := getattr(former_records, type(value).__name__, None)):
             known[name] = without_news(value, inner)
@@ -166,9 +163,9 @@ def without_news(record, former):
 def test_no_field_was_renamed_and_no_word_of_a_closed_list_is_new(name):
     """A daemon of the release before takes a record with another word for a broken one, and ends."""
     former = getattr(former_records, name)
-    new = {"Run": Run, "Doing": WorkerProgress}.get(name) or globals()[name]
+    new = {"Run": Run, "Doing": WorkerProgress}.get(name) or getattr(records, name)
     for field, kind in typing.get_type_hints(former).items():
-        before, now = words(kind), words(typing.get_type_hints(new)[field])
+        before, now = words(kind), words(field_types(new)[field])
         assert now <= before, f"{name}.{field} has words that are not known before: {now - before}"
 
 

@@ -101,14 +101,14 @@ def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, kn
     blind(nodes[which], "ckpt-6", known=known)
     pass_time(100, *nodes)
     if known:
-        assert [name.split("@")[0] for name in told(nodes[which]).unreadable] == ["ckpt-6"]
+        assert [name.split("@")[0] for name in told(nodes[which]).checkpoints.unreadable] == ["ckpt-6"]
         assert "ckpt-6@" in nodes[which].status.unreadable.sentences[0]
         assert nodes[which].status.unreadable.count == 1
     go_on(*nodes)
     pass_time(60, *nodes)
     assert ends(nodes[0]) == {("succeeded", f"ckpt-{step}"): 1 for step in (5, 6, 7)}
     assert members(nodes[0]) == {"ckpt-5": "12", "ckpt-6": str(2 - which), "ckpt-7": "12"}
-    assert told(nodes[which]).unreadable == ()
+    assert told(nodes[which]).checkpoints.unreadable == ()
     assert list((nodes[0].run_dir / "pins").iterdir()) == []
 
 

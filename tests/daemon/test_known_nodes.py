@@ -1,10 +1,11 @@
 from dataclasses import replace
 
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.known_nodes import KnownNodes
-from sidecar.records import Checkpoint, Heartbeat, Member, Plan, WorkerProgress
+from sidecar.records import Checkpoint, Member, Plan, WorkerProgress
 
 CHECKPOINT = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"))
@@ -23,22 +24,8 @@ PLAN = Plan(
 
 
 def heartbeat(node, beat, phase=None, **changes):
-    given = Heartbeat(
-        run="r",
-        node=node,
-        incarnation="i",
-        beat=beat,
-        role="worker",
-        role_source="setting",
-        state="ready",
-        version="1",
-        task="t",
-        plan=7,
-        outcome=6,
-        slots=(),
-        doing=None if phase is None else (WorkerProgress(f"{node}.i.1", phase, 0, None),),
-    )
-    return replace(given, **changes)
+    doing = None if phase is None else (WorkerProgress(f"{node}.i.1", phase, 0, None),)
+    return make_heartbeat(**{"node": node, "beat": beat, "plan": 7, "outcome": 6, "doing": doing} | changes)
 
 
 def beating(*others, own=None):

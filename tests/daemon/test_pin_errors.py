@@ -9,6 +9,7 @@ import pytest
 from disk import Disk
 from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
+from heartbeats import make_heartbeat
 
 from sidecar.artifacts.retention import CleanupRequest
 from sidecar.codec import dumps
@@ -16,7 +17,7 @@ from sidecar.daemon.storage_thread import JoinRun, Sync
 from sidecar.errors import StorageError
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
-from sidecar.records import Checkpoint, Heartbeat, folder_name
+from sidecar.records import Checkpoint, folder_name
 
 
 class Names:
@@ -57,20 +58,7 @@ class Looks:
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
-        beat = Heartbeat(
-            run=self.storage_thread._membership.journal.run,
-            node="n1",
-            incarnation="i",
-            beat=1,
-            role="worker",
-            role_source="setting",
-            state="ready",
-            version="1",
-            task="t",
-            plan=0,
-            outcome=0,
-            slots=(),
-        )
+        beat = make_heartbeat(run=self.storage_thread._membership.journal.run)
         return self.storage_thread.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
 
     @property

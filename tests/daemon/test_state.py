@@ -2,6 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.liveness import HeartbeatReadings
@@ -11,7 +12,7 @@ from sidecar.daemon.status_report import report_status
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.selection import Selection
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan, Settlement, Slot, WorkerProgress
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Settlement, Slot, WorkerProgress
 
 
 def new_world(*, start_new=False, role="worker"):
@@ -46,10 +47,8 @@ def given_up(step, verdict):
 
 
 def heartbeat(node, beat=1, **changes):
-    given = {"incarnation": "i1", "role": "worker", "state": "ready", "version": "1", "task": "t1"}
-    given |= {"plan": 0, "outcome": 0} | changes
     slots = (Slot(worker=None, group=None, address=None, standby=f"{node}.i1.1", standby_address="h:1"),)
-    return Heartbeat(run="r", node=node, beat=beat, role_source="setting", slots=slots, **given)
+    return make_heartbeat(**{"node": node, "beat": beat, "incarnation": "i1", "task": "t1", "slots": slots} | changes)
 
 
 def meet(state, now, *others):

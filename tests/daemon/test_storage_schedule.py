@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
 from sidecar.daemon.timing import Timing
-from sidecar.records import Heartbeat
 
 BEAT, LEASE, SWEEP = 2.0, 10.0, 30.0
 TIMING = Timing(
@@ -17,20 +17,7 @@ TIMING = Timing(
     result_turn_seconds=10.0,
     drain_seconds=25.0,
 )
-HEARTBEAT = Heartbeat(
-    run="r",
-    node="n1",
-    incarnation="i",
-    beat=0,
-    role="worker",
-    role_source="setting",
-    state="ready",
-    version="1",
-    task="t",
-    plan=0,
-    outcome=0,
-    slots=(),
-)
+HEARTBEAT = make_heartbeat(beat=0)
 
 
 def asked(schedule, now, *, heartbeat=None, record=None, may_scan=True, may_poll=True):

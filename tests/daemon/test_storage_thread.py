@@ -2,12 +2,13 @@ import os
 
 import pytest
 from fakes import AllAlike, FakeClock, Node, pass_time, save
+from heartbeats import make_heartbeat
 
 from sidecar.artifacts.retention import CleanupRequest
 from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
-from sidecar.records import Checkpoint, Heartbeat, Member, Outcome, Plan
+from sidecar.records import Checkpoint, Member, Outcome, Plan
 
 
 @pytest.fixture
@@ -25,20 +26,7 @@ def storage_thread(node):
 
 
 def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
-    beat = Heartbeat(
-        run=storage_thread._membership.journal.run,
-        node="n1",
-        incarnation="i",
-        beat=1,
-        role="worker",
-        role_source="setting",
-        state="ready",
-        version="1",
-        task="t",
-        plan=0,
-        outcome=0,
-        slots=(),
-    )
+    beat = make_heartbeat(run=storage_thread._membership.journal.run)
     return storage_thread.answer(Sync(beat, look, AllAlike(wanted), tidying))
 
 

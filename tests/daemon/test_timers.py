@@ -1,25 +1,15 @@
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.daemon.timers import Timers
-from sidecar.records import Heartbeat, Plan, Settlement, Slot
+from sidecar.records import Plan, Settlement, Slot
 
 KEY = ("ckpt-1", "d" * 64)
 
 
 def ready(*standbys):
     """Return the heartbeat of one node with these workers."""
-    return Heartbeat(
-        run="r",
-        node="n1",
-        incarnation="i",
-        beat=1,
-        role="worker",
-        role_source="setting",
-        state="ready",
-        version="1",
-        task="t",
-        plan=0,
-        outcome=0,
+    return make_heartbeat(
         slots=tuple(
             Slot(worker=None, group=None, address=None, standby=standby, standby_address=standby and "h:1")
             for standby in standbys

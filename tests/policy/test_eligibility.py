@@ -1,30 +1,19 @@
 from dataclasses import replace
 
 import pytest
+from heartbeats import make_heartbeat
 
 from sidecar.coordination.journal_state import JournalState, Losses
 from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes, left_out, may_release_pins
 from sidecar.policy.proposers import proposal_order
-from sidecar.records import Checkpoint, Heartbeat, Outcome, Slot
+from sidecar.records import Checkpoint, CheckpointSightings, Outcome, Slot
 
 A = Checkpoint(name="ckpt-1", digest="a" * 64, step=1, format="tf_object", pin="pins/x")
 
 
 def node(name, profile="p", **changes):
     slots = (Slot(worker=None, group=None, address=None, standby=f"{name}.i.1", standby_address="h:1"),)
-    given = {"role": "worker", "state": "ready", "version": "1", "task": "t"} | changes
-    return Heartbeat(
-        run="r",
-        node=name,
-        incarnation="i",
-        beat=1,
-        role_source="set",
-        plan=0,
-        outcome=0,
-        slots=slots,
-        profile=profile,
-        **given,
-    )
+    return make_heartbeat(node=name, slots=slots, profile=profile, **changes)
 
 
 def names(nodes):
@@ -128,7 +117,7 @@ def test_nodes_that_would_fail_are_left_out_while_enough_are_left(past, least, m
     """Losses with other checkpoints are forgotten first, then those with this one, of those that lost it least."""
     there = [node(name) for name in "abc"]
     assert names(choose_nodes(there, past, least, A, "t")) == members
-    blind = [replace(there[0], unreadable=(A.folder,)), *there[1:]]
+    blind = [replace(there[0], checkpoints=CheckpointSightings(unreadable=(A.folder,))), *there[1:]]
     assert "a" not in names(choose_nodes(blind, past, 1, A, "t"))
 
 

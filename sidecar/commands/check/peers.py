@@ -16,7 +16,7 @@ from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.policy.eligibility import compatible_nodes, ready_workers
-from sidecar.records import Heartbeat
+from sidecar.records import Heartbeat, JournalPosition
 from sidecar.states import NodeState
 
 OBSERVED_BEATS: Final = 4.25  # enough for four changes of a heartbeat, so for three gaps, and some delay
@@ -51,8 +51,7 @@ class Here:
             state=NodeState.READY,
             version=self.version,
             task=self.task,
-            plan=0,
-            outcome=0,
+            journal=JournalPosition(plan=0, outcome=0),
             slots=(),
         )
 
@@ -163,7 +162,7 @@ def _difference(heartbeat: Heartbeat, here: Here) -> str | None:
     if heartbeat.task != here.task:
         other_task, this_task = heartbeat.task[:_DIGEST_CHARACTERS], here.task[:_DIGEST_CHARACTERS]
         return f"runs other code of the task ({other_task}, here {this_task})"
-    return f"computes with other versions, devices or settings than most (numeric profile {heartbeat.profile})"
+    return f"computes with other versions, devices or settings than most (numeric profile {heartbeat.numerics.profile})"
 
 
 def _lease_for(late: float) -> float:

@@ -103,7 +103,7 @@ class RunStatus:
         phases = [
             progress.phase
             for observed in self.members
-            if plan is not None and observed.heartbeat.plan == plan.plan
+            if plan is not None and observed.heartbeat.journal.plan == plan.plan
             for progress in observed.heartbeat.doing or ()
         ]
         slowest = min(phases, key=lambda phase: _RANKS.get(phase, len(_RANKS)), default=None)

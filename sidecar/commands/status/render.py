@@ -72,7 +72,7 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
         "version": heartbeat.version,
         "incarnation": heartbeat.incarnation,
         "task": heartbeat.task,
-        "profile": heartbeat.profile,
+        "profile": heartbeat.numerics.profile,
         "beat": heartbeat.beat,
         "fresh": observed.fresh(status.lease_seconds),
         "changed": observed.changed,
@@ -262,7 +262,7 @@ def _last_change(status: RunStatus, observed: ObservedNode) -> str:
 def _phases(status: RunStatus, heartbeat: Heartbeat) -> str:
     """Return the phases of a node's workers in the open plan, without repetition, with their batches added up."""
     plan = status.history.open
-    if plan is None or heartbeat.plan != plan.plan:
+    if plan is None or heartbeat.journal.plan != plan.plan:
         return ""
     phases: dict[str, list[WorkerProgress]] = {}
     for progress in heartbeat.doing or ():
