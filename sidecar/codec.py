@@ -23,17 +23,17 @@ R = TypeVar("R")
 
 def dumps(record: Any) -> bytes:
     """Return strict JSON of a record, one line."""
-    text = json.dumps(record, default=_fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(record, default=fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
 
 
-def _fields_of(record: Any) -> dict[str, Any]:
+def fields_of(record: Any) -> dict[str, Any]:
     """Return the JSON fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
     kind: type = type(record)
     values = {}
     for field in _fields(kind):
         value = getattr(record, field.name)
-        values.update(_fields_of(value) if field.inlined else {field.name: value})
+        values.update(fields_of(value) if field.inlined else {field.name: value})
     return values
 
 

@@ -29,9 +29,9 @@ class BestBy:
         with_direction = list(_with_direction(history))
         if self.metric is None or history.newest is None or self.metric in with_direction:
             return None
-        trouble = "has no direction" if self.metric in history.goals else "was not measured"
+        trouble = "has no direction" if self.metric in history.newest_task.goals else "was not measured"
         return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(with_direction) or 'none'}"
 
 
 def _with_direction(history: JournalState) -> Iterator[str]:
-    return (name for name, goal in history.goals.items() if goal in ("max", "min"))
+    return (name for name, goal in history.newest_task.goals.items() if goal in ("max", "min"))

@@ -216,7 +216,8 @@ def _choose(
 
 def _evaluated(history: JournalState, scan: ScanResult, report: Report) -> list[_Ended]:
     """Return all evaluated checkpoints whose files exist, the oldest first, and report those whose files are gone."""
-    evaluated = [ended for ended in reversed(list(_ended(history, again=True))) if ended.key in history.succeeded]
+    succeeded = history.verdicts.succeeded
+    evaluated = [ended for ended in reversed(list(_ended(history, again=True))) if ended.key in succeeded]
     gone = [ended.key[0] for ended in evaluated if ended.key not in scan.by_key]
     if gone:
         more = f" and {len(gone) - _NAMES_SHOWN} more" if len(gone) > _NAMES_SHOWN else ""
@@ -258,8 +259,8 @@ def _ended(history: JournalState, *, again: bool = False) -> Iterator[_Ended]:
     for entry in reversed(history.entries):
         if (ended := _end(entry)) is None or ended.key in yielded:
             continue
-        succeeded = ended.key in history.succeeded
-        if (again and succeeded and ended.how == "evaluated") or (not succeeded and ended.key in history.settled):
+        succeeded, settled = ended.key in history.verdicts.succeeded, ended.key in history.verdicts.settled
+        if (again and succeeded and ended.how == "evaluated") or (not succeeded and settled):
             yielded.add(ended.key)
             yield ended
 
@@ -279,9 +280,9 @@ def _end(entry: Entry) -> _Ended | None:
 def _nothing_to_requeue(name: str, history: JournalState, scan: ScanResult, command: Callable[[str], str]) -> str:
     given_up = ", ".join(sorted({ended.key[0] for ended in _ended(history)})) or "none"
     existing = [discovered.checkpoint.key for discovered in scan.found if discovered.checkpoint.name == name]
-    if history.succeeded.intersection(existing):
+    if history.verdicts.succeeded.intersection(existing):
         return f"{name!r} was evaluated: to evaluate it again, type `{command(name)}`; given up: {given_up}"
-    if any(key[0] == name for key in history.succeeded) and not existing:
+    if any(key[0] == name for key in history.verdicts.succeeded) and not existing:
         why = f"was evaluated, and its files are gone{_subfolder_hint([name])}"
     else:
         why = "is waiting already" if existing else "was not given up"

@@ -1,41 +1,61 @@
-"""The folded journal as one record: a daemon that starts reads it, and of the journal only what came after it.
+"""Convert the folded journal to one record, the snapshot, and back. Pure.
 
-The publisher writes it now and then. It is a view: a daemon believes it only if it was folded in the same way and ends
-with a plan and an outcome that are in the journal. Otherwise the daemon reads the journal from its beginning. Pure.
+The publisher writes a snapshot now and then. A daemon that starts reads it, and then only the later records of the
+journal. It believes a snapshot only if that was folded in the same way and ends with a plan and an outcome that are in
+the journal. Otherwise it reads the journal from its beginning.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.coordination.journal_state import Closed, Entry, JournalState, Losses, Settled
-from sidecar.coordination.totals import BUCKETS, Best, Duration, Totals
+from sidecar.codec import dumps, fields_of
+from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
+from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
+from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
+from sidecar.coordination.newest_task import NewestTask, SeenData
+from sidecar.coordination.totals import BUCKETS, Best, Durations, Totals
 from sidecar.errors import RecordError
-from sidecar.records import SCHEMA, Checkpoint, EvalData, Key, Outcome, Plan, Result, Settlement
+from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
 FOLD: Final = 7
-"""Version of what `JournalState` makes of the journal: raised with every change, so that no old view is believed."""
+"""Version of the fold, `JournalState`: raised with every change of it, so that no older snapshot is believed."""
+
+FILE_FIELDS: Final = (
+    *("run", "fold", "through", "plan_nonce", "outcome_nonce", "count", "recent", "newest"),
+    *("task", "successes", "goals", "latest", "settled", "failed_tasks", "failures", "spent_workers", "eval_sets"),
+    *("folders", "reached", "requeued", "checkpoints", "failed", "durations", "best", "changes", "nonfinite"),
+    *("losses", "ordinals", "unusable", "before_start", "reopened", "schema"),
+)
+"""The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
 
 RECENT: Final = 64
-"""Entries that a daemon keeps: enough for what the status page shows."""
+"""The number of newest entries that a daemon keeps: enough for the status page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """An entry: a plan with its outcome, or with what it settled."""
+    """An entry: a plan with its outcome, or with one of its settlements."""
 
     plan: Plan
     outcome: Outcome | None = None
     settlement: Settlement | None = None
 
+    @classmethod
+    def of(cls, entry: Entry) -> "Recent":
+        """Return an entry of the journal as it is saved."""
+        if isinstance(entry, Closed):
+            return cls(entry.plan, outcome=entry.outcome)
+        return cls(entry.plan, settlement=entry.settlement)
 
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """The newest numbers of an eval set."""
-
-    checkpoint: Checkpoint
-    result: Result
+    def restore(self) -> Entry:
+        """Return the entry that was saved."""
+        if self.outcome is not None:
+            return Closed(self.plan, self.outcome)
+        if self.settlement is None:
+            raise ValueError("an entry has neither an outcome nor a settlement")
+        return Settled(self.plan, self.settlement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,97 +68,163 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedFor:
+class FailedTasks:
     """Tasks under which a checkpoint failed for good."""
 
     key: str
     tasks: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loser:
-    """A daemon that lost plans, as `history.Losses`."""
-
-    node: str
-    incarnation: str
-    count: int
-    until: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """As an item of `JournalState.unusable`."""
-
-    task: str | None
-    node: str
-    incarnation: str
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class SeenData:
-    """The data of an eval set when it was evaluated last."""
-
-    data: EvalData | None
-    examples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """As `totals.Duration`."""
-
-    counts: tuple[int, ...]
-    total: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """As `totals.Best`; `hex` may be inf, which is no JSON number."""
+class SavedVerdicts:
+    """`CheckpointVerdicts`, with keys as text.
 
-    goal: str
-    hex: str
-    step: int | None
-    folder: str
-    checkpoint: str
-    step_source: str | None
+    `reopened` names the evaluated checkpoints (`SavedTotals.checkpoints`) that do not count as succeeded any more.
+    """
+
+    settled: dict[str, tuple[str, ...]]  # by verdict
+    failed_tasks: tuple[FailedTasks, ...]
+    failures: tuple[Attempts, ...]
+    requeued: tuple[str, ...]
+    before_start: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, verdicts: CheckpointVerdicts, evaluated: set[Key]) -> "SavedVerdicts":
+        """Return verdicts as they are saved; `evaluated`: the checkpoints that were ever evaluated."""
+        settled: dict[str, list[str]] = {}
+        for key, verdict in verdicts.settled.items():
+            settled.setdefault(verdict, []).append(_join(key))
+        return cls(
+            settled={verdict: tuple(keys) for verdict, keys in settled.items()},
+            failed_tasks=tuple(
+                FailedTasks(_join(key), tuple(sorted(tasks, key=str))) for key, tasks in verdicts.failed_tasks.items()
+            ),
+            failures=tuple(
+                Attempts(_join(key), task, tuple(outcomes))
+                for key, by_task in verdicts.failures.items()
+                for task, outcomes in by_task.items()
+            ),
+            requeued=_sorted(verdicts.requeued),
+            before_start=_sorted(verdicts.before_start),
+            reopened=_sorted(evaluated - verdicts.succeeded),
+        )
+
+    def restore(self, evaluated: set[Key]) -> CheckpointVerdicts:
+        """Return the verdicts that were saved."""
+        verdicts = CheckpointVerdicts(
+            succeeded=evaluated - _keys(self.reopened),
+            failed_tasks={_split(each.key): set(each.tasks) for each in self.failed_tasks},
+            requeued=_keys(self.requeued),
+            before_start=_keys(self.before_start),
+        )
+        for verdict, keys in self.settled.items():
+            verdicts.settled |= dict.fromkeys(map(_split, keys), Verdict(verdict))
+        for each in self.failures:
+            verdicts.failures.setdefault(_split(each.key), {})[each.task] = list(each.outcomes)
+        return verdicts
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """`JournalState` as it was when plan `through` was closed. Keys are `DIGEST/NAME`."""
+class SavedExclusions:
+    """`Exclusions`, without keys: each value names its daemon."""
 
-    run: str
-    fold: int
+    spent_workers: tuple[str, ...]
+    losses: tuple[Losses, ...] = ()  # older releases write none, and ignore them
+    unusable: tuple[UnusableTask, ...] = ()
+
+    @classmethod
+    def of(cls, exclusions: Exclusions) -> "SavedExclusions":
+        """Return exclusions as they are saved."""
+        return cls(
+            spent_workers=tuple(exclusions.retired_workers),
+            losses=tuple(exclusions.losses.values()),
+            unusable=tuple(exclusions.unusable.values()),
+        )
+
+    def restore(self) -> Exclusions:
+        """Return the exclusions that were saved."""
+        return Exclusions(
+            retired_workers=dict.fromkeys(self.spent_workers),
+            losses={(each.node, each.incarnation): each for each in self.losses},
+            unusable={(each.task, each.node, each.incarnation): each for each in self.unusable},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTotals:
+    """`Totals`, with keys as text; `best` by eval set and metric, `nonfinite` by eval set."""
+
+    checkpoints: dict[str, tuple[str, ...]]
+    failed: dict[str, int]
+    durations: dict[str, Durations]
+    best: dict[str, dict[str, Best]]
+    changes: dict[str, int]
+    nonfinite: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, totals: Totals) -> "SavedTotals":
+        """Return totals as they are saved."""
+        best: dict[str, dict[str, Best]] = {}
+        for (eval_set, name), each in totals.best.items():
+            best.setdefault(eval_set, {})[name] = each
+        nonfinite: dict[str, tuple[str, ...]] = {}
+        for eval_set, place in sorted(totals.nonfinite):
+            nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
+        return cls(
+            checkpoints={status: _sorted(keys) for status, keys in totals.checkpoints.items()},
+            failed=dict(totals.failures),
+            durations=dict(totals.durations),
+            best=best,
+            changes=dict(totals.changes),
+            nonfinite=nonfinite,
+        )
+
+    def restore(self) -> Totals:
+        """Return the totals that were saved; raise `ValueError` if they were counted in another way."""
+        if any(len(each.counts) != len(BUCKETS) for each in self.durations.values()):
+            raise ValueError("durations were counted in other buckets")
+        best = {(eval_set, name): each for eval_set, by_name in self.best.items() for name, each in by_name.items()}
+        for each in best.values():
+            float.fromhex(each.hex)  # raises now what `Best.number` would raise later
+        totals = Totals(
+            failures=dict(self.failed),
+            durations=dict(self.durations),
+            best=best,
+            changes=dict(self.changes),
+            nonfinite={(eval_set, place) for eval_set, places in self.nonfinite.items() for place in places},
+        )
+        totals.checkpoints |= {status: _keys(keys) for status, keys in self.checkpoints.items()}
+        return totals
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEnd:
+    """The end of the journal that was folded: the number and the nonce of its newest plan, and of its outcome."""
+
     through: int
     plan_nonce: str
     outcome_nonce: str | None  # null for a plan that only settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """`JournalState` as it was when the newest plan was closed. Keys of checkpoints are `DIGEST/NAME`."""
+
+    run: str
+    fold: int
+    end: Inlined[JournalEnd]
     count: int
     recent: tuple[Recent, ...]
     newest: Closed | None
-    task: str | None
-    successes: int
-    goals: dict[str, str]
-    latest: dict[str, Latest]
-    settled: dict[str, tuple[str, ...]]  # by verdict
-    failed_tasks: tuple[FailedFor, ...]
-    failures: tuple[Attempts, ...]
-    spent_workers: tuple[str, ...]
+    newest_task: Inlined[NewestTask]
+    verdicts: Inlined[SavedVerdicts]
+    exclusions: Inlined[SavedExclusions]
     eval_sets: dict[str, SeenData]
     folders: tuple[str, ...]
     reached: int | None
-    requeued: tuple[str, ...]
-    # Totals
-    checkpoints: dict[str, tuple[str, ...]]
-    failed: dict[str, int]
-    durations: dict[str, Histogram]
-    best: dict[str, dict[str, Record]]  # by eval set and metric
-    changes: dict[str, int]
-    nonfinite: dict[str, tuple[str, ...]]
-    losses: tuple[Loser, ...] = ()  # older releases write none, and read past them
     ordinals: tuple[str, ...] = ()  # keys of checkpoints without a step, in order
-    unusable: tuple[Unusable, ...] = ()
-    before_start: tuple[str, ...] = ()  # of those skipped
-    reopened: tuple[str, ...] = ()  # of `checkpoints["evaluated"]` those that do not count as succeeded any more
+    totals: Inlined[SavedTotals]
     schema: int = SCHEMA
 
 
@@ -147,62 +233,28 @@ def take(history: JournalState, run: str) -> Snapshot:
     assert history.nonces is not None
     assert history.open is None
     assert not history.backlog_cutoff_pending
-    totals = history.totals
-    settled: dict[str, list[str]] = {}
-    for key, verdict in history.settled.items():
-        settled.setdefault(verdict, []).append(_join(key))
-    best: dict[str, dict[str, Record]] = {}
-    for (eval_set, name), each in totals.best.items():
-        best.setdefault(eval_set, {})[name] = Record(
-            goal=each.goal,
-            hex=each.number.hex(),
-            step=each.step,
-            folder=each.folder,
-            checkpoint=each.checkpoint,
-            step_source=each.step_source,
-        )
-    nonfinite: dict[str, tuple[str, ...]] = {}
-    for eval_set, place in sorted(totals.nonfinite):
-        nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
     return Snapshot(
         run=run,
         fold=FOLD,
-        through=history.through,
-        plan_nonce=history.nonces[0],
-        outcome_nonce=history.nonces[1],
-        count=history.count,
-        recent=tuple(_recent(entry) for entry in history.entries[-RECENT:]),
+        end=JournalEnd(history.through, *history.nonces),
+        count=history.log.count,
+        recent=tuple(map(Recent.of, history.entries[-RECENT:])),
         newest=history.newest,
-        task=history.task,
-        successes=history.successes,
-        goals=history.goals,
-        latest={name: Latest(*each) for name, each in history.latest.items()},
-        settled={verdict: tuple(keys) for verdict, keys in settled.items()},
-        failed_tasks=tuple(
-            FailedFor(_join(key), tuple(sorted(tasks, key=str))) for key, tasks in history.failed_tasks.items()
-        ),
-        failures=tuple(
-            Attempts(_join(key), task, tuple(outcomes))
-            for key, by_task in history.failures.items()
-            for task, outcomes in by_task.items()
-        ),
-        spent_workers=tuple(history.retired_workers),
-        eval_sets={name: SeenData(*each) for name, each in history.eval_sets.items()},
+        newest_task=history.newest_task,
+        verdicts=SavedVerdicts.of(history.verdicts, history.totals.checkpoints["evaluated"]),
+        exclusions=SavedExclusions.of(history.exclusions),
+        eval_sets=dict(history.eval_sets),
         folders=tuple(history.folders),
         reached=history.last_planned_step,
-        requeued=tuple(sorted(map(_join, history.requeued))),
-        checkpoints={status: tuple(sorted(map(_join, keys))) for status, keys in totals.checkpoints.items()},
-        failed=totals.failures,
-        durations={phase: Histogram(tuple(each.counts), each.total) for phase, each in totals.durations.items()},
-        best=best,
-        changes=totals.changes,
-        nonfinite=nonfinite,
-        losses=tuple(Loser(*daemon, each.count, each.until) for daemon, each in history.losses.items()),
         ordinals=tuple(map(_join, history.ordinals)),
-        unusable=tuple(Unusable(*witness, outcome) for witness, outcome in history.unusable.items()),
-        before_start=tuple(sorted(map(_join, history.before_start))),
-        reopened=tuple(sorted(map(_join, totals.checkpoints["evaluated"] - history.succeeded))),
+        totals=SavedTotals.of(history.totals),
     )
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """Return the content of the file that holds a snapshot; `loads(Snapshot, …)` reads it back."""
+    values = fields_of(snapshot)
+    return dumps({name: values[name] for name in FILE_FIELDS})
 
 
 def restore(snapshot: Snapshot) -> JournalState:
@@ -216,75 +268,22 @@ def restore(snapshot: Snapshot) -> JournalState:
 
 
 def _restore(snapshot: Snapshot) -> JournalState:
-    history = JournalState(
-        keep=RECENT,
-        through=snapshot.through,
+    totals = snapshot.totals.restore()
+    return JournalState(
+        through=snapshot.end.through,
         backlog_cutoff_pending=False,
-        entries=[_entry(each) for each in snapshot.recent],
-        count=snapshot.count,
-        totals=_totals(snapshot),
+        nonces=(snapshot.end.plan_nonce, snapshot.end.outcome_nonce),
+        log=EntryLog(keep=RECENT, entries=[each.restore() for each in snapshot.recent], count=snapshot.count),
+        totals=totals,
         newest=snapshot.newest,
-        task=snapshot.task,
-        successes=snapshot.successes,
-        goals=dict(snapshot.goals),
-        latest={name: (each.checkpoint, each.result) for name, each in snapshot.latest.items()},
-        failed_tasks={_split(each.key): set(each.tasks) for each in snapshot.failed_tasks},
-        retired_workers=dict.fromkeys(snapshot.spent_workers),
-        eval_sets={name: (each.data, each.examples) for name, each in snapshot.eval_sets.items()},
+        newest_task=snapshot.newest_task,
+        verdicts=snapshot.verdicts.restore(totals.checkpoints["evaluated"]),
+        exclusions=snapshot.exclusions.restore(),
+        eval_sets=dict(snapshot.eval_sets),
         folders=list(snapshot.folders),
-        nonces=(snapshot.plan_nonce, snapshot.outcome_nonce),
         last_planned_step=snapshot.reached,
-        requeued=set(_keys(snapshot.requeued)),
-        losses={(each.node, each.incarnation): Losses(each.count, each.until) for each in snapshot.losses},
-        ordinals={key: number for number, key in enumerate(_keys(snapshot.ordinals), start=1)},
-        before_start=set(_keys(snapshot.before_start)),
-        unusable={(each.task, each.node, each.incarnation): each.outcome for each in snapshot.unusable},
+        ordinals={_split(key): number for number, key in enumerate(snapshot.ordinals, start=1)},
     )
-    history.succeeded = history.totals.checkpoints["evaluated"] - set(_keys(snapshot.reopened))
-    for verdict, keys in snapshot.settled.items():
-        history.settled |= dict.fromkeys(_keys(keys), Verdict(verdict))
-    for each in snapshot.failures:
-        history.failures.setdefault(_split(each.key), {})[each.task] = list(each.outcomes)
-    return history
-
-
-def _totals(snapshot: Snapshot) -> Totals:
-    totals = Totals(
-        failures=dict(snapshot.failed),
-        durations={phase: Duration(list(each.counts), each.total) for phase, each in snapshot.durations.items()},
-        best={
-            (eval_set, name): Best(
-                goal=each.goal,
-                number=float.fromhex(each.hex),
-                step=each.step,
-                folder=each.folder,
-                checkpoint=each.checkpoint,
-                step_source=each.step_source,
-            )
-            for eval_set, by_name in snapshot.best.items()
-            for name, each in by_name.items()
-        },
-        changes=dict(snapshot.changes),
-        nonfinite={(eval_set, place) for eval_set, places in snapshot.nonfinite.items() for place in places},
-    )
-    if any(len(each.counts) != len(BUCKETS) for each in snapshot.durations.values()):
-        raise ValueError("durations were counted in other buckets")
-    totals.checkpoints |= {status: set(_keys(keys)) for status, keys in snapshot.checkpoints.items()}
-    return totals
-
-
-def _recent(entry: Entry) -> Recent:
-    if isinstance(entry, Closed):
-        return Recent(entry.plan, outcome=entry.outcome)
-    return Recent(entry.plan, settlement=entry.settlement)
-
-
-def _entry(recent: Recent) -> Entry:
-    if recent.outcome is not None:
-        return Closed(recent.plan, recent.outcome)
-    if recent.settlement is None:
-        raise ValueError("an entry has neither an outcome nor a settlement")
-    return Settled(recent.plan, recent.settlement)
 
 
 def _join(key: Key) -> str:
@@ -297,5 +296,9 @@ def _split(text: str) -> Key:
     return name, digest
 
 
-def _keys(texts: Iterable[str]) -> Iterable[Key]:
-    return map(_split, texts)
+def _sorted(keys: Iterable[Key]) -> tuple[str, ...]:
+    return tuple(sorted(map(_join, keys)))
+
+
+def _keys(texts: Iterable[str]) -> set[Key]:
+    return set(map(_split, texts))

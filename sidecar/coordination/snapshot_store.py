@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.codec import dumps, loads
+from sidecar.codec import loads
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.snapshot import Snapshot, restore
+from sidecar.coordination.snapshot import Snapshot, encode, restore
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
 
@@ -41,7 +41,7 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
         journal.expect(end.through, PATH)  # records are durable before they are folded
         snapshot = loads(Snapshot, data)
         history = restore(snapshot)
-        known = journal.resume(snapshot.through, snapshot.plan_nonce, snapshot.outcome_nonce)
+        known = journal.resume(snapshot.end.through, snapshot.end.plan_nonce, snapshot.end.outcome_nonce)
     except StorageLostError:
         raise
     except (
@@ -59,7 +59,7 @@ def write(storage: Storage, snapshot: Snapshot) -> str | None:
     A snapshot that is too long to be a record is not written: daemons that start use the one before.
     """
     try:
-        data = dumps(snapshot)
+        data = encode(snapshot)
         storage.replace(PATH, data)
     except RecordError:
         return None

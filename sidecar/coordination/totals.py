@@ -23,24 +23,30 @@ class Best:
     """The best value of a metric so far, and which checkpoint reached it at which step."""
 
     goal: str
-    number: float
+    hex: str  # the exact number as `float.hex`, since it may be inf, which is not a JSON number
     step: int | None
     folder: str  # where its workers saved, relative to the run's state directory
-    checkpoint: str = ""  # its name
-    step_source: str | None = None
+    checkpoint: str  # its name
+    step_source: str | None
+
+    @property
+    def number(self) -> float:
+        """Return the value as a float."""
+        return float.fromhex(self.hex)
 
 
-@dataclass(slots=True)
-class Duration:
-    """A histogram of seconds."""
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """A histogram of seconds: how many durations lie in each of `BUCKETS`, and their sum."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
-    total: float = 0.0
+    counts: tuple[int, ...]
+    total: float
 
-    def add(self, seconds: float) -> None:
-        """Count one; two clocks may disagree about what came first, which is no time at all."""
-        self.counts[bisect_left(BUCKETS, max(seconds, 0.0))] += 1
-        self.total += max(seconds, 0.0)
+    def add(self, seconds: float) -> "Durations":
+        """Return the histogram with one more duration. A negative one counts as 0: two clocks may disagree."""
+        bucket = bisect_left(BUCKETS, max(seconds, 0.0))
+        counts = (*self.counts[:bucket], self.counts[bucket] + 1, *self.counts[bucket + 1 :])
+        return Durations(counts, self.total + max(seconds, 0.0))
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Return pairs of an upper bound and how many durations were not longer."""
@@ -51,6 +57,9 @@ class Duration:
         return pairs
 
 
+_NO_DURATIONS: Final = Durations((0,) * len(BUCKETS), 0.0)
+
+
 @dataclass(slots=True)
 class Totals:
     """The journal's entries added up, one by one. All known series exist from the start, as 0."""
@@ -59,7 +68,7 @@ class Totals:
         default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
     )
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_CLASSES, 0))
-    durations: dict[str, Duration] = field(default_factory=lambda: {phase: Duration() for phase in PHASES})
+    durations: dict[str, Durations] = field(default_factory=lambda: dict.fromkeys(PHASES, _NO_DURATIONS))
     best: dict[tuple[str, str], Best] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
     nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
@@ -86,7 +95,7 @@ class Totals:
         self.nonfinite |= {(eval_set, place) for eval_set, places in result.nonfinite.items() for place in places}
         for phase, seconds in result.phases.items():
             if phase in self.durations:
-                self.durations[phase].add(seconds)
+                self.durations[phase] = self.durations[phase].add(seconds)
         for eval_set, values in result.metrics.items():
             for name, value in values.items():
                 self._compare((eval_set, name), value, checkpoint, plan)
@@ -96,7 +105,7 @@ class Totals:
         if improves(value, (best.goal, best.number) if best is not None else None):
             self.best[metric] = Best(
                 goal=value.goal,
-                number=number_of(value),
+                hex=number_of(value).hex(),
                 step=checkpoint.step,
                 folder=plan.folder,
                 checkpoint=checkpoint.name,

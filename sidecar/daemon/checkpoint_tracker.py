@@ -11,7 +11,8 @@ from itertools import chain, filterfalse, islice
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.coordination.journal_state import BEFORE_START, JournalState
+from sidecar.coordination.checkpoint_verdicts import BEFORE_START
+from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.empty_directory import EmptyDirectory
 from sidecar.daemon.incomplete_entries import IncompleteEntries
 from sidecar.daemon.lost_checkpoints import LostCheckpoints, ScanChange
@@ -101,7 +102,7 @@ class CheckpointTracker:
                 before=before,
                 new=new,
                 given_up=given_up,
-                is_settled=partial(history.is_settled, task=task),
+                is_settled=partial(history.verdicts.is_settled, task=task),
                 passed_over=lambda waiting: self._passed_over(waiting, history, task),
             )
             self.lost.update(change, now)
@@ -109,7 +110,7 @@ class CheckpointTracker:
         if here is not before:
             self.choices.forget()
         self.incomplete.update(scan, self.lost.keys(), now)
-        self.empty.update(scan, anything=bool(here or scan.waiting or given_up or history.count), now=now)
+        self.empty.update(scan, anything=bool(here or scan.waiting or given_up or history.log.count), now=now)
         return new
 
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
@@ -179,8 +180,8 @@ class CheckpointTracker:
         digests = {name.rpartition("@")[2] for name in names}
         settled = {
             folder_name(key)
-            for key in chain(history.succeeded, history.settled)
-            if key[1][:12] in digests and all(history.is_settled(key, task) for task in tasks)
+            for key in chain(history.verdicts.succeeded, history.verdicts.settled)
+            if key[1][:12] in digests and all(history.verdicts.is_settled(key, task) for task in tasks)
         }
         return names - settled
 
@@ -201,7 +202,7 @@ class CheckpointTracker:
         whole = (
             checkpoint.folder
             for checkpoint in self.relevant(history, task)
-            if not all(history.is_settled(checkpoint.key, one) for one in tasks)
+            if not all(history.verdicts.is_settled(checkpoint.key, one) for one in tasks)
         )
         names = list(islice((name for name in whole if name not in self._scan.unknown), _MOST_NAMES + 1))
         return tuple(names[:_MOST_NAMES]), len(names) > _MOST_NAMES
@@ -211,7 +212,7 @@ class CheckpointTracker:
         vanished = {
             key
             for key in history.totals.checkpoints[Verdict.VANISHED]
-            if history.settled.get(key) == Verdict.VANISHED and key not in history.succeeded
+            if history.verdicts.settled.get(key) == Verdict.VANISHED and key not in history.verdicts.succeeded
         }
         return [
             discovered.checkpoint

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sidecar.coordination.journal_state import incarnation_of
+from sidecar.coordination.exclusions import incarnation_of
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness
 from sidecar.policy.eligibility import ready_workers
 from sidecar.records import Heartbeat, Member, Plan

@@ -81,7 +81,7 @@ class ResponseObserver:
             self.schedule.next_sync_at = now
         elif not state.caught_up and not response.unread:
             state.caught_up = True
-            self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.succeeded))
+            self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.verdicts.succeeded))
         self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
         if (brought := response.reconciliation) is not None:
             state.statistics.pins_bytes = brought.pins_bytes

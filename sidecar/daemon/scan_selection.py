@@ -55,7 +55,7 @@ class ScanSelection:
         """
         moment = history.through, history.open is None, task, over
         if self._selected is None or self._selected.moment != moment:
-            relevant = {*history.unsettled(scan.by_key, task), *scan.pinned()}
+            relevant = {*history.verdicts.unsettled(scan.by_key, task), *scan.pinned()}
             checkpoints = [discovered.checkpoint for key, discovered in scan.by_key.items() if key in relevant]
             choice = self.choose(checkpoints, history, task, before_start, over=over)
             self._selected = Selected(moment, checkpoints, choice)

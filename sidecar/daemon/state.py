@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.coordination.journal_state import Closed, Entry, JournalState
+from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.coordination.snapshot import RECENT
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
@@ -60,7 +60,7 @@ class DaemonState:
 
     # of the run
     run: str | None = None  # the run's id; None until it was joined
-    history: JournalState = field(default_factory=lambda: JournalState(keep=RECENT))
+    history: JournalState = field(default_factory=lambda: JournalState(log=EntryLog(keep=RECENT)))
     caught_up: bool = False  # the journal was read to its end once
     nodes: KnownNodes = field(init=False)
     tracker: CheckpointTracker
@@ -112,7 +112,8 @@ class DaemonState:
         self.training.record_scan(new, self.complete)
         if new or is_first:
             self.timers.last_activity_at = now
-        return [discovered for discovered in new if not self.history.is_settled(discovered.checkpoint.key, self.task)]
+        is_settled = self.history.verdicts.is_settled
+        return [discovered for discovered in new if not is_settled(discovered.checkpoint.key, self.task)]
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
@@ -134,7 +135,8 @@ class DaemonState:
     def view(self, now: float, *, draining: bool) -> View:
         """Return what the policy decides on, and note since when it is as it is."""
         ready, tracker, history = self.nodes.ready(now), self.tracker, self.history
-        needs_judges = tracker.given_up or history.failures or history.unusable  # nothing else asks for it
+        # Nothing else depends on nodes whose liveness is unknown.
+        needs_judges = tracker.given_up or history.verdicts.failures or history.exclusions.unusable
         nodes = NodesView(
             ready=ready,
             liveness_unknown=bool(needs_judges) and self.nodes.has_unheard_workers(now),
@@ -271,7 +273,7 @@ class DaemonState:
 
     def _is_of_this_training(self, key: Key) -> bool:
         """Return whether a checkpoint was not there before the start, with start=new."""
-        return key not in self.history.before_start and key not in (self.tracker.unwanted or ())
+        return key not in self.history.verdicts.before_start and key not in (self.tracker.unwanted or ())
 
     def _is_there(self, name: str) -> bool:
         return any(name == key[0] for key in self.complete)

@@ -222,8 +222,9 @@ def _export_evaluations(samples: _Samples, history: JournalState) -> None:
     newest = history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
-    for eval_set, (checkpoint, result) in history.latest.items():
-        _export_eval_set(samples, eval_set, result, history.totals)
+    for eval_set, latest in history.newest_task.latest.items():
+        checkpoint = latest.checkpoint
+        _export_eval_set(samples, eval_set, latest.result, history.totals)
         samples.add("sidecar_eval_set_checkpoint_step", checkpoint.step, eval_set)
         about = _label(checkpoint.name), _source(checkpoint.step_source)
         samples.add("sidecar_eval_checkpoint_info", 1, eval_set, *about)

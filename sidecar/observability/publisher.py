@@ -38,9 +38,9 @@ class Publisher:
     def __call__(self, status: Status, history: JournalState) -> None:
         """Notify systemd that the loop turned. Update the gauges and the status page if anything changed."""
         self.notify(status, history)
-        if self.last == (status, history.count):
+        if self.last == (status, history.log.count):
             return
-        self.last = status, history.count
+        self.last = status, history.log.count
         self.exporter.update(status, history)
         self.published.unready = status.unready
         self.published.status = status_json(status, history)

@@ -135,8 +135,8 @@ def run_json(
             }
             for (eval_set, name), best in bests(history).items()
         },
-        "evaluated": len(history.succeeded),
-        "settled": len(history.without_result),
+        "evaluated": len(history.verdicts.succeeded),
+        "settled": len(history.verdicts.without_result),
         "pending": pending,
         "left_out": dict(left_out),
         "unknown": list(unknown),
@@ -148,7 +148,8 @@ def run_json(
 def bests(history: JournalState) -> dict[tuple[str, str], Best]:
     """Return the best evaluation by (eval set, name), for each metric to which the newest task gives a direction."""
     names = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in history.totals.best}
-    return {names[metric]: history.totals.best[names[metric]] for metric in history.goals if metric in names}
+    goals, best = history.newest_task.goals, history.totals.best
+    return {names[metric]: best[names[metric]] for metric in goals if metric in names}
 
 
 def checkpoint_of(best: Best) -> str:
@@ -179,12 +180,12 @@ def _newest_evaluation(history: JournalState) -> Row | None:
     """Return the row of the newest evaluation, with the last numbers and steps of eval sets that it did not measure."""
     if history.newest is None:
         return None
-    latest = history.latest.items()
+    latest = history.newest_task.latest
     return _closed_row(history.newest) | {
-        "examples": {eval_set: result.examples[eval_set] for eval_set, (_, result) in latest},
-        "metrics": {eval_set: _numbers(result.metrics.get(eval_set, {})) for eval_set, (_, result) in latest},
-        "steps": {eval_set: checkpoint.step for eval_set, (checkpoint, _) in latest},
-        "step_sources": {eval_set: checkpoint.step_source for eval_set, (checkpoint, _) in latest},
+        "examples": {eval_set: each.result.examples[eval_set] for eval_set, each in latest.items()},
+        "metrics": {eval_set: _numbers(each.result.metrics.get(eval_set, {})) for eval_set, each in latest.items()},
+        "steps": {eval_set: each.checkpoint.step for eval_set, each in latest.items()},
+        "step_sources": {eval_set: each.checkpoint.step_source for eval_set, each in latest.items()},
     }
 
 

@@ -62,7 +62,7 @@ class PinPolicy:
         pin = set() if self.evaluated is None else {self.evaluated}
         retain = set(pin)
         for task in self.tasks:
-            unsettled = self.history.unsettled(found, task)
+            unsettled = self.history.verdicts.unsettled(found, task)
             retain.update(unsettled)
             if not self.nothing_yet:
                 waiting = [found[key].checkpoint for key in unsettled if key not in self.unwanted]
@@ -81,5 +81,5 @@ class PinPolicy:
     def settled_as(self, folder: str) -> list[Key]:
         """Return the checkpoints that the journal has settled and whose pins have this folder name."""
         digest = folder.rpartition("@")[2]
-        keys = {*self.history.settled, *self.history.succeeded}
+        keys = {*self.history.verdicts.settled, *self.history.verdicts.succeeded}
         return [key for key in keys if key[1].startswith(digest) and folder_name(key) == folder]

@@ -65,8 +65,8 @@ def _evaluate_pinned(view: View, rules: Rules, now: float, queue: list[Checkpoin
 
 def _may_be_pinned_soon(checkpoint: Checkpoint, view: View) -> bool:
     """Return whether a checkpoint's pin may yet come, and whether its evaluation then counts for `every_steps`."""
-    key, history, checkpoints = checkpoint.key, view.history, view.checkpoints
-    counts = checkpoint.step is not None and key not in history.requeued and key not in history.failures
+    key, verdicts, checkpoints = checkpoint.key, view.history.verdicts, view.checkpoints
+    counts = checkpoint.step is not None and key not in verdicts.requeued and key not in verdicts.failures
     may_be_pinned = key not in checkpoints.without_room and checkpoint.folder not in checkpoints.unpinnable
     return counts and checkpoint.pin is None and may_be_pinned
 
@@ -88,5 +88,5 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
         checkpoint=checkpoint,
         attempt=failed_attempts(checkpoint, view) + 1,
         members=members,
-        evaluated=view.history.successes_of(view.task),
+        evaluated=view.history.newest_task.successes_of(view.task),
     )

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.coordination.journal_state import JournalState, blame, losers
+from sidecar.coordination.blame import blame, losers
+from sidecar.coordination.journal_state import JournalState
 from sidecar.records import Checkpoint, Heartbeat, NumericProfiles
 from sidecar.states import FailureClass, NodeState
 
@@ -116,7 +117,7 @@ def left_out(
         if heartbeat.node not in names:
             reasons[heartbeat.node] = _difference(heartbeat, compatible)
         elif heartbeat not in chosen:
-            count = history.losses[heartbeat.node, heartbeat.incarnation].count
+            count = history.exclusions.losses[heartbeat.node, heartbeat.incarnation].count
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
             reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
         elif heartbeat.checkpoints.unreadable:
@@ -143,7 +144,7 @@ def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None
     """
     failures = [
         outcome
-        for failed_task, outcomes in history.failures.get(checkpoint.key, {}).items()
+        for failed_task, outcomes in history.verdicts.failures.get(checkpoint.key, {}).items()
         for outcome in outcomes
         if failed_task == task or blame(outcome) != FailureClass.CHECKPOINT
     ]

@@ -41,7 +41,7 @@ def stop(view: View, why: str) -> Stop | Wait:
         return Wait(why=f"{readable[0]} cannot be read here, and another node finds it whole")
     unknown = view.nodes.liveness_unknown
     for lost in checkpoints.given_up:
-        settled = view.history.is_settled(lost.key, view.task)
+        settled = view.history.verdicts.is_settled(lost.key, view.task)
         if not settled and is_disputed(lost, view.node, compatible, liveness_unknown=unknown):
             return Wait(why=f"{lost.name} was given up here, and another node finds it whole")
     unread = f"; {len(checkpoints.unreadable)} checkpoint(s) could not be read" if checkpoints.unreadable else ""
@@ -53,8 +53,8 @@ def _failed_for_good(view: View) -> int:
 
     A vanished or skipped one did not fail: training deleted it before it could be pinned, or no setting asked for it.
     """
-    history = view.history
+    verdicts = view.history.verdicts
     return sum(
-        history.settled[key] == Verdict.CORRUPT or bool({None, view.task} & history.failed_tasks.get(key, set()))
-        for key in history.without_result
+        verdicts.settled[key] == Verdict.CORRUPT or bool({None, view.task} & verdicts.failed_tasks.get(key, set()))
+        for key in verdicts.without_result
     )

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from sidecar.coordination.journal_state import BEFORE_START, blame, blamed, losers
+from sidecar.coordination.blame import blame, blamed, losers
+from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import RetryRules
 from sidecar.policy.view import View
@@ -12,7 +13,7 @@ from sidecar.states import FailureClass, Verdict
 
 def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
     """Return the verdict and reason with which a checkpoint ends; None if it may still be evaluated."""
-    failures = view.history.failed_under(checkpoint, view.task)
+    failures = view.history.verdicts.failed_under(checkpoint, view.task)
     if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
         return verdict
     if (reason := _unusable_task(view)) is not None:
@@ -50,7 +51,7 @@ def _unusable_task(view: View) -> str | None:
     A daemon that was restarted tries again: data or packages may have been corrected meanwhile.
     """
     present = {(view.task, heartbeat.node, heartbeat.incarnation) for heartbeat in view.nodes.ready}
-    proofs = [outcome for witness, outcome in view.history.unusable.items() if witness in present]
+    proofs = [found.outcome for witness, found in view.history.exclusions.unusable.items() if witness in present]
     if not _is_proven(proofs, view):
         return None
     newest = proofs[-1]

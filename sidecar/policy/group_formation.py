@@ -40,7 +40,8 @@ def is_outgrown(
         return False
     nodes = choose_nodes(compatible, history, min_workers, None, task)
     members = history.newest.plan.members or ()
-    used = {None, *(member.worker for member in members), *history.retired_workers}  # a heartbeat may be late
+    # A heartbeat may be late, and show a worker that was retired.
+    used = {None, *(member.worker for member in members), *history.exclusions.retired_workers}
     return any(slot.standby not in used for heartbeat in nodes for slot in heartbeat.slots if slot.worker is None)
 
 
@@ -50,7 +51,8 @@ def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Memb
     newest = history.newest
     # A group that never succeeded has failed, and the workers of any other were killed when this one was formed.
     whole = newest is not None and newest.plan.members == members
-    return members if whole and not any(member.worker in history.retired_workers for member in members) else ()
+    retired = history.exclusions.retired_workers
+    return members if whole and not any(member.worker in retired for member in members) else ()
 
 
 def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
@@ -61,7 +63,7 @@ def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member
         (heartbeat.node, slot.standby, slot.standby_address)
         for heartbeat in nodes
         for slot in heartbeat.slots
-        if slot.standby not in joined and slot.standby not in history.retired_workers
+        if slot.standby not in joined and slot.standby not in history.exclusions.retired_workers
     )
 
 

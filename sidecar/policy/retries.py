@@ -16,7 +16,7 @@ _MAX_DOUBLINGS: Final = 64
 
 def ready_at(checkpoint: Checkpoint, view: View, rules: RetryRules) -> float:
     """Return when a checkpoint may be tried: at once at first, then after a pause that doubles with each failure."""
-    if checkpoint.key not in view.history.failures:
+    if checkpoint.key not in view.history.verdicts.failures:
         return 0.0
     failures = failed_attempts(checkpoint, view)  # 0: under another task only; its nodes must not race this one either
     pause = min(
@@ -27,12 +27,12 @@ def ready_at(checkpoint: Checkpoint, view: View, rules: RetryRules) -> float:
 
 def failed_attempts(checkpoint: Checkpoint, view: View) -> int:
     """Return how often a checkpoint failed under this node's task."""
-    return len(view.history.failed_under(checkpoint.key, view.task))
+    return len(view.history.verdicts.failed_under(checkpoint.key, view.task))
 
 
 def has_failed(checkpoint: Checkpoint, history: JournalState) -> bool:
     """Return whether an attempt at a checkpoint failed by itself, not because it was interrupted."""
-    outcomes_by_task = history.failures.get(checkpoint.key, {})
+    outcomes_by_task = history.verdicts.failures.get(checkpoint.key, {})
     return any(outcome.kind not in _INTERRUPTIONS for outcomes in outcomes_by_task.values() for outcome in outcomes)
 
 

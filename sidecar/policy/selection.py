@@ -69,7 +69,7 @@ class Selection:
         evaluate, reached, certain = [], history.last_planned_step, True
         for checkpoint in waiting:
             key, step = checkpoint.key, checkpoint.step
-            if step is None or _counts_anyway(key, history) or key in history.failures:
+            if step is None or _counts_anyway(key, history) or key in history.verdicts.failures:
                 evaluate.append(checkpoint)
             elif reached is None or step // every > reached // every or step <= reached:
                 evaluate.append(checkpoint)
@@ -86,13 +86,14 @@ class Selection:
 
 def pending(history: JournalState, complete: Sequence[Checkpoint], task: str | None) -> list[Checkpoint]:
     """Return the complete checkpoints that still need an evaluation under a task."""
-    return [checkpoint for checkpoint in complete if not history.is_settled(checkpoint.key, task)]
+    return [checkpoint for checkpoint in complete if not history.verdicts.is_settled(checkpoint.key, task)]
 
 
 def _counts_anyway(key: Key, history: JournalState) -> bool:
     """Return whether a plan is open for a checkpoint, or a person requeued it."""
     plan = history.open
-    return key in history.requeued or (plan is not None and plan.checkpoint is not None and plan.checkpoint.key == key)
+    is_planned = plan is not None and plan.checkpoint is not None and plan.checkpoint.key == key
+    return is_planned or key in history.verdicts.requeued
 
 
 def _latest(

@@ -26,7 +26,7 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
     because a run also ends by time or step.
     """
     checkpoints, history = view.checkpoints, view.history
-    given_up = [lost for lost in checkpoints.given_up if not history.is_settled(lost.key, view.task)]
+    given_up = [lost for lost in checkpoints.given_up if not history.verdicts.is_settled(lost.key, view.task)]
     given_up_keys = {lost.key for lost in given_up}
     verdicts = [_settle_given_up(lost, view, rules) for lost in given_up]
     settles = [settlement for settlement in verdicts if settlement is not None]
@@ -69,7 +69,7 @@ def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
 
     The selection is made among these alone: the journal has settled them, so no other choice contains them.
     """
-    checkpoints, settled = view.checkpoints, view.history.settled
+    checkpoints, settled = view.checkpoints, view.history.verdicts.settled
     present = [
         checkpoint
         for checkpoint in checkpoints.returned
@@ -92,7 +92,7 @@ def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple
     # These pins are wanted only by nodes that run a different task. They are in the minority (otherwise they would be
     # proposing) and may never get to evaluate.
     for checkpoint in pinned:
-        if view.history.is_settled(checkpoint.key, view.task):
+        if view.history.verdicts.is_settled(checkpoint.key, view.task):
             yield checkpoint, f"{newer}; only nodes with another task still wanted it"
             return
     pinned_queue = [checkpoint for checkpoint in queue if checkpoint.pin is not None]
@@ -101,7 +101,7 @@ def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple
 
 
 def _is_settled_for_all_tasks(checkpoint: Checkpoint, view: View) -> bool:
-    return all(view.history.is_settled(checkpoint.key, task) for task in {*view.nodes.tasks, view.task})
+    return all(view.history.verdicts.is_settled(checkpoint.key, task) for task in {*view.nodes.tasks, view.task})
 
 
 def _settle(checkpoint: Checkpoint, verdict: Verdict, reason: str, task: str | None = None) -> Settlement:

@@ -9,7 +9,7 @@ from table import Figure, Table
 from sidecar.codec import dumps
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import outcome_path, plan_path
-from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.snapshot import RECENT, take
 from sidecar.coordination.storage import PosixStorage
@@ -55,7 +55,7 @@ def _row(name, plans, with_snapshot, idle_seconds):
 
 def _write(storage, plans, with_snapshot):
     """Whole files, but not synced one by one: that would take minutes, and nobody reads them meanwhile."""
-    run, history = open_run(storage, 0.0), JournalState(keep=RECENT)
+    run, history = open_run(storage, 0.0), JournalState(log=EntryLog(keep=RECENT))
     taken = None
     for number in range(1, plans + 1):
         for record in _records(number, run):

@@ -220,7 +220,7 @@ class Run:
         before, begin = self._marked(), time.monotonic()
         mend = fault(self, plan)
         noticed = self._until((self.run_dir / outcome_path(plan.plan)).exists, "an outcome") - begin
-        if plan.checkpoint.key in self.history().succeeded:
+        if plan.checkpoint.key in self.history().verdicts.succeeded:
             raise RuntimeError("the evaluation was over before anything happened to it")
         proposed = self._until((self.run_dir / plan_path(plan.plan + 1)).exists, "the next plan") - begin
         evaluating = self._until(lambda: self._marked() > before, "the next evaluation") - begin

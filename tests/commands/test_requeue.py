@@ -72,13 +72,13 @@ def test_a_requeued_checkpoint_needs_an_evaluation_again(storage, writers, saved
     """The journal holds both the end and the reopening, and the last word counts."""
     there = saved(5)["ckpt-5"]
     writers.propose(given_up(there))
-    assert read_history(storage).is_settled(there.key, "t1")
+    assert read_history(storage).verdicts.is_settled(there.key, "t1")
     written, told = ask("ckpt-5")
     history = read_history(storage)
     assert written == [("ckpt-5", there.digest, "by node-9; it was failed")]
     assert told == []
     assert history.through == 2
-    assert not history.is_settled(there.key, "t1")
+    assert not history.verdicts.is_settled(there.key, "t1")
 
 
 def test_several_names_are_one_record(storage, writers, saved, ask):
@@ -89,7 +89,7 @@ def test_several_names_are_one_record(storage, writers, saved, ask):
     assert [name for name, _, _ in written] == ["ckpt-5", "ckpt-7"]
     history = read_history(storage)
     assert history.through == 2
-    assert [key[0] for key in history.settled] == ["ckpt-6"]
+    assert [key[0] for key in history.verdicts.settled] == ["ckpt-6"]
 
 
 def test_all_failed_are_those_that_failed_for_good(storage, writers, saved, checkpoint, ask):
@@ -185,8 +185,8 @@ def test_an_evaluated_checkpoint_is_requeued_if_that_is_said(storage, writers, s
         ("ckpt-7", "by node-9; it was skipped"),
     ]
     assert told == []
-    history = read_history(storage)
-    assert history.unsettled([each.key for each in there.values()], "t1") == [there["ckpt-5"].key, there["ckpt-7"].key]
+    left = read_history(storage).verdicts.unsettled([each.key for each in there.values()], "t1")
+    assert left == [there["ckpt-5"].key, there["ckpt-7"].key]
 
 
 def test_who_asks_again_before_it_ran_is_told(storage, saved, evaluate, ask):
@@ -207,7 +207,7 @@ def test_all_evaluated_are_those_that_are_there(storage, writers, saved, checkpo
     written, told = ask(again=True, all_evaluated=True)
     assert [name for name, _, _ in written] == ["ckpt-5", "ckpt-6", "ckpt-7"]
     assert told == ["not requeued, as their files are gone: ckpt-10, ckpt-11, ckpt-12 and 2 more"]
-    assert read_history(storage).without_result == {checkpoint(20).key}
+    assert read_history(storage).verdicts.without_result == {checkpoint(20).key}
 
 
 @pytest.mark.usefixtures("run")
@@ -424,7 +424,8 @@ def test_daemons_evaluate_again_what_was_evaluated(tmp_path, clock):
     other = Node(tmp_path, clock, "worker-2")
     pass_time(10, other)
     assert other.state.history.newest == fresh.history.newest
-    assert other.state.history.succeeded == fresh.history.succeeded == fresh.history.totals.checkpoints["evaluated"]
+    succeeded = fresh.history.verdicts.succeeded
+    assert other.state.history.verdicts.succeeded == succeeded == fresh.history.totals.checkpoints["evaluated"]
 
 
 def test_what_is_to_be_evaluated_again_may_vanish(tmp_path, clock):

@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.coordination.journal_state import LOSERS_KEPT, Closed, JournalState, Losses, Settled, blamed
+from sidecar.coordination.blame import blamed
+from sidecar.coordination.exclusions import LOSERS_KEPT, Losses
+from sidecar.coordination.journal_state import Closed, JournalState, Settled
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value
 
@@ -70,8 +72,8 @@ def fold(*entries):
 def test_an_empty_journal_has_no_past():
     """Nothing is open, settled or newest before plan 1."""
     history = JournalState()
-    assert (history.through, history.open, history.newest, history.succeeded) == (0, None, None, set())
-    assert not history.is_settled(A.key, "t1")
+    assert (history.through, history.open, history.newest, history.verdicts.succeeded) == (0, None, None, set())
+    assert not history.verdicts.is_settled(A.key, "t1")
 
 
 def test_a_success_settles_its_checkpoint_for_every_task():
@@ -79,20 +81,20 @@ def test_a_success_settles_its_checkpoint_for_every_task():
     history = JournalState()
     assert history.apply(plan(1)) == []
     assert (history.open, history.through) == (plan(1), 1)
-    assert not history.is_settled(A.key, "t1")
+    assert not history.verdicts.is_settled(A.key, "t1")
     closed = Closed(plan(1), success(1))
     assert history.apply(success(1)) == [closed]
     assert (history.open, history.through) == (None, 1)
-    assert history.is_settled(A.key, "t1")
-    assert history.is_settled(A.key, "t2")
-    assert not history.is_settled(B.key, "t1")
+    assert history.verdicts.is_settled(A.key, "t1")
+    assert history.verdicts.is_settled(A.key, "t2")
+    assert not history.verdicts.is_settled(B.key, "t1")
     assert history.entries == [closed]
 
 
 def test_changed_content_under_a_known_name_is_another_checkpoint():
     """Name and digest together are the identity."""
     history = fold(plan(1), success(1))
-    assert not history.is_settled((A.name, "f" * 64), "t1")
+    assert not history.verdicts.is_settled((A.name, "f" * 64), "t1")
 
 
 def test_the_newest_is_what_succeeded_last():
@@ -106,14 +108,14 @@ def test_the_newest_is_what_succeeded_last():
         failure(3),
     )
     assert history.newest == Closed(plan(2, A), success(2))
-    assert history.succeeded == {A.key, B.key}
+    assert history.verdicts.succeeded == {A.key, B.key}
 
 
 def test_a_checkpoint_evaluated_again_is_the_newest():
     """Its numbers are those of the later evaluation, and stand last."""
     history = fold(plan(1, A), success(1), plan(2, B), success(2), plan(3, A), success(3))
     assert history.newest == Closed(plan(3, A), success(3))
-    assert history.succeeded == {A.key, B.key}
+    assert history.verdicts.succeeded == {A.key, B.key}
     assert len(history.entries) == 3
 
 
@@ -127,15 +129,15 @@ def test_an_evaluated_checkpoint_that_is_requeued_needs_one_evaluation():
     """However often it is asked for before that; counters and the newest numbers stay meanwhile."""
     again = settle(A, "requeued")
     history = fold(plan(1), success(1), plan(2, None, settles=(again,)), plan(3, None, settles=(again,)))
-    assert history.unsettled([A.key, B.key], "t1") == [A.key, B.key]
-    assert not history.is_settled(A.key, "t1")
-    assert (history.succeeded, history.requeued) == (set(), {A.key})
+    assert history.verdicts.unsettled([A.key, B.key], "t1") == [A.key, B.key]
+    assert not history.verdicts.is_settled(A.key, "t1")
+    assert (history.verdicts.succeeded, history.verdicts.requeued) == (set(), {A.key})
     assert history.totals.checkpoints["evaluated"] == {A.key}
     assert history.newest == Closed(plan(1), success(1))
     history.apply(plan(4))
     history.apply(success(4))
-    assert history.is_settled(A.key, "t2")
-    assert (history.succeeded, history.requeued) == ({A.key}, set())
+    assert history.verdicts.is_settled(A.key, "t2")
+    assert (history.verdicts.succeeded, history.verdicts.requeued) == ({A.key}, set())
     assert history.totals.checkpoints["evaluated"] == {A.key}
     assert history.newest == Closed(plan(4), success(4))
     assert history.folders == [plan(1).folder, plan(4).folder]
@@ -150,9 +152,9 @@ def test_an_evaluated_checkpoint_may_come_to_another_end_after_a_requeue(verdict
         plan(2, None, settles=(settle(A, "requeued"),)),
         plan(3, None, settles=(settle(A, verdict),)),
     )
-    assert history.is_settled(A.key, "t1")
-    assert history.without_result == {A.key}
-    assert history.settled == {A.key: verdict}
+    assert history.verdicts.is_settled(A.key, "t1")
+    assert history.verdicts.without_result == {A.key}
+    assert history.verdicts.settled == {A.key: verdict}
     assert history.entries[0] == Closed(plan(1), success(1))
 
 
@@ -192,28 +194,28 @@ def test_a_best_value_is_dropped_when_its_evaluation_is_to_be_repeated():
 )
 def test_failures_are_counted_by_who_is_to_blame(entries, group, checkpoint):
     """Per checkpoint and task digest that tried it; an unknown kind is the machines' fault."""
-    failures = fold(*entries).failed_under(A.key, "t1")
+    failures = fold(*entries).verdicts.failed_under(A.key, "t1")
     assert (blamed(failures, "group"), blamed(failures, "checkpoint")) == (group, checkpoint)
     assert blamed(failures, "corrupt") == blamed(failures, "vanished") == 0
 
 
 def test_a_failure_alone_settles_nothing():
     """It is final only when the journal says so."""
-    assert not fold(plan(1), failure(1, "corrupt")).is_settled(A.key, "t1")
+    assert not fold(plan(1), failure(1, "corrupt")).verdicts.is_settled(A.key, "t1")
 
 
 def test_a_success_forgets_the_failures_before_it():
     """The attempts were for nothing else."""
-    assert fold(plan(1), failure(1), plan(2), success(2)).failures == {}
+    assert fold(plan(1), failure(1), plan(2), success(2)).verdicts.failures == {}
 
 
 @pytest.mark.parametrize("verdict", ["skipped", "vanished", "corrupt"])
 def test_what_was_not_evaluated_is_settled_for_all_tasks(verdict):
     """Skipped, vanished and corrupt hold for ever, even if somebody later calls it failed for one task."""
     history = fold(plan(1, None, settles=(settle(A, verdict),)))
-    assert history.is_settled(A.key, "t1")
-    assert history.is_settled(A.key, None)
-    assert not history.is_settled(B.key, "t1")
+    assert history.verdicts.is_settled(A.key, "t1")
+    assert history.verdicts.is_settled(A.key, None)
+    assert not history.verdicts.is_settled(B.key, "t1")
 
 
 @pytest.mark.parametrize(
@@ -229,8 +231,8 @@ def test_what_was_not_evaluated_is_settled_for_all_tasks(verdict):
 def test_a_final_failure_holds_for_the_task_that_failed(tasks, settled_for, open_for):
     """A corrected task gets its try, and going back to one that failed does not."""
     history = fold(*(plan(n, None, settles=(settle(A, "failed", task),)) for n, task in enumerate(tasks, 1)))
-    assert all(history.is_settled(A.key, task) for task in settled_for)
-    assert not any(history.is_settled(A.key, task) for task in open_for)
+    assert all(history.verdicts.is_settled(A.key, task) for task in settled_for)
+    assert not any(history.verdicts.is_settled(A.key, task) for task in open_for)
 
 
 def test_a_plan_that_only_settles_is_closed_at_once():
@@ -247,7 +249,7 @@ def test_a_plan_that_only_settles_is_closed_at_once():
 def test_a_plan_may_settle_some_and_evaluate_another():
     """The settlements count from the proposal on, whatever becomes of the evaluation."""
     history = fold(plan(1, A, settles=(settle(B, "skipped"),)))
-    assert history.is_settled(B.key, "t1")
+    assert history.verdicts.is_settled(B.key, "t1")
     assert history.open is not None
     history.apply(failure(1))
     assert [type(entry) for entry in history.entries] == [Settled, Closed]
@@ -256,7 +258,7 @@ def test_a_plan_may_settle_some_and_evaluate_another():
 def test_workers_of_a_failed_plan_are_spent():
     """They are never listed again; those of a success stay warm."""
     history = fold(plan(1, workers=("w1", "w2")), failure(1), plan(2, workers=("w3",)), success(2))
-    assert list(history.retired_workers) == ["w1", "w2"]
+    assert list(history.exclusions.retired_workers) == ["w1", "w2"]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_an_evaluation_that_leaves_out_a_set_keeps_its_numbers():
         history.apply(plan(number, checkpoint, task=task))
         history.apply(failure(number) if measured is None else replace(success(number), result=measured))
         found.append(
-            {name: (checkpoint, len(result.examples)) for name, (checkpoint, result) in history.latest.items()}
+            {name: (each.checkpoint, len(each.result.examples)) for name, each in history.newest_task.latest.items()}
         )
     assert found == [
         {"test": (B, 2), "rare": (B, 2)},
@@ -438,19 +440,19 @@ def test_a_success_together_with_others_ends_the_losses_in_a_row():
     history = lose(1, 2)
     for record in tried(3, success(3), "n2.i"):
         history.apply(record)
-    assert history.losses == {("n2", "i"): Losses(2, 4)}
+    assert history.exclusions.losses == {("n2", "i"): Losses("n2", "i", 2, 4)}
     for record in tried(4, success(4), "n1.i", "n2.i"):
         history.apply(record)
-    assert history.losses == {}
+    assert history.exclusions.losses == {}
 
 
 def test_only_plans_of_several_nodes_are_lost_by_one():
     """And only by the nodes that are to blame, of those that were in the plan."""
     history = fold(*tried(1, failure(1, node="n2"), "n2.i"), *tried(2, failure(2), "n1.i", "n2.i"))
-    assert history.losses == {}
+    assert history.exclusions.losses == {}
     for record in tried(3, failure(3, "mismatch", node="n1", odd=("n2", "n9")), "n1.i", "n2.i", "n3.i"):
         history.apply(record)
-    assert history.losses == {("n2", "i"): Losses(1, 4)}
+    assert history.exclusions.losses == {("n2", "i"): Losses("n2", "i", 1, 4)}
 
 
 def test_a_failure_of_odd_nodes_is_not_the_checkpoints():
@@ -465,8 +467,8 @@ def test_no_more_losers_are_kept_than_are_there_at_once():
     for number in range(1, LOSERS_KEPT + 10):
         for record in tried(number, failure(number, node="n2"), "n1.i", f"n2.{number}"):
             history.apply(record)
-    assert len(history.losses) == LOSERS_KEPT
-    assert ("n2", str(LOSERS_KEPT + 9)) in history.losses
+    assert len(history.exclusions.losses) == LOSERS_KEPT
+    assert ("n2", str(LOSERS_KEPT + 9)) in history.exclusions.losses
 
 
 def test_checkpoints_without_a_step_are_numbered():

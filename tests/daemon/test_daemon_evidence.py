@@ -359,11 +359,11 @@ def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
         lost.append(ends(nodes[0])[("failed", "join")])
     assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 40
     assert (lost[5], lost[-1]) == (3, 7)
-    assert nodes[0].state.history.losses == nodes[1].state.history.losses
+    assert nodes[0].state.history.exclusions.losses == nodes[1].state.history.exclusions.losses
     assert nodes[0].status.nodes.left_out_reasons == {"losses": 1}
     assert list(nodes[0].status.nodes.left_out) == ["worker-2"]
     snapshot = take(nodes[0].state.history, nodes[0].state.run)
-    assert restore(snapshot).losses == nodes[0].state.history.losses
+    assert restore(snapshot).exclusions.losses == nodes[0].state.history.exclusions.losses
 
 
 @pytest.mark.seconds
@@ -379,5 +379,5 @@ def test_nodes_that_reach_each_other_again_form_one_group(new_node):
         save(nodes[0].checkpoint_dir, step, keep=range(5, step))
         pass_time(20, *nodes)
     assert nodes[0].history.newest.outcome.result.workers == 2
-    assert nodes[0].state.history.losses == {}
+    assert nodes[0].state.history.exclusions.losses == {}
     assert nodes[0].status.nodes.left_out == {}

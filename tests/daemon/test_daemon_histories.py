@@ -451,7 +451,7 @@ def test_an_exception_in_the_users_code_fails_that_checkpoint_and_no_other(node)
     assert all(process.killed for process in spent)
     assert len({process.worker for process in spent}) == 3
     assert "no such label" in node.history.entries[0].outcome.message
-    assert node.history.is_settled(next(iter(node.history.settled)), "t1")
+    assert node.history.verdicts.is_settled(next(iter(node.history.verdicts.settled)), "t1")
     assert node.exited is None
 
 

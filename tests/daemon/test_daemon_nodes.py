@@ -619,7 +619,7 @@ def test_many_nodes_ask_little_of_storage(tmp_path, clock, count):
     asked.clear()
     save(nodes[0].checkpoint_dir, 2, keep=[1])
     pass_time(10, *nodes)
-    assert len(nodes[0].history.succeeded) == 2
+    assert len(nodes[0].history.verdicts.succeeded) == 2
     assert max(asked.values()) < 20 * 10
 
 

@@ -196,7 +196,7 @@ def test_one_whose_copy_takes_long_and_fails_is_given_up_all_the_same(new_node):
     pinner.make, pinner.patience_seconds = copy, 0.0
     save(node.checkpoint_dir, 5)
     for _ in range(1000):
-        if node.history.settled:
+        if node.history.verdicts.settled:
             break
         pass_time(1, node)
     assert ends(node) == {"corrupt": [5]}

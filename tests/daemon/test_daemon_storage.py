@@ -346,7 +346,7 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
     again.settle()
     assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
     assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
-    assert again.state.history.succeeded == node.history.succeeded
+    assert again.state.history.verdicts.succeeded == node.history.verdicts.succeeded
     assert again.state.history.newest == node.history.newest
     assert again.status.checkpoints.pending == 0
     measured = [visit.tidying.measure for visit in again.of(Sync) if visit.tidying.measure]

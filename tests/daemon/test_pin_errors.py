@@ -279,7 +279,7 @@ def test_the_journal_says_what_a_pins_name_means(tmp_path, monkeypatch):
     node = Node(tmp_path, FakeClock())
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
-    ((name, digest),) = node.history.succeeded
+    ((name, digest),) = node.history.verdicts.succeeded
     left = [node.run_dir / "pins" / each for each in (f"{name}@{digest[:12]}", f"{name}@{'0' * 12}")]
     for each in left:
         each.mkdir(parents=True)
@@ -390,7 +390,7 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeyp
 
         monkeypatch.setattr(os, "rename", refuse)  # so that its pin stands when the disk fills up
         node.silent = set()
-        while not node.history.succeeded:
+        while not node.history.verdicts.succeeded:
             pass_time(1, node)
         node.silent = {"Evaluate"}
         save(node.checkpoint_dir, 6, keep=[5])
@@ -419,7 +419,7 @@ def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path, monkeyp
             pass_time(30, node)
         pins = node.run_dir / "pins"
         (wanted,) = pins.glob("ckpt-6@*")
-        ((name, digest),) = node.history.succeeded
+        ((name, digest),) = node.history.verdicts.succeeded
         shutil.copytree(wanted, pins / Checkpoint(name=name, digest=digest, step=None, format="").folder)
         with disk.full(names=True):
             late = restarted(node, "i2", state_dir=disk.path / "state")

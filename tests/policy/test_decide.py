@@ -236,7 +236,7 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert len(keys) == len(set(keys))
     for_others = {each.key for each in action.settles if each.reason.startswith("pin_budget")}
     for_others |= {each.key for each in action.settles if each.verdict == "requeued"}
-    assert not any(seen.history.is_settled(key, seen.task) for key in keys if key not in for_others)
+    assert not any(seen.history.verdicts.is_settled(key, seen.task) for key in keys if key not in for_others)
     assert action.settles or action.members or seen.checkpoints.backlog_cutoff_pending
     if action.checkpoint is None:
         assert action.members is None
@@ -244,11 +244,11 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     assert action.checkpoint.pin is not None
     assert action.checkpoint.key not in keys
     assert action.checkpoint.folder not in seen.checkpoints.unreadable
-    assert not seen.history.is_settled(action.checkpoint.key, seen.task)
+    assert not seen.history.verdicts.is_settled(action.checkpoint.key, seen.task)
     assert len(action.members) >= rules.groups.min_workers
     assert [member.rank for member in action.members] == list(range(len(action.members)))
     assert len({member.worker for member in action.members}) == len(action.members)
-    assert not {member.worker for member in action.members} & seen.history.retired_workers.keys()
+    assert not {member.worker for member in action.members} & seen.history.exclusions.retired_workers.keys()
     ready = {each.node: each for each in seen.nodes.ready if each.state == "ready"}
     listed_nodes = {member.node for member in action.members}
     assert listed_nodes <= ready.keys()

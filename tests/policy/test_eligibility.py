@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 from heartbeats import make_heartbeat
 
-from sidecar.coordination.journal_state import JournalState, Losses
+from sidecar.coordination.exclusions import Exclusions, Losses
+from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes, left_out, may_release_pins
 from sidecar.policy.proposers import proposal_order
 from sidecar.records import Checkpoint, CheckpointSightings, Outcome, Slot
@@ -78,9 +79,9 @@ def test_only_who_could_propose_lets_go_of_pins():
 
 
 def history(*failures, losses=()):
-    known = JournalState(losses={(name, "i"): Losses(2, 9) for name in losses})
+    known = JournalState(exclusions=Exclusions(losses={(name, "i"): Losses(name, "i", 2, 9) for name in losses}))
     if failures:
-        known.failures[A.key] = {
+        known.verdicts.failures[A.key] = {
             "t": [
                 Outcome(plan=1, run="r", nonce="o", status="failed", closed_by="n", completed_at="now", **each)
                 for each in failures

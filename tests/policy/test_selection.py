@@ -204,7 +204,7 @@ def test_what_a_person_asked_for_again_is_evaluated(selection):
     history.apply(outcome(3))
     assert history.last_planned_step == 300
     assert chosen(selection, waiting[1:], history)[0] == [400]
-    assert not history.requeued
+    assert not history.verdicts.requeued
 
 
 @pytest.mark.parametrize("selection", [HUNDRED, LATEST, Selection("latest", 100)])

@@ -7,7 +7,8 @@ takes, and names the invariants that have to notice. Those about what users were
 from dataclasses import replace
 
 from sidecar.coordination import heartbeats, journal, liveness
-from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
+from sidecar.coordination.exclusions import Exclusions
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
 from sidecar.pins.policy import PinDecision
@@ -62,7 +63,7 @@ class _UnlessFailed:
 
 def _pins_of_plans(self, now):
     """A pin belongs to the plan: it goes when that failed."""
-    return _UnlessFailed(_wanted(self, now), frozenset(self.history.failures))
+    return _UnlessFailed(_wanted(self, now), frozenset(self.history.verdicts.failures))
 
 
 def _only_members_judge(plan, view, rules, now):
@@ -114,7 +115,7 @@ def _list_whoever_is_there(nodes, history):
         (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
         for each in nodes
         for slot in each.slots
-        if (slot.worker or slot.standby) not in history.retired_workers
+        if (slot.worker or slot.standby) not in history.exclusions.retired_workers
     )
 
 
@@ -124,7 +125,7 @@ _create, _wanted, _judge, _blamed = (
     decide.judge_open_plan,
     final_verdicts.blamed,
 )
-_close, _is_settled = journal.Journal.close, JournalState.is_settled
+_close, _is_settled = journal.Journal.close, CheckpointVerdicts.is_settled
 
 
 def _nothing(*_, **__):
@@ -186,7 +187,7 @@ MUTATIONS = (
     ),
     Mutation(
         "spent workers are listed again",
-        ((JournalState, "_retire_workers", _nothing),),
+        ((Exclusions, "retire", _nothing),),
         ("spent workers are not listed",),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_that_lost(), 20)),
     ),
@@ -200,7 +201,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a success is planned again",
-        ((JournalState, "is_settled", _success_is_not_the_end),),
+        ((CheckpointVerdicts, "is_settled", _success_is_not_the_end),),
         ("settled is not planned again",),
     ),
     Mutation(

@@ -4,7 +4,9 @@ from dataclasses import fields, replace
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.coordination import journal, liveness, run
+from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.newest_task import NewestTask
 from sidecar.daemon import checkpoint_tracker, state
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
@@ -67,17 +69,17 @@ def _always_reach(self, checkpoint):
 
 
 def _keep_the_past(self, settlement):
-    known = self.failures.get(settlement.key)
+    known = self.verdicts.failures.get(settlement.key)
     _settle(self, settlement)
     if settlement.verdict == "requeued" and known:
-        self.failures[settlement.key] = known
+        self.verdicts.failures[settlement.key] = known
 
 
 def _stay_succeeded(self, settlement):
-    succeeded = settlement.key in self.succeeded
+    succeeded = settlement.key in self.verdicts.succeeded
     _settle(self, settlement)
     if succeeded:
-        self.succeeded.add(settlement.key)
+        self.verdicts.succeeded.add(settlement.key)
 
 
 # -- who does it ------------------------------------------------------------------------------------------------------
@@ -125,12 +127,6 @@ def _believe_it(self, plan, *_):
     return True
 
 
-def leave_the_replaced(self, plan):
-    """Only workers of failed plans are spent, as before seed 49144 of the first generation."""
-    if self.open is None:
-        _spend(self, plan)
-
-
 def _failed_for_all(self, key, _):
     return key in self.succeeded or key in self.settled
 
@@ -176,7 +172,7 @@ def _in_turn(alike, *_):
     return list(alike)
 
 
-_spend, _exhausted = JournalState._retire_workers, final_verdicts.verdict_of_failures
+_exhausted = final_verdicts.verdict_of_failures
 _failure = RecordBuilder.failure
 
 
@@ -245,7 +241,7 @@ MUTATIONS = (
     ),
     Mutation(
         "evaluations are not counted",
-        ((JournalState, "successes_of", lambda *_: 0),),
+        ((NewestTask, "successes_of", lambda *_: 0),),
         ("evaluations are counted",),
     ),
     Mutation(
@@ -312,7 +308,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a group that was replaced is not spent",
-        ((JournalState, "_retire_workers", leave_the_replaced),),
+        ((JournalState, "_retire_replaced", _nothing),),
         ("one group in a life", "nothing is mixed", "all is settled"),
         first=tuple(by_hand.varied(by_hand.old_heartbeat_shows_a_worker_of_a_replaced_group(), 40)),
     ),
@@ -324,7 +320,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a failure counts for all tasks",
-        ((JournalState, "is_settled", _failed_for_all),),
+        ((CheckpointVerdicts, "is_settled", _failed_for_all),),
         ("all is settled", "pins stay", "whole checkpoints succeed"),
         _differ("task"),
         tuple(by_hand.varied(by_hand.failed_under_one_task(), 20)),

@@ -24,7 +24,6 @@ from simulation.by_hand import (
 )
 from simulation.generations import make
 from simulation.mutation import Mutation
-from simulation.mutations_of_promises import leave_the_replaced
 from simulation.scenario import Scenario
 
 _see = checkpoint_tracker.CheckpointTracker.see
@@ -140,7 +139,7 @@ REGRESSIONS = (
         "of a group that another one replaced, a worker was listed again, as an old heartbeat still showed it",
         Mutation(
             "a group that was replaced is not spent",
-            ((JournalState, "_retire_workers", leave_the_replaced),),
+            ((JournalState, "_retire_replaced", lambda *_: None),),
             ("one group in a life",),
         ),
         by_hand=old_heartbeat_shows_a_worker_of_a_replaced_group(),

@@ -81,11 +81,11 @@ class RunStatus:
     @property
     def verdicts(self) -> dict[str, int]:
         """Return the number of checkpoints by how they ended. A requeued checkpoint has not ended."""
-        ends = Counter(self.history.settled[key] for key in self.history.without_result)
+        ends = Counter(self.history.verdicts.settled[key] for key in self.history.verdicts.without_result)
         others = {
             verdict: ends[verdict] for verdict in (Verdict.FAILED, Verdict.SKIPPED, Verdict.VANISHED, Verdict.CORRUPT)
         }
-        return {"evaluated": len(self.history.succeeded)} | others
+        return {"evaluated": len(self.history.verdicts.succeeded)} | others
 
     @property
     def tasks(self) -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ class RunStatus:
 
     def attempts(self, checkpoint: Checkpoint) -> int:
         """Return how many attempts at a checkpoint have failed, with any task."""
-        return sum(map(len, self.history.failures.get(checkpoint.key, {}).values()))
+        return sum(map(len, self.history.verdicts.failures.get(checkpoint.key, {}).values()))
 
 
 class RunObserver:

@@ -126,8 +126,8 @@ def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
     """Return the newest number of each metric, by eval set. A number that is not finite is text."""
     return {
         (eval_set, name): value.number
-        for eval_set, (_, result) in status.history.latest.items()
-        for name, value in result.metrics.get(eval_set, {}).items()
+        for eval_set, latest in status.history.newest_task.latest.items()
+        for name, value in latest.result.metrics.get(eval_set, {}).items()
     }
 
 
@@ -222,7 +222,7 @@ def _queue(status: RunStatus) -> "Iterator[RenderableType]":
         yield _text(f"and {len(status.unknown) - _ROWS_SHOWN} more", "yellow")
     if status.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
-    elif not (status.history.count or status.queue or status.incomplete):
+    elif not (status.history.log.count or status.queue or status.incomplete):
         yield _text("no checkpoint was found in the checkpoint directory: is it shared with the chief?", "dim")
 
 

@@ -1,0 +1,21 @@
+"""Read from a failed outcome which class the failure has, and which nodes are to blame. Pure."""
+
+from collections.abc import Iterable
+
+from sidecar.records import Outcome
+from sidecar.states import FAILURE_CLASSES, FailureClass
+
+
+def blame(outcome: Outcome) -> FailureClass:
+    """Return the class of a failure: GROUP if it is one node's alone, or of a kind that this release does not know."""
+    return FailureClass.GROUP if outcome.odd else FAILURE_CLASSES.get(outcome.kind or "", FailureClass.GROUP)
+
+
+def blamed(failures: Iterable[Outcome], failure_class: FailureClass) -> int:
+    """Return how many failures are of a class."""
+    return sum(blame(outcome) == failure_class for outcome in failures)
+
+
+def losers(outcome: Outcome) -> tuple[str, ...]:
+    """Return the nodes without which the next attempt may do better."""
+    return outcome.odd or (() if outcome.node is None else (outcome.node,))
