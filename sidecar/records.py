@@ -305,7 +305,7 @@ class NumericProfiles:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSightings:
-    """Checkpoints that need an evaluation, as one node finds them, by the names of their folders (`Checkpoint.folder`)."""
+    """Checkpoints that need an evaluation, as one node finds them. The names are those of `Checkpoint.folder`."""
 
     unreadable: tuple[str, ...] = ()  # this node cannot read them now
     sees: tuple[str, ...] = ()  # the oldest complete ones

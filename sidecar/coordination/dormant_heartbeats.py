@@ -1,9 +1,10 @@
-"""Heartbeat files that nobody has written for long: not read at a start, and removed in the end.
+"""Find heartbeat files that were not written for long. They are not read at a start, and removed in the end.
 
-Called by `members`, in the daemon's I/O thread. A file is judged by when it was written, compared with when this node's
-own heartbeat was: both times come from the storage's clock, never from this machine's. An NFS client that was granted
-delegated timestamps, `touch` and `cp -p` set other times; so this is no word about a node: as soon as the time of a
-dormant file changes, whatever it is, its node is awake, and read before all others.
+`heartbeats` calls this module in the daemon's storage thread. The age of a file is the difference between the time at
+which it was written and the time at which this node's own heartbeat was written. Both times come from the storage's
+clock, never from this machine's. An NFS client with delegated timestamps, `touch` and `cp -p` set other times, so the
+age does not prove that a node is gone. As soon as the time of a dormant file changes in any way, its node counts as
+active, and its file is read before all others.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,22 +15,22 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import StorageError
 
 DORMANT_SECONDS: Final = 3600.0
-"""Without a write for so long, or for ten leases if that is longer: whoever lives writes at every beat."""
+"""A file without a write for that long, or for ten leases if that is longer, is dormant: live nodes write each beat."""
 
 _REMOVED_SECONDS: Final = 7 * 86400.0
-"""A node that was away for a holiday still has its file; if it comes back later, it writes a new one."""
+"""A file without a write for that long is removed. A node that comes back later writes a new one."""
 
 _OBSERVED_SECONDS: Final = 3600.0
-"""A file must say the same, as this node reads it, for so long before it is removed."""
+"""A file must have the same content for that long, as this node reads it, before it is removed."""
 
-_REMOVED_AT_ONCE: Final = 2  # at each look: nothing waits for it
+_REMOVED_AT_ONCE: Final = 2  # in one call: nothing waits for it
 
-_TIMES_AGAIN_SECONDS: Final = 30.0  # between two looks at the times of all files, however few there are
+_TIMES_AGAIN_SECONDS: Final = 30.0  # between two readings of the times of all files, however few there are
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a dormant file."""
+    """A dormant file as this node knows it."""
 
     written_at: float
     content: object = None  # as it was read first
@@ -39,29 +40,30 @@ class _Known:
 class DormantHeartbeats:
     """The dormant files of one folder, by path."""
 
-    def __init__(self, storage: Storage, folder: str, seconds: float, asked_per_second: float) -> None:
+    def __init__(self, storage: Storage, folder: str, seconds: float, requests_per_second: float) -> None:
         self._storage, self._folder, self._seconds = storage, folder, seconds
-        self._asked_per_second = asked_per_second
+        self._requests_per_second = requests_per_second
         self._next = float("-inf")
         self._written: Mapping[str, float] = {}
-        self._own: tuple[float, float] | None = None  # when the own file was written: the storage's time, and ours
+        self._own: tuple[float, float] | None = None  # the write of this node's file, on the storage's clock and here
         self._known: dict[str, _Known] = {}
 
     def __contains__(self, path: str) -> bool:
         return path in self._known
 
     def written_at(self, path: str) -> float:
-        """When a file was written, in the storage's time: a hint for who is read first. Unknown: just now."""
+        """Return when a file was written, on the storage's clock. The newest are read first; unknown counts as now."""
         return self._written.get(path, float("inf"))
 
     def storage_time(self, now: float) -> float | None:
-        """The time of the storage's clock, as far as it is known."""
+        """Return the time of the storage's clock; `None` if it is not known yet."""
         return None if self._own is None else self._own[0] + now - self._own[1]
 
     def look(self, own: str | None, now: float) -> list[str]:
-        """Look at the times of all files, if it is time to, and return who is awake again.
+        """Read the times of all files, if it is time to, and return the files that are not dormant any more.
 
-        `own` was written just now. What storage asks for that many times is as often as so many reads would be.
+        `own` is the path of this node's file, which was written just now. Many files are read less often, so that the
+        load on storage stays that of `requests_per_second` reads.
         """
         if own is None or now < self._next:
             return []
@@ -69,7 +71,7 @@ class DormantHeartbeats:
             found = {f"{self._folder}/{name}": at for name, at in self._storage.modified(self._folder).items()}
         except StorageError:
             found = {}
-        self._next = now + max(_TIMES_AGAIN_SECONDS, len(found) / self._asked_per_second)
+        self._next = now + max(_TIMES_AGAIN_SECONDS, len(found) / self._requests_per_second)
         if own not in found:
             return []
         before, times = self._known, self._written
@@ -82,10 +84,10 @@ class DormantHeartbeats:
         return [path for path in before if path in found and path not in self._known]
 
     def clean(self, now: float, read: Callable[[str], tuple[object, bool]]) -> None:
-        """Remove a few files of nodes that left, or that were not written for a week, and did not change meanwhile.
+        """Remove a few files of nodes that left, and files that did not change and were not written for a week.
 
-        `read` returns what a file says, to be compared, and whether its node left; it raises `StorageError`. Other
-        nodes do the same: what is gone is gone.
+        `read` returns the content of a file, to be compared, and whether its node left; it raises `StorageError`. Other
+        nodes may remove the same files at the same time.
         """
         if self._own is None:
             return
@@ -100,7 +102,7 @@ class DormantHeartbeats:
                 if was_read and known.content == before and old:
                     self._storage.remove(path)
                     del self._known[path]
-            except StorageError:  # it stays, and is asked for again when the others were
+            except StorageError:  # it is tried again after the other files
                 continue
 
     @staticmethod

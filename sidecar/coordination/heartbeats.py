@@ -52,7 +52,7 @@ def heartbeat_path(node: str) -> str:
 
 @dataclass(slots=True)
 class _HeartbeatFile:
-    """What is known of one heartbeat file. It decides which files are read next."""
+    """One heartbeat file as this node knows it. That decides which files are read next."""
 
     signs: SignsOfLife
     read_at: float = float("-inf")

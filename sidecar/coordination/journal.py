@@ -1,9 +1,10 @@
-"""The linear journal: plan N and outcome N are files that exist once, read one by one in the order of their numbers.
+"""Read and write the linear journal: plan N and outcome N are files that exist once, in the order of their numbers.
 
-Creating `plans/N` is the decision, creating `outcomes/N` is the result. Both are create-if-absent, and who created a
-name is learned only by reading it back and comparing the nonce. The first number that is not there is the end. That it
-is not a hole is made sure once, by a listing: a number that was used is never used again, so a record that is missing
-is reported and never filled. Called from the daemon's storage thread; `journal_state` folds what it delivers.
+Creating `plans/N` is the decision, and creating `outcomes/N` is the result. Both are created only if absent. A daemon
+learns who created a name only by reading it back and comparing the nonce. The journal ends at the first number that is
+absent. One listing of the folders proves that this is the end and not a hole. A number that was used is never used
+again, so a missing record is reported and never created anew. The daemon's storage thread calls this module, and
+`journal_state` folds the records.
 """
 
 import re
@@ -31,7 +32,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a journal was read."""
+    """The position of a reader in a journal."""
 
     through: int = 0
     open: Plan | None = None
@@ -39,14 +40,14 @@ class _Place:
 
 
 class Journal:
-    """One reader's place in the journal of a run, and its right to write the next record.
+    """The journal of a run for one reader, which may write the record after those that it has read.
 
-    `through` is the newest plan read; every outcome up to it has been read too, except that of `open`, the plan that is
-    still going on. Since N+1 may be created only by a daemon that has read every outcome to N, nobody can propose while
-    a plan is open, and nobody can propose again what a plan that they have not seen has settled.
+    `through` is the newest plan that was read. Every outcome up to it was read as well, except that of `open`, the plan
+    that has no outcome yet. Plan N+1 may be created only by a daemon that has read every outcome up to N. So no daemon
+    proposes while a plan is open, and none proposes a checkpoint that an unread plan has settled.
 
-    What cannot be true (a torn record, one of another plan, a hole) raises `StateUnavailableError` during `grace`, and
-    afterwards `RecordError` or `StorageLostError`, which are final.
+    An impossible record or a hole raises `StateUnavailableError` during `grace`, and afterwards `RecordError` or
+    `StorageLostError`, which are final. Impossible are a torn record and the record of another plan.
     """
 
     def __init__(self, storage: Storage, run: str, grace: GracePeriod | None = None) -> None:
@@ -54,30 +55,30 @@ class Journal:
         self.run = run
         self._grace = grace or GracePeriod()
         self._at = _Place()
-        self._expected = 0  # a plan of which somebody else knows that it was there
-        self._expected_by = ""
-        self._ends = False  # nothing stood behind the end when that was looked at
+        self._expected = 0  # the newest plan that is known from elsewhere
+        self._expected_by = ""  # which file or node knows it
+        self._ends = False  # a listing has proved that no record follows the end
 
     @property
     def through(self) -> int:
-        """The newest plan that was read."""
+        """Return the number of the newest plan that was read."""
         return self._at.through
 
     @property
     def open(self) -> Plan | None:
-        """That plan, if it has no outcome yet."""
+        """Return the newest plan if it has no outcome yet."""
         return self._at.open
 
     def expect(self, plan: int, by: str) -> None:
-        """Note that a plan of this run was there, and who says so: a journal that ends before it has lost records."""
+        """Note that a plan of this run existed, as `by` says: a journal that ends before it has lost records."""
         if plan > self._expected:
             self._expected, self._expected_by = plan, by
 
     def resume(self, plan: int, plan_nonce: str, outcome_nonce: str | None) -> bool:
-        """Begin behind a plan that is closed, if what stands there is what the caller knows: these nonces.
+        """Continue after a closed plan if its record and its outcome have these nonces; return whether they have.
 
-        Without an outcome the plan must be one that only settled. A record that cannot be true is not what the caller
-        knows, and is reported by `read_new`; raises `StorageError` if storage does not answer.
+        `outcome_nonce` is `None` for a plan that only settled, which has no outcome. An impossible record gives False
+        here, and `read_new` reports it. Raises `StorageError` if storage does not answer.
         """
         self._at = _Place(plan - 1)
         known = False
@@ -94,11 +95,11 @@ class Journal:
         return known
 
     def read_new(self, limit: int = sys.maxsize) -> list[Plan | Outcome]:
-        """Read on, and return at most `limit` records that were not yet returned, in journal order.
+        """Read further records, and return at most `limit` that were not returned yet, in the order of the journal.
 
-        Raises `RecordError` naming the file that cannot be understood, `StorageLostError` for a record of another run,
-        `StorageError` if storage does not answer. What was read before the error is returned first; the error is raised
-        by the next call.
+        Raises `RecordError` with the name of a file that cannot be decoded, `StorageLostError` for a record of another
+        run, and `StorageError` if storage does not answer. Records that were read before the error are returned first,
+        and the next call raises the error.
         """
         found: list[Plan | Outcome] = []
         place = before_newest = self._at
@@ -117,7 +118,7 @@ class Journal:
         if not found:
             return found
         place, self._at = self._at, before_newest
-        newest = found.pop()  # unless all goes well it is read again next time
+        newest = found.pop()  # it is read again by the next call if it does not turn out to be durable
         try:
             if self._stays(newest):
                 self._at = place
@@ -128,41 +129,41 @@ class Journal:
         return found
 
     def read_to_end(self) -> Iterator[Plan | Outcome]:
-        """Read on until nothing is left, for those who look once. Raises as `read_new` and `reaches_end`."""
+        """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`."""
         yield from self.read_new()
         while not self.reaches_end():
             yield from self.read_new()
 
     def reaches_end(self) -> bool:
-        """Whether what was read is all that there is. False: others wrote meanwhile, read on.
+        """Return whether the whole journal was read; if not, others wrote records meanwhile.
 
-        Once true it stays true, since numbers follow each other from then on. Raises `StorageLostError` for a hole: a
-        name stands behind the end, or somebody knows a plan that is not there.
+        Once true, the answer stays true, since numbers follow each other from then on. Raises `StorageLostError` for a
+        hole: a record exists after the end, or a plan that is known from elsewhere is absent.
         """
         if self._ends:
             return True
         with self._grace.on("end"):
-            if (behind := self._behind_end()) is not None:
+            if (evidence := self._after_end()) is not None:
                 self._sync()
                 if self.storage.read(self._next_path()) is not None:
                     return False
-                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {behind}: {_REMEDY}")
+                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {evidence}: {_REMEDY}")
         self._ends = True
         return True
 
     def propose(self, plan: Plan) -> bool:
-        """Create the next plan. True: it is this one; False: another daemon was first. `read_new` then delivers it.
+        """Create the next plan, and return whether it is this one; if not, another daemon created it first.
 
-        Raises `ValueError` if this reader may not create that number, `StorageLostError` if records of the journal are
-        missing, and `StorageError` if the state directory is away or storage gave no answer: the plan may then exist or
-        not, and `read_new` will tell.
+        In both cases `read_new` returns the plan that exists. Raises `ValueError` if this reader may not create that
+        number, `StorageLostError` if records of the journal are missing, and `StorageError` if the state directory is
+        not available or storage did not answer. After an error the plan may exist or not; `read_new` finds out.
         """
         if plan.run != self.run or plan.plan != self.through + 1 or self.open is not None:
             raise ValueError(f"plan {plan.plan} of run {plan.run} may not follow {self._described()}")
         return self.reaches_end() and self._create(plan, plan_path(plan.plan))
 
     def close(self, outcome: Outcome) -> bool:
-        """Create the outcome of the open plan. Returns and raises as `propose` does."""
+        """Create the outcome of the open plan. The return value and the errors are those of `propose`."""
         if outcome.run != self.run or self.open is None or outcome.plan != self.open.plan:
             raise ValueError(f"outcome {outcome.plan} of run {outcome.run} may not follow {self._described()}")
         if why := _of_another(outcome, self.open):
@@ -170,9 +171,10 @@ class Journal:
         return self._create(outcome, outcome_path(outcome.plan))
 
     def write_result(self, closed: Closed) -> None:
-        """Put a success where people look for it, unless it is there: a view of the journal, rebuilt when lost.
+        """Write the result of a checkpoint for people, if it is not there yet.
 
-        The file is `evaluations/<checkpoint>/result.json`: `{"plan": …, "outcome": …}`, both as the journal has them.
+        The file `evaluations/<checkpoint>/result.json` is a view of the journal, and is written again when it is lost.
+        It holds `{"plan": …, "outcome": …}`, both as in the journal.
         """
         if closed.outcome.status != OutcomeStatus.SUCCEEDED or closed.plan.checkpoint is None:
             raise ValueError(f"plan {closed.plan.plan} has no result: it {closed.outcome.status}")
@@ -184,17 +186,17 @@ class Journal:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _stays(self, record: Plan | Outcome) -> bool:
-        """Make the newest record that was read durable, and look whether it still stands there.
+        """Make the newest record that was read durable, and return whether it is still there.
 
-        Its creator may not yet have: were the storage to crash then, others would have acted on what never was. Those
-        before it are durable, since whoever created the next one has read them so.
+        Its creator may not have made it durable yet. If storage crashed then, this daemon would have acted on a record
+        that no longer exists. Earlier records are durable: the creator of the next record did this before it went on.
         """
         folder, path = ("plans", plan_path) if isinstance(record, Plan) else ("outcomes", outcome_path)
         self.storage.sync(folder)
         return self._nonce_at(path(record.plan)) == record.nonce
 
     def _nonce_at(self, path: str) -> str | None:
-        """Return the nonce of the record that stands there now; None if none does."""
+        """Return the nonce of the record that is there now; `None` if there is none."""
         if (data := self.storage.read(path)) is None:
             return None
         with self._grace.on(path):
@@ -212,7 +214,7 @@ class Journal:
             return None
         plan = parse(Plan, path, data)
         self._check(path, plan, number)
-        is_open = plan.checkpoint is not None and plan.members is not None  # as History sees it: others only settle
+        is_open = plan.checkpoint is not None and plan.members is not None  # as in `JournalState`: others only settle
         self._at = _Place(number, plan if is_open else None, (path, plan.nonce))
         return plan
 
@@ -235,8 +237,8 @@ class Journal:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _behind_end(self) -> str | None:
-        """Return what shows that records behind the end were there, as words; None if nothing does."""
+    def _after_end(self) -> str | None:
+        """Return the evidence that records existed after the end, as part of a sentence; `None` if there is none."""
         for folder in JOURNAL_FOLDERS:
             numbers = [int(match[1]) for name in self.storage.names(folder) if (match := _NAME.fullmatch(name))]
             if numbers and max(numbers) > self.through - (folder == "outcomes" and self.open is not None):
@@ -246,8 +248,11 @@ class Journal:
         return None
 
     def _create(self, record: Plan | Outcome, path: str) -> bool:
-        """Create a record behind the newest one; what that one, or an older run, left there must not be in its way."""
-        check_run(self.storage, self.run, self._grace)  # in a directory that was begun anew our number would be a trap
+        """Create a record after the newest one that was read, and return whether this daemon created it.
+
+        The record is refused if an older run, or a journal that lost records, already has a neighbour of it.
+        """
+        check_run(self.storage, self.run, self._grace)  # the number would be wrong in a run that began meanwhile
         if self._at.newest is not None:
             newest, nonce = self._at.newest
             with self._grace.on(f"{newest} stands"):
@@ -263,13 +268,13 @@ class Journal:
             return parse(type(record), path, data).nonce == record.nonce
 
     def _reject_orphan(self, number: int) -> None:
-        """Refuse to create a plan whose outcome is there: it would become the outcome of another evaluation."""
+        """Raise if a plan is to be created whose outcome exists: that belongs to another evaluation."""
         orphan, plan = outcome_path(number), plan_path(number)
         if self.storage.read(orphan) is not None and self.storage.read(plan) is None:
             raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {_REMEDY}")
 
     def _reject_gap(self, number: int) -> None:
-        """Refuse to create an outcome that was there, as the plan behind it is: it may have had another end."""
+        """Raise if an outcome is to be created whose next plan exists: the outcome existed, and may have differed."""
         outcome, later = outcome_path(number), plan_path(number + 1)
         if self.storage.read(later) is None:
             return
@@ -279,7 +284,7 @@ class Journal:
 
     def _sync(self) -> None:
         for folder in JOURNAL_FOLDERS:
-            self.storage.sync(folder)  # a client of NFS that opens a folder asks its server anew
+            self.storage.sync(folder)  # an NFS client that opens a folder asks its server again
 
     def _next_path(self) -> str:
         return plan_path(self.through + 1) if self.open is None else outcome_path(self.through)
@@ -291,7 +296,7 @@ class Journal:
 
 
 def read_history(storage: Storage) -> JournalState:
-    """Return everything that the journal of a run says; an empty history if there is none. Raises as `Journal`."""
+    """Return the fold of a run's whole journal; an empty one if there is no run. Raises as `Journal`."""
     history = JournalState()
     if (run := read_run(storage)) is not None:
         for record in Journal(storage, run).read_to_end():
@@ -300,17 +305,20 @@ def read_history(storage: Storage) -> JournalState:
 
 
 def plan_path(number: int) -> str:
-    """Return where plan `number` stands."""
+    """Return the path of plan `number`."""
     return f"plans/{number:012d}.json"
 
 
 def outcome_path(number: int) -> str:
-    """Return where the outcome of plan `number` stands."""
+    """Return the path of the outcome of plan `number`."""
     return f"outcomes/{number:012d}.json"
 
 
 def _of_another(outcome: Outcome, plan: Plan) -> str | None:
-    """Return why an outcome is not that of a plan of its number; None if it is, as far as its release tells."""
+    """Return why an outcome does not belong to the plan of its number; `None` if it does.
+
+    Outcomes of older releases do not name the nonce of their plan, so only their group is compared.
+    """
     if outcome.plan_nonce not in (None, plan.nonce):
         return f"names plan nonce {outcome.plan_nonce}, not {plan.nonce}"
     if outcome.result is not None and outcome.result.group != group_id(plan.members or ()):
@@ -319,7 +327,7 @@ def _of_another(outcome: Outcome, plan: Plan) -> str | None:
 
 
 def _is_result_of(closed: Closed, data: bytes) -> bool:
-    """Whether the view is whole: it is written without fsync, so a crash of the machine may have torn it."""
+    """Return whether the result file is whole. It is written without fsync, so a crash of the machine may tear it."""
     try:
         found = loads(Closed, data)
     except RecordError:

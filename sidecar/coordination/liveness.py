@@ -28,7 +28,7 @@ def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReadings:
-    """What one look at members' files found."""
+    """The heartbeats that one reading of other nodes' files found."""
 
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
@@ -40,7 +40,7 @@ class HeartbeatReadings:
 
     @property
     def nodes(self) -> set[str]:
-        """Whose files were looked at."""
+        """Return the nodes whose files were read."""
         return {heartbeat.node for heartbeat in self.heartbeats} | self.unread.keys()
 
 
@@ -80,7 +80,7 @@ class SignsOfLife:
 
 @dataclass(slots=True)
 class _Gaps:
-    """Of the newest seconds between two changes the largest: of a window that fills, and of the one before it."""
+    """The largest gaps between two changes, in seconds: in the window that fills, and in the window before it."""
 
     largest: float = 0.0
     before: float = 0.0

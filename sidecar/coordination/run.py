@@ -1,7 +1,7 @@
-"""The identity of a run: `run.json` in its state directory, which the first daemon creates.
+"""Create and read `run.json`, the identity of a run, which the first daemon creates in the state directory.
 
-Every record of the run carries its id, so that no record of one run is taken for another's. `state_directory` decides
-to which checkpoint directory a run belongs.
+Every record holds the id of its run, so that records of two runs cannot be mixed up. `state_directory` decides which
+checkpoint directory a run belongs to.
 """
 
 import secrets
@@ -22,7 +22,7 @@ JOURNAL_FOLDERS: Final = ("plans", "outcomes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The identity of a state directory. `checkpoint_dir` is the absolute path by which its creator knew that."""
+    """The identity of a run. `checkpoint_dir` is an absolute path on the node that created the run."""
 
     run: str
     nonce: str
@@ -39,11 +39,11 @@ def open_run(
     grace: GracePeriod | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> str:
-    """Return the id of the run whose state directory this is; the first daemon to ask creates it.
+    """Return the id of the run in a state directory; create the run if there is none.
 
-    `wall` is the time of creation, in seconds since 1970-01-01 UTC, for people to read. Raises `StorageError` if
-    storage does not answer, `RecordError` if what stands there is no run, `StorageLostError` if there is a journal
-    without the run that it belongs to.
+    `wall` is the time of creation for people, in seconds since 1970-01-01 UTC. Raises `StorageError` if storage does
+    not answer, `RecordError` if `run.json` is not the record of a run, and `StorageLostError` if there is a journal
+    without its run.
     """
     grace = grace or GracePeriod()
     data = storage.read(RUN_PATH)
@@ -55,7 +55,7 @@ def open_run(
             RUN_PATH,
             dumps(Run(run=new_id(), nonce=new_id(), created_at=timestamp(wall), checkpoint_dir=checkpoint_dir)),
         )
-    storage.sync("")  # its creator may not have come to that
+    storage.sync("")  # its creator may not have done that yet
     if storage.read(RUN_PATH) != data:
         raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is asked for again")
     with grace.on(RUN_PATH):
@@ -63,7 +63,7 @@ def open_run(
 
 
 def find_run(storage: Storage, grace: GracePeriod | None = None) -> Run | None:
-    """Return what `run.json` says; None if it is not there. Raises as `open_run`."""
+    """Return the run in a state directory; `None` if there is none. Raises as `open_run`."""
     data = storage.read(RUN_PATH)
     if data is None:
         return None
@@ -72,13 +72,13 @@ def find_run(storage: Storage, grace: GracePeriod | None = None) -> Run | None:
 
 
 def read_run(storage: Storage, grace: GracePeriod | None = None) -> str | None:
-    """Return the id of the run whose state directory this is; None if no daemon was there yet."""
+    """Return the id of the run in a state directory; `None` if there is none. Raises as `open_run`."""
     found = find_run(storage, grace)
     return None if found is None else found.run
 
 
 def check_run(storage: Storage, run: str, grace: GracePeriod | None = None) -> None:
-    """Raise `StateUnavailableError` if the state directory is not that of `run`, now."""
+    """Check that a state directory still holds `run`; raise `StateUnavailableError` if not."""
     found = find_run(storage, grace)
     if found is None:
         raise StateUnavailableError(
@@ -91,9 +91,10 @@ def check_run(storage: Storage, run: str, grace: GracePeriod | None = None) -> N
 
 
 def _reject_orphans(storage: Storage) -> None:
-    """Refuse to begin a run in a folder that holds records of another one: both would use the same names."""
+    """Raise if a run is to begin in a folder with records of another run: both would use the same names."""
     for folder in JOURNAL_FOLDERS:
-        if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:  # it may have begun just now
+        # Another daemon may have created the run after the first reading of `run.json`, so it is read again.
+        if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:
             raise StorageLostError(
                 f"{RUN_PATH} is missing, but {folder}/{names[0]} stands there: put {RUN_PATH} back, "
                 "or move the state directory away to begin a new run"

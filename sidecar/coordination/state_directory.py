@@ -1,8 +1,9 @@
-"""Where a run's state lies, and to which checkpoint directory it belongs: may a run be begun here, is it only away?
+"""Decide whether a run may begin in a state directory, and whether missing state was deleted or is only unmounted.
 
-A state directory inside the checkpoint directory goes and comes with it. One that lies elsewhere, or on a mount of its
-own, may be away while the checkpoints are there, and a run that was begun on its bare mount point would evaluate all of
-them again. So it leaves a marker beside the checkpoints, which names the run. Called from the daemon's I/O thread.
+A state directory inside the checkpoint directory is available whenever that is. One that lies elsewhere, or on its own
+mount, may be unavailable while the checkpoints are there. A run that began on its bare mount point would evaluate all
+of them again. So such a run leaves a marker next to the checkpoints, which names the run. The daemon's storage thread
+calls this module.
 """
 
 import secrets
@@ -29,7 +30,7 @@ _MARKER_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RunMarker:
-    """The marker: the run that evaluates these checkpoints, and where its state lies, for people to read."""
+    """The content of the marker: the run that evaluates these checkpoints, and, for people, its state directory."""
 
     run: str
     state_dir: str | None = None
@@ -38,23 +39,23 @@ class RunMarker:
 
 @dataclass(slots=True)
 class StateDirectory:
-    """One run's two directories, as this machine sees them."""
+    """The checkpoint directory and the state directory of one run, as this machine sees them."""
 
     checkpoint_dir: Path
     run_dir: Path  # the run's state directory; its last component is the run's name
     run_lost_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
     clock: Clock = field(default_factory=SystemClock)
-    _devices: tuple[int | None, int | None] = (None, None)  # of the two, when the run was joined
-    _unmarked: Run | None = None  # whose marker is to be written once there is a checkpoint directory
+    _devices: tuple[int | None, int | None] = (None, None)  # of both directories, when the run was joined
+    _unmarked: Run | None = None  # its marker is to be written once there is a checkpoint directory
     _lost_since: float | None = None
 
     @property
     def marker(self) -> Path:
-        """Return where the marker stands, if there is one."""
+        """Return the path of the marker, whether it exists or not."""
         return self.checkpoint_dir / f"{MARKER}{self.run_dir.name}.json"
 
     def check_beginning(self) -> None:
-        """Raise `StateUnavailableError` if a run may not be begun: one was begun, and its state is away."""
+        """Raise `StateUnavailableError` if no run may begin here: one did, and its state is not available."""
         found = self._read_marker()
         if found is not None:
             raise StateUnavailableError(
@@ -63,11 +64,11 @@ class StateDirectory:
             )
 
     def join(self, run: Run) -> None:
-        """Note that this is the run, and leave the marker if its state may be away one day.
+        """Join a run, and write its marker if the state directory may be unavailable one day.
 
         Raises:
             SettingsError: the run belongs to another checkpoint directory.
-            StateUnavailableError: the checkpoint directory is not there yet, so that cannot be told.
+            StateUnavailableError: the checkpoint directory does not exist yet, so nobody can know that.
         """
         self.check(run)
         self._devices = _device(self.checkpoint_dir), _device(self.run_dir)
@@ -75,7 +76,7 @@ class StateDirectory:
         self.stands()
 
     def check(self, run: Run) -> None:
-        """Raise as `join` does, and write nothing."""
+        """Check a run: raise as `join` does, and write nothing."""
         if self._is_inside():
             return
         found = self._read_marker()
@@ -102,18 +103,18 @@ class StateDirectory:
         )
 
     def stands(self) -> None:
-        """Note that the run is there now; leave its marker as soon as that can be tried, which is done once."""
+        """Note that the run is there now. Try once to write its marker, as soon as there is a checkpoint directory."""
         self._lost_since = None
         if self._unmarked is not None and self.checkpoint_dir.is_dir():
-            with suppress(OSError):  # it may be read-only for this node: then another one may leave the marker
+            with suppress(OSError):  # it may be read-only for this node: then another node may write the marker
                 self._write_marker(self._unmarked)
             self._unmarked = None
 
     def lost(self, run: str, found: str | None) -> StorageError:
-        """Return what it means that `run.json` is gone, or (`found`) is that of another run.
+        """Return the error for a `run.json` that is missing, or that belongs to another run, `found`.
 
-        Once that has lasted for `run_lost_seconds` it is `RunReplacedError`: the run was deleted or replaced. A
-        state directory that may only be unmounted is waited for without an end.
+        The error is `RunReplacedError` once that has lasted for `run_lost_seconds`: the run was deleted or replaced. If
+        the state directory may only be unmounted, it is `StateUnavailableError` without an end.
         """
         if (waits_for := self._only_away(run, found)) is not None:
             self._lost_since = None
@@ -126,7 +127,7 @@ class StateDirectory:
         return RunReplacedError(f"{why}; it held run {run}")
 
     def _only_away(self, run: str, found: str | None) -> str | None:
-        """Return what is waited for if the run may come back by itself, or by a person's hand, as a sentence."""
+        """Return a sentence if the run may come back by itself or through a person; `None` if it was deleted."""
         path = self.run_dir / RUN_PATH
         if found is not None:
             marker = self._read_marker() if self._is_apart() else None
@@ -146,15 +147,15 @@ class StateDirectory:
         return None
 
     def _is_inside(self) -> bool:
-        """Whether the state directory lies below the checkpoint directory: then it can be no other one's."""
+        """Return whether the state directory lies below the checkpoint directory, and so belongs to it."""
         return self.run_dir.is_relative_to(self.checkpoint_dir)
 
     def _is_apart(self) -> bool:
-        """Whether the state may be away while the checkpoints are there."""
+        """Return whether the state may be unavailable while the checkpoints are there."""
         return not self._is_inside() or self._devices[0] != self._devices[1]
 
     def _is_same(self, path: str) -> bool:
-        """Whether a path, by which another node may know it, is the checkpoint directory."""
+        """Return whether a path is the checkpoint directory; other nodes may use another path for it."""
         if Path(path) == self.checkpoint_dir:
             return True
         try:
@@ -163,12 +164,12 @@ class StateDirectory:
             return False
 
     def _left_over(self) -> Iterator[Path]:
-        """Find records of the run."""
+        """Yield records of the run that are still there."""
         for folder in JOURNAL_FOLDERS:
             yield from self.run_dir.glob(f"{folder}/*.json")
 
     def _read_marker(self) -> RunMarker | None:
-        """Return the marker; one without a name if it stands there and cannot be understood."""
+        """Return the marker, with an empty run if it cannot be decoded; `None` if there is no marker."""
         try:
             with open_folder(self.checkpoint_dir) as folder:
                 data = folder.read(self.marker.name, _MARKER_BYTES)

@@ -1,8 +1,8 @@
-"""Shared storage, as journal and heartbeats use it. Its one primitive is create-if-absent.
+"""Read and write small files in shared storage. The one primitive for agreement is create-if-absent.
 
-Called from the daemon's I/O thread only, since any call may hang with the storage. It handles names and bytes, which
-`journal` and `heartbeats` interpret. Journal, heartbeats and snapshot could move to an object store with another class
-that has these methods. Checkpoints, pins and saves need a POSIX mount.
+Only the daemon's storage thread calls this module, since any call may hang with the storage. The module handles names
+and bytes; `journal` and `heartbeats` interpret them. Another class with these methods could keep journal, heartbeats
+and snapshot in an object store. Checkpoints, pins and saves need a POSIX mount.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""No record is longer: one that nobody would read back must never become visible."""
+"""The longest record that is written or read: one that no daemon would read back must never become visible."""
 
 TEMPORARY: Final = ".tmp-"
-"""Prefix of unfinished writes, which nobody reads; a killed daemon may leave one."""
+"""Prefix of the names of unfinished writes. No program reads them; a killed daemon may leave one."""
 
 _STALE_TRIES: Final = 3
 
@@ -31,63 +31,64 @@ _STALE_TRIES: Final = 3
 class Storage(Protocol):
     """The requests of journal and heartbeats to storage.
 
-    Paths are relative to the run's state directory: names with `/` between.
+    Paths are relative to the run's state directory: names with `/` between them.
 
-    Every method raises `StorageError` if the storage does not answer as it should, and `RecordError` if a path leaves
-    the state directory or a record is too long.
+    Every method raises `StorageError` if a request fails, and `RecordError` if a path leaves the state directory or a
+    record is too long.
     """
 
     def create(self, path: str, data: bytes) -> None:
         """Create `path` with exactly `data`, durable before it is visible, unless the name exists.
 
-        Returning proves nothing, nor does raising: replies get lost. Read the name to learn who created it.
+        Neither a return nor an error proves anything, since replies get lost. Read the file to learn who created it.
         """
         ...
 
     def read(self, path: str) -> bytes | None:
-        """Return all of what stands under the name, None if nothing does."""
+        """Return the whole content of a file; `None` if it does not exist."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put `data` under the name, whatever stood there; whole or not at all, but not durable."""
+        """Write a file in place of the one that may exist: whole or not at all, but not durably."""
         ...
 
     def sync(self, folder: str) -> None:
-        """Make the names in a folder durable, whoever created them; "" is the state directory itself."""
+        """Make the names in a folder durable, those of other nodes as well; "" is the state directory itself."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if it does not exist. A hint only: listings lag behind."""
+        """Return the names in a folder, sorted; none if it does not exist. A listing may be out of date."""
         ...
 
     def modified(self, folder: str) -> Mapping[str, float]:
-        """Return when the files in a folder were last written, in seconds of the storage's own clock, by name.
+        """Return when each file in a folder was last written, in seconds of the storage's own clock.
 
-        A hint only, as `names`, and to be compared with one another alone. Storage that cannot tell returns nothing.
+        The times may be out of date, and may only be compared with one another. Storage that does not know the times
+        returns none.
         """
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if nothing stands under the name."""
+        """Remove a file, if it exists."""
         ...
 
     def sweep(self, folder: str, before: float) -> None:
-        """Remove unfinished writes that were last written before that second of the storage's own clock."""
+        """Remove unfinished writes that were last written before a time of the storage's own clock, in seconds."""
         ...
 
 
 class PosixStorage:
     """A folder on a POSIX filesystem: local, or NFS, Lustre and the like. Folders are made when first written to.
 
-    The path of the root is trusted. Others may write below it, so every folder there is opened by its name in the one
-    above, no link is followed, and only regular files are read: whatever else stands under a name is an error at once.
+    The path of the root is trusted. Other users may write below it. So each folder is opened by its name in the folder
+    above it, no link is followed, and only regular files are read. A file of any other type is an error at once.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def create(self, path: str, data: bytes) -> None:
-        """Link an fsynced temporary file to the name; then fsync the folder, so that the name is durable too."""
+        """Link an fsynced temporary file to the name. Then fsync the folder, so that the name is durable, too."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
         with self._explained("create", path), self._folder(parent, make=True) as folder:
@@ -96,13 +97,13 @@ class PosixStorage:
             try:
                 _link_if_absent(temporary, name, folder)
             finally:
-                # Even if link failed: its reply may be lost, and then the name is there and others act on it.
+                # Even if the link failed: its reply may be lost, and then the name exists and others act on it.
                 with contextlib.suppress(OSError):
                     folder.unlink(temporary)
                 folder.sync()
 
     def read(self, path: str) -> bytes | None:
-        """Open the folder, so that an NFS client asks the server about it, then the name in it."""
+        """Open the folder, so that an NFS client asks the server about it, and then the file in it."""
         parent, name = self._split(path)
         with self._explained("read", path):
             for tries_left in reversed(range(_STALE_TRIES)):
@@ -111,7 +112,7 @@ class PosixStorage:
                         _reject_long(path, os.fstat(file.fileno()).st_size)
                         data = read_from(file, MAX_RECORD_BYTES)
                 except OSError as error:
-                    # On NFS a file that another node replaces between our open and read is stale, not broken.
+                    # On NFS, a file that another node replaces between open and read is stale, not damaged.
                     match meaning(Entry.RECORD, error, again=not tries_left):
                         case Meaning.GONE:
                             return None
@@ -123,7 +124,7 @@ class PosixStorage:
         raise AssertionError("the last try returns or raises")
 
     def replace(self, path: str, data: bytes) -> None:
-        """Rename a temporary file over the name. After a crash of the machine the name may be empty or torn."""
+        """Rename a temporary file to the name. After a crash of the machine the file may be empty or torn."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
         with self._explained("write", path), self._folder(parent, make=True) as folder:
@@ -147,15 +148,15 @@ class PosixStorage:
     def modified(self, folder: str) -> Mapping[str, float]:
         """Return the mtimes of regular files.
 
-        The machine that holds the storage sets them on each write, on NFS too: clients send none of their own, but for
-        the few that were granted delegated timestamps. `touch`, `cp -p` and the like set whatever they are told.
+        The machine that holds the storage sets them on each write, on NFS as well. Only NFS clients with delegated
+        timestamps send times of their own. `touch`, `cp -p` and the like may set any time.
         """
         with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
             return {name: at for name in opened.names() if (at := _written_at(opened, name)) is not None}
         return {}
 
     def remove(self, path: str) -> None:
-        """Unlink the name; a folder stays, and is an error."""
+        """Unlink a file. A folder is not removed, and is an error."""
         parent, name = self._split(path)
         with (
             self._explained("remove", path),
@@ -165,7 +166,7 @@ class PosixStorage:
             folder.unlink(name)
 
     def sweep(self, folder: str, before: float) -> None:
-        """Unlink old temporary files; one that cannot be removed stays."""
+        """Unlink old temporary files. One that cannot be removed is left there."""
         with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
             for name in opened.names():
                 if name.startswith(TEMPORARY) and (at := _written_at(opened, name)) is not None and at < before:
@@ -173,7 +174,7 @@ class PosixStorage:
                         opened.unlink(name)
 
     def _split(self, path: str) -> tuple[str, str]:
-        """Folder and name of a path that stays inside the root; paths come out of records, so they are not trusted."""
+        """Return folder and name of a path. It must not leave the root: it comes from a record and is not trusted."""
         parts = path.split("/")
         if any(part in ("", ".", "..") or part.startswith(TEMPORARY) or "\0" in part for part in parts):
             raise RecordError(f"{path!r} is not a path inside {self.root}: expected names with / between them")
@@ -183,7 +184,7 @@ class PosixStorage:
     def _folder(self, path: str, *, make: bool = False) -> Iterator[Folder]:
         """Open a folder: the calls on it act in this folder, even if it is moved meanwhile.
 
-        "" is the root. `make` creates what is missing; each name is durable before anything is created below it.
+        "" is the root. `make` creates absent folders; each name is durable before anything is created below it.
         """
         if path:
             self._split(path)
@@ -218,7 +219,7 @@ class PosixStorage:
 
 
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors of link(2) on filesystems without hard links; kernels and FUSE servers differ."""
+"""Errors of link(2) on filesystems without hard links. They differ between kernels and FUSE servers."""
 
 _REMEDIES: Final = {
     errno.ENOSPC: "free some space there, then this goes on by itself",
@@ -238,7 +239,7 @@ def _reject_long(path: str, length: int) -> None:
 
 
 def _written_at(folder: Folder, name: str) -> float | None:
-    """Return when a file was last written; None if that is not known, or it is not a regular file."""
+    """Return when a file was last written; `None` if that is unknown, or it is not a regular file."""
     try:
         found = folder.stat(name)
     except OSError:
@@ -257,7 +258,7 @@ def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:
         pass
     except OSError as error:
         if error.errno in _NO_HARD_LINKS:
-            # There is no other way: O_EXCL on the final name would show a torn record to an early reader.
+            # There is no other way: with O_EXCL on the final name, an early reader would see a torn record.
             raise OSError(errno.EOPNOTSUPP, "no hard links") from error
         raise
 

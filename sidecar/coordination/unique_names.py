@@ -1,8 +1,7 @@
-"""Create files that never change, read them back, and decode what is there.
+"""Create files that never change, read them back, and decode them.
 
-`run.json`, plans and outcomes are such files. How a creation ended proves nothing; only the content that is read back
-counts. One reading that cannot be true proves nothing either, since storage may show a file short, or not at all, for
-a moment.
+`run.json`, plans and outcomes are such files. The reply to a creation proves nothing; only the content that is read
+back counts. One impossible reading proves nothing either, since storage may hide a file, or a part of it, for a moment.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 
 _TRIES: Final = 3
-"""How often a name is created if its fate is unknown. There is no pause, since the daemon tries again later."""
+"""How often a creation with an unknown result is tried, without pauses, since the daemon tries again later."""
 
 T = TypeVar("T")
 
@@ -52,31 +51,31 @@ class GracePeriod:
 
 
 def settle(storage: Storage, path: str, data: bytes) -> bytes:
-    """Create a name and return the content it has then: these bytes, or those of another daemon.
+    """Create a file, and return its content: these bytes, or those of the daemon that created it first.
 
-    Replies get lost, so how the creation ended proves nothing. Only a name that is still absent is created again.
-    Raises `StorageError` if the name's fate stays unknown.
+    Replies get lost, so the reply to a creation proves nothing. Only a file that is still absent is created again.
+    Raises `StorageError` if it stays unknown whether the file exists.
     """
-    unknown: StorageError | None = None
+    last_error: StorageError | None = None
     for _ in range(_TRIES):
         try:
             storage.create(path, data)
         except StorageError as error:
-            unknown = error
+            last_error = error
         try:
             found = storage.read(path)
         except StorageError as error:
-            unknown = error
+            last_error = error
         else:
             if found is not None:
                 return found
-    raise unknown or StorageError(
+    raise last_error or StorageError(
         f"{path} was created {_TRIES} times and is still absent: `sidecar check` tests storage"
     )
 
 
 def parse(cls: type[T], path: str, data: bytes) -> T:
-    """Decode a record; the `RecordError` names the file."""
+    """Decode a record; raise `RecordError` with the path of the file if that fails."""
     try:
         return loads(cls, data)
     except RecordError as error:

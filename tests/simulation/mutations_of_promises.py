@@ -377,7 +377,7 @@ AFTER = (
     Mutation(
         "holes are filled",
         (
-            (journal.Journal, "_behind_end", _nothing),
+            (journal.Journal, "_after_end", _nothing),
             (journal.Journal, "_reject_orphan", _nothing),
             (run, "_reject_orphans", _nothing),
         ),
