@@ -59,7 +59,7 @@ class DormantHeartbeats:
         """Return the time of the storage's clock; `None` if it is not known yet."""
         return None if self._own is None else self._own[0] + now - self._own[1]
 
-    def look(self, own: str | None, now: float) -> list[str]:
+    def update(self, own: str | None, now: float) -> list[str]:
         """Read the times of all files, if it is time to, and return the files that are not dormant any more.
 
         `own` is the path of this node's file, which was written just now. Many files are read less often, so that the

@@ -1,6 +1,6 @@
 """Read and write heartbeat files: every node writes its own, and reads those of the others in turn.
 
-Called from the daemon's I/O thread. `liveness` decides which nodes are alive.
+The daemon's storage thread calls this module. `liveness` decides which nodes are alive.
 """
 
 import sys
@@ -22,20 +22,20 @@ from sidecar.states import NodeState
 FOLDER: Final = "members"
 
 READS_PER_SECOND: Final = 12.0
-"""With what else it does, a node among 64 then asks less than 20 things of storage in a second."""
+"""With all its other requests, a node among 64 then sends less than 20 requests to storage in a second."""
 
 _READS_AT_ONCE_SECONDS: Final = 2.0
 """Seconds' worth of reads that may be made at once: those of one beat."""
 
 _SILENT_SECONDS: Final = 60.0
 _SHARE_OF_SILENT: Final = 4
-"""Nodes that have been silent for that long share one read of so many: the dead must not take turns from the living."""
+"""Nodes that have been silent for `_SILENT_SECONDS` share one of that many reads, so that live nodes come first."""
 
 _RARELY_SECONDS: Final = 30.0
 """Nodes that have been silent for `LONG_SILENT_SECONDS` are read that often, however few others there are."""
 
 _UNANSWERED_AT_ONCE: Final = 3
-"""A look ends after that many unreadable files: each may take as long as the storage's own timeout."""
+"""A reading ends after that many unreadable files: each may take as long as the storage's own timeout."""
 
 _BEATS_OF_PREDECESSOR: Final = 3
 """Beats that prove the incarnation found at the start alive: it left one, and may have died while it wrote another."""
@@ -73,8 +73,8 @@ class _HeartbeatFile:
 class Heartbeats:
     """The heartbeat files of one run, of which this daemon writes one.
 
-    The other files are read in turn, at most `reads_per_second` of them. With few nodes every look reads all files;
-    with many nodes it reads some of them. So the load on storage does not grow with the number of nodes. The lease
+    The other files are read in turn, at most `reads_per_second` of them. With few nodes each reading covers all files;
+    with many nodes it covers some of them. So the load on storage does not grow with the number of nodes. The lease
     does, since it follows the gaps between the changes that are seen.
     """
 
@@ -91,7 +91,7 @@ class Heartbeats:
         self._calls = calls
         self._reads_per_second = reads_per_second
         self._saved_reads = reads_per_second  # of the time that went by without any
-        self._looked_at: float | None = None
+        self._last_read_at: float | None = None
         self._files: dict[str, _HeartbeatFile] = {}
         self._own: str | None = None
         self._written = False
@@ -110,22 +110,22 @@ class Heartbeats:
         self.storage.replace(heartbeat_path(heartbeat.node), dumps(heartbeat))
         self._written = True
 
-    def look(self, now: float) -> HeartbeatReadings:
-        """Read the files of other members whose turn it is; raises `StorageError` if the folder cannot be listed.
+    def read_due(self, now: float) -> HeartbeatReadings:
+        """Read the files of other nodes that are due; raises `StorageError` if the folder cannot be listed.
 
-        Files that were never read come first, the newest before the others, then those that were read longest ago. A
-        file that has been silent for long is read rarely, and a dormant one not until it changes.
+        Files that were never read come first, the newest of them before the others. Then come those that were read
+        longest ago. A file that has been silent for long is read rarely, and a dormant one only after it changed.
         """
         listed = self._names()
-        for path in self._dormant.look(None if not self._written else heartbeat_path(str(self._own)), now):
+        for path in self._dormant.update(None if not self._written else heartbeat_path(str(self._own)), now):
             self._files[_node_of(path)] = _HeartbeatFile(SignsOfLife(now), returned=True)
         for node in listed:
             if node not in self._files and heartbeat_path(node) not in self._dormant:
                 self._files[node] = _HeartbeatFile(SignsOfLife(now))
-        reading = self._read_each(self._whose_turn(now), _UNANSWERED_AT_ONCE)
+        reading = self._read_each(self._due_nodes(now), _UNANSWERED_AT_ONCE)
         returned = frozenset(node for node in reading.nodes if self._files[node].returned)
         self._note(reading, now, frozenset(listed))
-        self._dormant.clean(now, self._said)
+        self._dormant.clean(now, self._content)
         others = [file for node, file in self._files.items() if node != self._own]
         often = sum(not file.silent for file in others)
         return replace(
@@ -150,17 +150,17 @@ class Heartbeats:
             if file.silent and (node not in listed or heartbeat_path(node) in self._dormant):
                 del self._files[node]  # it was removed, or need not be read any more
 
-    def _said(self, path: str) -> tuple[object, bool]:
-        """Return what a heartbeat file says, and whether its node left."""
+    def _content(self, path: str) -> tuple[object, bool]:
+        """Return the content of a heartbeat file, or why it has none, and whether its node left."""
         try:
             found = self._read(_node_of(path))
         except RecordError as error:
             return str(error), False
         return found, found.state == NodeState.LEFT
 
-    def _whose_turn(self, now: float) -> list[str]:
-        since = now - self._looked_at if self._looked_at is not None else float("inf")
-        self._looked_at = now
+    def _due_nodes(self, now: float) -> list[str]:
+        since = now - self._last_read_at if self._last_read_at is not None else float("inf")
+        self._last_read_at = now
         budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
         budget = min(budget, _READS_AT_ONCE_SECONDS * self._reads_per_second)
 
@@ -186,9 +186,9 @@ class Heartbeats:
         return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> HeartbeatReadings:
-        """Read the files of these nodes; report each that is absent, torn, foreign or unreadable, and go on.
+        """Read the files of these nodes, and report each one that is absent, torn, foreign or unreadable.
 
-        If storage gives an error for a file, its node may still live.
+        A node may be alive even if storage gives an error for its file.
         """
         return self._read_each(nodes, sys.maxsize)
 

@@ -1,7 +1,7 @@
-"""Decide which nodes are alive, from what was read of their heartbeats. Pure: time is an argument.
+"""Decide which nodes are alive, from readings of their heartbeats. Pure: time is an argument.
 
-A heartbeat that is there says nothing: the *change* of it, seen by this reader, is the sign of life. Times are seconds
-of the reader's own clock, so no two machines' clocks are ever compared.
+The existence of a heartbeat proves nothing. The sign of life is a *change* that this reader sees. Times are seconds of
+the reader's own clock, so the clocks of two machines are never compared.
 """
 
 import re
@@ -13,15 +13,15 @@ from sidecar.records import Heartbeat
 from sidecar.states import NodeState
 
 LONG_SILENT_SECONDS: Final = 600.0
-"""Nobody waits for a node that has been silent for that long."""
+"""No node is waited for that has been silent for that long."""
 
 _GAPS: Final = 300
-"""The largest of so many gaps, and of as many before, makes the lease: ten minutes of beats. One bad day passes."""
+"""The lease follows the largest of that many gaps, and of as many before: about ten minutes of beats."""
 
 
 @lru_cache(maxsize=4096)
 def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
-    """Sort key that counts as people do: worker-2 before worker-10. Different names have different keys."""
+    """Return a sort key: worker-2 comes before worker-10. Different names have different keys."""
     parts = re.split(r"([0-9]+)", node)  # text and digits alternate, so equal places hold equal types
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), node
 
@@ -32,11 +32,11 @@ class HeartbeatReadings:
 
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
-    unanswered: frozenset[str] = frozenset()  # unread as it could not be read: that says nothing about the node
+    unanswered: frozenset[str] = frozenset()  # nodes in `unread` for a storage error, which proves nothing about them
     returned: frozenset[str] = frozenset()  # nodes whose files were dormant: they may have changed a while ago
-    unknown: tuple[str, ...] = ()  # why, of every member whose file gave no heartbeat when it was last read
-    complete: bool = True  # every member has been looked for by now, if not in this look
-    round_seconds: float = 0.0  # in which each member that is not long silent is read once
+    unknown: tuple[str, ...] = ()  # a sentence for each node whose file gave no heartbeat when it was last read
+    complete: bool = True  # every file was read by now, in this reading or an earlier one
+    round_seconds: float = 0.0  # the time in which each node that is not long silent is read once
 
     @property
     def nodes(self) -> set[str]:
@@ -49,13 +49,13 @@ class SignsOfLife:
     """The changes of one node's heartbeat, as one reader saw them."""
 
     since: float  # when it changed last, or when the reader began to watch it
-    heartbeat: Heartbeat | None = None  # None: its file was never understood
+    heartbeat: Heartbeat | None = None  # None: its file was never decoded
     changed: bool = False  # since the reader began to watch it
 
     def note(self, heartbeat: Heartbeat, now: float) -> bool:
         """Note what was read at `now`, and return whether it is a sign of life.
 
-        Storage may show an earlier state of the file, which is none.
+        An earlier state of the file, which storage may show, is not a sign of life.
         """
         known = self.heartbeat
         if heartbeat == known:
@@ -97,8 +97,8 @@ class _WatchedNode:
     """One node, as this one watches it."""
 
     signs: SignsOfLife
-    looked_at: float
-    interrupted: bool = False  # this node looked at nobody for as long as the lease of that one
+    read_at: float
+    interrupted: bool = False  # this node read no files for as long as the lease of that node
     gaps: _Gaps = field(default_factory=_Gaps)  # between two changes
 
     @property
@@ -109,17 +109,18 @@ class _WatchedNode:
 class Liveness:
     """The nodes that are alive, as this node sees it.
 
-    Silence counts only while this node looks. After a lease in which it looked at nobody (it was suspended, or storage
-    did not answer) it watches all nodes anew, as at the start. Its own sign of life is that it could write.
+    The silence of a node counts only while this node reads heartbeats. After a lease without a reading (this node was
+    suspended, or storage did not answer) it watches all nodes anew, as at the start. A write of its own heartbeat is
+    its own sign of life.
     """
 
     def __init__(self, node: str, lease_seconds: float) -> None:
         self.node = node
         self.lease_seconds = lease_seconds
         self._watches: dict[str, _WatchedNode] = {}
-        self._looked_at_all: float | None = None  # when it looked at all nodes last
-        self._looked_at = float("-inf")  # when it looked at any node last
-        self._round_seconds = 0.0  # in which every node is looked at once
+        self._complete_at: float | None = None  # when the newest complete reading was made
+        self._read_at = float("-inf")  # when the newest reading was made
+        self._round_seconds = 0.0  # see `HeartbeatReadings`
         self._returned = frozenset[str]()  # see `HeartbeatReadings`
         self._alive: tuple[float, list[Heartbeat]] | None = None  # at that time: the loop asks several times in a turn
 
@@ -129,21 +130,21 @@ class Liveness:
         self._watches[self.node] = _WatchedNode(SignsOfLife(now, heartbeat, changed=True), now)
 
     def observe(self, reading: HeartbeatReadings, now: float) -> list[str]:
-        """Note what was read of the others at `now`; return the nodes that gave a sign of life."""
-        if (pause := now - self._looked_at) >= self.lease_seconds:
+        """Note a reading that was made at `now`; return the nodes that gave a sign of life."""
+        if (pause := now - self._read_at) >= self.lease_seconds:
             for node, watch in self._watches.items():
                 watch.interrupted |= pause >= self.lease_of(node)
-        self._alive, self._looked_at, self._round_seconds = None, now, reading.round_seconds
+        self._alive, self._read_at, self._round_seconds = None, now, reading.round_seconds
         read = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
         nodes = reading.nodes - reading.unanswered - {self.node}
         self._returned = reading.returned
         changed = [node for node in sorted(nodes, key=natural_order) if self._observe(node, read.get(node), now)]
         if reading.complete:
-            self._looked_at_all = now
+            self._complete_at = now
         return changed
 
     def lease_of(self, node: str) -> float:
-        """Return how many seconds a node may be silent: longer if storage shows its changes late, within reason."""
+        """Return how many seconds a node may be silent: more than the lease if storage shows its changes late."""
         watch = self._watches.get(node)
         if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
             return self.lease_seconds
@@ -165,7 +166,7 @@ class Liveness:
     def unheard(self, now: float) -> list[Heartbeat]:
         """Return the newest heartbeats of other nodes that may or may not be alive, say while storage gives errors.
 
-        They may live, and see what this node does not. Nobody waits for them for longer than ten minutes.
+        They may see checkpoints that this node does not see. After ten minutes of silence they are not returned.
         """
         return [
             watch.signs.heartbeat
@@ -181,17 +182,17 @@ class Liveness:
         return watch.signs.heartbeat if watch else None
 
     def gone_since(self, node: str) -> float | None:
-        """Return since when a node is silent, if that has lasted a lease of looking; None while it may live."""
+        """Return since when a node is silent, if readings found it silent for a lease; `None` while it may be alive."""
         watch = self._watches.get(node)
-        if watch is None or watch.looked_at - watch.signs.since < self.lease_of(node):
+        if watch is None or watch.read_at - watch.signs.since < self.lease_of(node):
             return None
         return watch.signs.since
 
     def lost(self, node: str, incarnation: str | None = None) -> str | None:
-        """Return why a member of a plan will not finish it, as a sentence; None while it may.
+        """Return a sentence why a member of a plan will not finish it; `None` while it may.
 
-        `incarnation` is the one that the plan counted on. This is not the opposite of `fresh`: to be listed a node must
-        be known to be alive, to be given up it must be known to be gone.
+        `incarnation` is the one that the plan lists. A node of which neither is known is not lost and not fresh: a node
+        is listed only if it is known to be alive, and given up only if it is known to be gone.
         """
         heartbeat = self.heartbeat(node)
         if heartbeat is not None and incarnation not in (None, heartbeat.incarnation):
@@ -203,13 +204,13 @@ class Liveness:
         return None
 
     def ready_to_propose(self, now: float) -> bool:
-        """Return whether this node knows enough of the others, and can be seen by them, to propose what is done next.
+        """Return whether this node may propose: it knows enough of the other nodes, and they can see its heartbeat.
 
-        It must have looked at all nodes. Each node whose file it saw must have changed once since then, or left, or
-        been silent for a lease. A node that is alone is ready at once.
+        It must have read the files of all nodes. Since then each of these nodes must have changed its file once, or
+        left, or been silent for a lease. A node that is alone may propose at once.
         """
         return (
-            self._looked_at_all is not None
+            self._complete_at is not None
             and self.fresh(self.node, now)
             and all(map(partial(self._is_known, now), self._watches))
         )
@@ -221,12 +222,12 @@ class Liveness:
     def _observe(self, node: str, heartbeat: Heartbeat | None, now: float) -> bool:
         watch = self._watches.get(node)
         if watch is not None and self.gone_since(node) is not None and heartbeat in (None, watch.signs.heartbeat):
-            watch.looked_at = now  # it is gone as before, however long nobody looked
+            watch.read_at = now  # it is gone as before, however long there was no reading
             return False
         if watch is None or watch.interrupted:
             self._watches[node] = self._begin(watch, heartbeat, now, returned=node in self._returned)
             return self._watches[node].signs.changed
-        watch.looked_at = now
+        watch.read_at = now
         signs, before = watch.signs, replace(watch.signs)
         if heartbeat is None or not signs.note(heartbeat, now):
             return False
@@ -238,12 +239,12 @@ class Liveness:
     def _begin(
         self, before: _WatchedNode | None, heartbeat: Heartbeat | None, now: float, *, returned: bool
     ) -> _WatchedNode:
-        """Begin to watch a node, for the first time or after a lease in which nobody looked.
+        """Begin to watch a node, for the first time or after a lease without a reading.
 
-        What changed while nobody looked may have changed long ago, so it is no sign of life. But a file that a look at
-        all nodes did not find a moment ago is new.
+        A change since the last reading may have happened long ago, so it is not a sign of life. But a file that a
+        complete reading did not find a moment ago is new.
         """
         if before is not None:
             return _WatchedNode(SignsOfLife(now, heartbeat or before.signs.heartbeat), now, gaps=before.gaps)
-        is_new = self._looked_at_all is not None and now - self._looked_at_all < self.lease_seconds
+        is_new = self._complete_at is not None and now - self._complete_at < self.lease_seconds
         return _WatchedNode(SignsOfLife(now, heartbeat, changed=is_new and heartbeat is not None and not returned), now)

@@ -1,6 +1,7 @@
-"""Removes unfinished writes that killed daemons left in the folders of a run, once they are a day old.
+"""Remove unfinished writes that killed daemons left in the folders of a run, once they are a day old.
 
-Called from the daemon's I/O thread. One folder at a time, since a long run has thousands, and beats come first.
+The daemon's storage thread calls this module. One call handles one folder, since a long run has thousands of folders
+and heartbeats must not wait for them.
 """
 
 from typing import Final
@@ -24,8 +25,8 @@ class UnfinishedWrites:
     def sweep(self, now: float, storage_time: float | None) -> None:
         """Sweep the next folder if one is due.
 
-        `storage_time` is the time of the storage's clock, None if it is not known. If storage gives an error, nothing
-        is removed, and the next day tries again.
+        `storage_time` is the time of the storage's clock; `None` if it is not known. If storage gives an error, nothing
+        is removed, and the folder is swept again a day later.
         """
         if storage_time is None or (not self._due and now < self._next):
             return

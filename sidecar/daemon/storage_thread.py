@@ -252,7 +252,7 @@ class StorageThread:
         except SidecarError as error:
             unread = error
         trouble = [run.write_view(), run.write_snapshot(sync.snapshot)]
-        reading = run.heartbeats.look(now := self.clock.now())
+        reading = run.heartbeats.read_due(now := self.clock.now())
         response = Response(sync, more=more, unread=unread is not None, reading=reading, error=unread)
         if isinstance(unread, NewerSchemaError):
             return response

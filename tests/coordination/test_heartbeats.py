@@ -109,7 +109,7 @@ def test_some_members_can_be_read_without_the_others(members, put, new_heartbeat
 def test_a_folder_that_cannot_be_listed_is_no_empty_reading(members, put, new_heartbeat):
     """Who cannot look must not conclude that nobody is there."""
     put("members", b"in the way")
-    for use in (members.read_all, lambda: members.look(0.0), lambda: members.write(new_heartbeat("a"))):
+    for use in (members.read_all, lambda: members.read_due(0.0), lambda: members.write(new_heartbeat("a"))):
         with pytest.raises(StorageError):
             use()
 
@@ -135,18 +135,18 @@ def test_one_odd_file_is_named_and_stops_nobody(storage, put, new_heartbeat, odd
         members.write(new_heartbeat("me", beat=beat))
         view.wrote(new_heartbeat("me", beat=beat), 2.0 * beat)
         put("members/n2.json", new_heartbeat("n2", beat=beat))
-        reading = members.look(2.0 * beat)
+        reading = members.read_due(2.0 * beat)
         view.observe(reading, 2.0 * beat)
         assert (list(reading.unread), reading.complete) == (["n1"], True)
         (sentence,) = reading.unknown
         assert "members/n1.json" in sentence
     assert view.fresh("n2", 4.0)
     view.wrote(new_heartbeat("me", beat=4), LEASE)
-    view.observe(members.look(LEASE), LEASE)
+    view.observe(members.read_due(LEASE), LEASE)
     assert view.ready_to_propose(LEASE)
     path.rmdir() if path.is_dir() else path.unlink()
     put("members/n1.json", new_heartbeat("n1"))
-    reading = members.look(12.0)
+    reading = members.read_due(12.0)
     assert ([each.node for each in reading.heartbeats], reading.unknown) == (["n1", "n2"], ())
 
 
@@ -168,7 +168,7 @@ def test_a_heartbeat_that_only_its_user_may_read_stops_nobody(new_heartbeat):
         with acting_as(MALLORY, 0o077):
             Heartbeats(storage, "run-a").write(new_heartbeat("n3"))
         with acting_as(VICTIM):
-            reading = Heartbeats(storage, "run-a").look(0.0)
+            reading = Heartbeats(storage, "run-a").read_due(0.0)
         assert [each.node for each in reading.heartbeats] == ["n1", "n2"]
         (sentence,) = reading.unknown
         assert "members/n3.json: Permission denied; let the user with id 54321" in sentence
@@ -219,7 +219,7 @@ def test_files_that_cannot_be_read_take_no_turns_from_the_others(storage, new_he
     members, looks = Heartbeats(failing, "run-a"), []
     for at in range(12):
         failing.asked.clear()
-        looks.append([each.node for each in members.look(2.0 * at).heartbeats])
+        looks.append([each.node for each in members.read_due(2.0 * at).heartbeats])
         assert sum("bad" in path for _, path in failing.asked) <= 3
     assert [len(nodes) for nodes in looks[-5:]] == [9] * 5
 
@@ -542,7 +542,7 @@ def test_of_many_nodes_each_is_read_in_its_turn(crowd, new_heartbeat):
     found, complete = [], []
     for look in range(9):
         counted.asked.clear()
-        reading = members.look(2.0 * look)
+        reading = members.read_due(2.0 * look)
         found.append([each.node for each in reading.heartbeats])
         complete.append(reading.complete)
         assert len([each for each in counted.asked if each[0] != "modified"]) <= 1 + 24
@@ -555,10 +555,10 @@ def test_of_many_nodes_each_is_read_in_its_turn(crowd, new_heartbeat):
 def test_looks_in_quick_succession_read_little(crowd):
     """An evaluation causes several visits in a second; what they may read is what the time since then allows."""
     members, counted = crowd
-    members.look(0.0)
+    members.read_due(0.0)
     counted.asked.clear()
     for look in range(1, 11):
-        members.look(look / 10)
+        members.read_due(look / 10)
     assert len([each for each in counted.asked if each[0] == "read"]) == 12
 
 
@@ -567,7 +567,7 @@ def test_few_nodes_are_all_read_at_every_look(storage, new_heartbeat):
     for node in ("a", "b"):
         Heartbeats(storage, "run-a").write(new_heartbeat(node))
     members = Heartbeats(storage, "run-a")
-    assert [len(members.look(10 + look / 10).heartbeats) for look in range(20)] == [2] * 20
+    assert [len(members.read_due(10 + look / 10).heartbeats) for look in range(20)] == [2] * 20
 
 
 def test_who_has_long_been_silent_is_read_rarely(storage, new_heartbeat):
@@ -577,12 +577,12 @@ def test_who_has_long_been_silent_is_read_rarely(storage, new_heartbeat):
     members, found = Heartbeats(storage, "run-a"), []
     for look in range(400):
         Heartbeats(storage, "run-a").write(new_heartbeat("here", beat=look))
-        found.append([each.node for each in members.look(2.0 * look).heartbeats])
+        found.append([each.node for each in members.read_due(2.0 * look).heartbeats])
     assert all("here" in nodes for nodes in found)
     assert all("gone" in nodes for nodes in found[:300])
     assert sum("gone" in nodes for nodes in found[305:]) == 6
     Heartbeats(storage, "run-a").write(new_heartbeat("gone", beat=9))
-    found = [[each.node for each in members.look(800 + 2.0 * look).heartbeats] for look in range(20)]
+    found = [[each.node for each in members.read_due(800 + 2.0 * look).heartbeats] for look in range(20)]
     assert sum("gone" in nodes for nodes in found) > 2
 
 
@@ -648,7 +648,7 @@ def beat(members, view, aged, now, *, step=0.0):
     members.write(view.heartbeat("me"))
     aged("me", -now - step)
     view.wrote(view.heartbeat("me"), now)
-    reading = members.look(now)
+    reading = members.read_due(now)
     view.observe(reading, now)
     return reading
 
@@ -765,7 +765,7 @@ def test_however_many_there_are_the_living_are_known_and_somebody_proposes(new_h
         own = new_heartbeat("me", beat=look)
         members.write(own)
         freshness.wrote(own, now)
-        freshness.observe(members.look(now), now)
+        freshness.observe(members.read_due(now), now)
         if now > 30 + 3 * round_seconds:
             ready.append(freshness.ready_to_propose(now))
             there.append(len(freshness.fresh_heartbeats(now)))
