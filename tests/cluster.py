@@ -38,10 +38,14 @@ class Rank:
 
 
 class Cluster:
-    """The daemons, by node; what they evaluate and what they say."""
+    """The daemons, by node; what they evaluate and what they say.
 
-    def __init__(self, sidecar, writer, until, folder, gate):
-        self._sidecar, self._writer, self._until = sidecar, writer, until
+    `trainer` saves the checkpoints, and `task` evaluates them with these `settings`: of numpy or of TensorFlow.
+    """
+
+    def __init__(self, sidecar, trainer, until, folder, gate, *, task, settings):
+        self._sidecar, self._trainer, self._until = sidecar, trainer, until
+        self._task, self._settings = task, settings
         self.folder = folder / "ckpts"
         self.gate = gate
         self.folder.mkdir()
@@ -57,8 +61,8 @@ class Cluster:
         daemon = self._sidecar.run(
             folder or self.folder,
             *("--node", node, "--role", "worker", "--host", host, *options),
-            task="gated.py",
-            **BRISK | {"GATE": str(self.gate)} | more,
+            task=self._task,
+            **BRISK | self._settings | {"GATE": str(self.gate)} | more,
         )
         self.daemons[node] = daemon
         self._read[node] = 0
@@ -104,14 +108,14 @@ class Cluster:
         self.gate.mkdir()
 
     def save(self):
-        """One more checkpoint, with which a new story begins; what Keras finds in it."""
+        """One more checkpoint, with which a new story begins; the plain numbers of it."""
         for node, daemon in self.living().items():
             self._read[node] = len(daemon.log())
-        self._saved += self._writer.save(self.folder, 10 * len(self._saved) + 10)
+        self._saved += self._trainer.save(self.folder, 10 * len(self._saved) + 10)
         return self._saved[-1]
 
     def held(self, *, workers=None):
-        """A checkpoint in the middle of its evaluation: what Keras finds in it, and the ranks, all waiting.
+        """A checkpoint in the middle of its evaluation: the plain numbers of it, and the ranks, all waiting.
 
         All nodes take part in it, since there is nothing that they have to recover from any more.
         """
@@ -160,8 +164,8 @@ class Cluster:
     def has_the_bits_of_one_worker(self, sidecar):
         """Every checkpoint succeeded once, with the numbers of a daemon that is alone with one worker process."""
         state = self.folder.parent / "alone"
-        environ = {"GATE": str(self.gate / "open"), "SIDECAR_STANDBY": "false"}
-        alone = sidecar.run(self.folder, "--no-wait", "--state-dir", state, task="gated.py", **environ)
+        environ = self._settings | {"GATE": str(self.gate / "open"), "SIDECAR_STANDBY": "false"}
+        alone = sidecar.run(self.folder, "--no-wait", "--state-dir", state, task=self._task, **environ)
         assert alone.wait().code == 0
         listed = rows(read_history(PosixStorage(state / "ckpts")))
         expected = {row["checkpoint"]: _bits(row) for row in listed}

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from cluster import Cluster
 from faulty import USABLE, Faulty
-from numpy_trainer import NumpyTrainer
+from numpy_trainer import NUMPY, NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.coordination.journal import read_history
@@ -318,12 +318,24 @@ def numpy_trainer():
 
 
 @pytest.fixture(scope="module")
-def new_cluster(sidecar, writer, tmp_path_factory):
-    """Makes a run whose nodes a test starts as it likes."""
+def new_cluster(sidecar, numpy_trainer, tmp_path_factory):
+    """Makes a run whose nodes a test starts as it likes; it evaluates numpy models."""
 
     def make(folder=None):
         gate = tmp_path_factory.mktemp("gate")  # not on the storage, which a test may break
-        return Cluster(sidecar, writer, wait_until, folder or tmp_path_factory.mktemp("cluster"), gate)
+        folder = folder or tmp_path_factory.mktemp("cluster")
+        return Cluster(sidecar, numpy_trainer, wait_until, folder, gate, task="numpy_gated.py", settings=NUMPY)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def new_tensorflow_cluster(sidecar, writer, tmp_path_factory):
+    """Makes the same run with checkpoints of TensorFlow, whose ranks talk to each other over the network."""
+
+    def make():
+        folder, gate = tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("gate")
+        return Cluster(sidecar, writer, wait_until, folder, gate, task="gated.py", settings={})
 
     return make
 

@@ -1,7 +1,7 @@
 """Daemons and worker processes are killed and stopped in the middle of an evaluation: it ends once, and right.
 
 One run of three nodes goes through it. Whatever happens, the checkpoint is evaluated exactly once, with the numbers
-that Keras finds; no process is left over; the log tells it in a few lines. What takes longer is in faults/.
+that a plain loop finds; no process is left over; the log tells it in a few lines. What takes longer is in faults/.
 """
 
 import os
@@ -10,7 +10,7 @@ import signal
 import pytest
 from cluster import failure, on, outcome
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

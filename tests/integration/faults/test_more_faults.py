@@ -6,7 +6,7 @@ import signal
 import pytest
 from cluster import failure, on, outcome
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

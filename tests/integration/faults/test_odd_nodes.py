@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[3]
 AWAY_SECONDS = 10.0
@@ -20,7 +20,16 @@ BEFORE = "e86a1ee"  # the last commit whose daemons knew nothing of what came af
 
 @pytest.fixture
 def cluster(new_cluster):
-    made = new_cluster()
+    yield from ended(new_cluster())
+
+
+@pytest.fixture
+def tensorflow_cluster(new_tensorflow_cluster):
+    yield from ended(new_tensorflow_cluster())
+
+
+def ended(made):
+    """Yield a cluster, and kill its daemons afterwards."""
     yield made
     made.free()
     for daemon in made.living().values():
@@ -61,9 +70,10 @@ def release_before(tmp_path_factory):
     return folder
 
 
-def test_nodes_are_upgraded_one_by_one(cluster, release_before):
+@pytest.mark.tensorflow  # the release before has no other framework
+def test_nodes_are_upgraded_one_by_one(tensorflow_cluster, release_before):
     """At each step the majority evaluates what is saved, once and right, and no daemon ends by itself."""
-    nodes = ["worker-0", "worker-1", "worker-2"]
+    cluster, nodes = tensorflow_cluster, ["worker-0", "worker-1", "worker-2"]
     for node in nodes:
         cluster.start(node, PYTHONPATH=str(release_before))
     cluster.is_whole()
@@ -120,8 +130,7 @@ def test_a_pin_cannot_be_entered_by_a_daemon_without_privileges(cluster, until):
     pins = cluster.run_dir / "pins"
     until(lambda: list(pins.glob(f"{saved['name']}@*")), "the pin")
     (pin,) = pins.glob(f"{saved['name']}@*")
-    for path in cluster.folder.glob(f"{saved['name']}.*"):
-        path.unlink()
+    (cluster.folder / saved["name"]).unlink()
     pin.chmod(0)
     daemon = cluster.daemons["worker-0"]
     daemon.until(lambda: any(pin.name in each for each in daemon.status()["unknown"]), "the pin to be named")

@@ -11,7 +11,6 @@ import pytest
 from faulty import USABLE, Faulty
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not USABLE, reason="a filesystem in user space needs root, /dev/fuse and libfuse3"),
 ]
@@ -46,8 +45,7 @@ def pinned(cluster, saved, until):
     pins = cluster.run_dir / "pins"
     until(lambda: list(pins.glob(f"{saved['name']}@*")), "the pin")
     (pin,) = pins.glob(f"{saved['name']}@*")
-    for path in cluster.folder.glob(f"{saved['name']}.*"):
-        path.unlink()
+    (cluster.folder / saved["name"]).unlink()
     return pin.name
 
 

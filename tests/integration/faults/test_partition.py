@@ -20,9 +20,9 @@ def link():
 
 
 @pytest.fixture(scope="module")
-def cluster(new_cluster, link):
+def cluster(new_tensorflow_cluster, link):
     """Bounds are the usual ones: on an idle link nothing may be taken for lost."""
-    made = new_cluster()
+    made = new_tensorflow_cluster()
     for number, host in enumerate(HOSTS):
         made.start(f"worker-{number}", before=link.within(number), host=host, reach=link.reach(number))
     return made

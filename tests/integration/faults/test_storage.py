@@ -8,7 +8,6 @@ from cluster import failure, on
 from disk import Disk
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root"),
 ]

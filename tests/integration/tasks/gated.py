@@ -1,32 +1,14 @@
-"""The plain task, held up where a test wants it: in the middle of its data, and when the sums are known.
+"""The plain task, held up at the gate where a test wants it: in the middle of its data, and when the sums are known."""
 
-Who comes to a place while the folder GATE holds a file `hold-PLACE`, or `hold-PLACE-PID` of its own, tells of it by a
-file `at-PLACE-PID` and waits until both are gone: for ever, if need be.
-"""
-
-import os
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 import numpy as np
 import plain
 import tensorflow as tf
+from gate import pass_by
 
 from sidecar import EvalSet
-
-GATE = Path(os.environ["GATE"])
-PAUSE_SECONDS = 0.02
-
-
-def pass_by(place):
-    """Wait here as long as the test wants."""
-    bars = [GATE / f"hold-{place}", GATE / f"hold-{place}-{os.getpid()}"]
-    if any(bar.exists() for bar in bars):
-        (GATE / f"at-{place}-{os.getpid()}").touch()
-        while any(bar.exists() for bar in bars):
-            time.sleep(PAUSE_SECONDS)
 
 
 def read(number):
