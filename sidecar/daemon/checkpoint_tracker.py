@@ -1,6 +1,6 @@
 """Track what scans have shown of the checkpoint directory: what is there, what went, and what is to be evaluated.
 
-The daemon's state tells the tracker of scans and of the journal, and asks it. No I/O and no clock.
+The daemon's state hands scans and records of the journal to the tracker. No I/O and no clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class CheckpointTracker:
         choices: Says which checkpoints of the newest scan are evaluated.
         lost: What is gone or damaged, and how it ends.
         start_new: Whether checkpoints that were there before the first start do not count.
-        began_first: Whether this daemon looked for the checkpoint directory before training created it.
+        began_first: Whether this daemon began before training created the checkpoint directory.
         newest: The checkpoint discovered last, also when it is gone.
         unwanted: Checkpoints that were there before the start; None: nothing was scanned yet.
         no_room: Why checkpoints were not pinned for want of room.
@@ -59,7 +59,7 @@ class CheckpointTracker:
     _reopened_at: dict[Key, float] = field(default_factory=dict)  # of those that had vanished and were there again
     _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
 
-    # -- told ------------------------------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------------------
 
     def fold(self, record: Plan | Outcome, now: float) -> None:
         """Take in a record of the journal."""
@@ -132,7 +132,7 @@ class CheckpointTracker:
         choice = self.choices.choose(waiting, history, task, self.unwanted or ())
         return choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
 
-    # -- asked -----------------------------------------------------------------------------------------------------
+    # -- what is known ---------------------------------------------------------------------------------------------
 
     @property
     def found(self) -> Mapping[Key, DiscoveredCheckpoint]:
@@ -145,7 +145,7 @@ class CheckpointTracker:
         return self.lost.given_up
 
     @property
-    def looked(self) -> bool:
+    def has_scanned(self) -> bool:
         """Return whether the checkpoint directory was scanned."""
         return self.unwanted is not None
 

@@ -130,7 +130,7 @@ class DaemonState:
     @property
     def has_scanned(self) -> bool:
         """Return whether the checkpoint directory was scanned."""
-        return self.tracker.looked
+        return self.tracker.has_scanned
 
     def view(self, now: float, *, draining: bool) -> View:
         """Return what the policy decides on, and note since when it is as it is."""
@@ -212,7 +212,7 @@ class DaemonState:
             tasks=self._tasks(now) | self.nodes.unheard_tasks(now),
             evaluated=plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None,
             unwanted=tracker.unwanted or set(),
-            nothing_yet=tracker.only_new(self.history) and not tracker.looked,
+            nothing_yet=tracker.only_new(self.history) and not tracker.has_scanned,
             done=tracker.done,
             releases=self.nodes.liveness.ready_to_propose(now) and may_release_pins(compatible, own),
             before=names.index(own) if own in names else len(names),
