@@ -3,8 +3,7 @@
 import signal
 
 import pytest
-
-pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
+from numpy_trainer import NUMPY
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +25,12 @@ def shown(daemon):
     }
 
 
-def test_a_set_takes_part_in_every_second_evaluation(sidecar, writer, folder):
+def test_a_set_takes_part_in_every_second_evaluation(sidecar, numpy_trainer, folder):
     """All sets first; then its gauges stay and say so; a restart goes on counting where the journal ends."""
-    daemon = sidecar.run(folder, "--replicas", 2, task="rare.py")
+    daemon = sidecar.run(folder, "--replicas", 2, task="numpy_rare.py", **NUMPY)
     saved = []
-    for step in (100, 200):
-        saved += writer.save(folder, step)
+    for step in (100, 150):
+        saved += numpy_trainer.save(folder, step)
         daemon.evaluated(*saved)
     first, second = ((each["correct"] / each["examples"], each["examples"], each["step"]) for each in saved)
     assert first[0] != second[0]
@@ -39,9 +38,9 @@ def test_a_set_takes_part_in_every_second_evaluation(sidecar, writer, folder):
     daemon.until(lambda: shown(daemon) == expected, lambda: f"gauges {expected}, not {shown(daemon)}")
     assert daemon.end(signal.SIGTERM).code == 0
 
-    daemon = sidecar.run(folder, task="rare.py")
+    daemon = sidecar.run(folder, task="numpy_rare.py", **NUMPY)
     daemon.until(lambda: shown(daemon) == expected, lambda: f"gauges {expected} after a restart, not {shown(daemon)}")
-    saved += writer.save(folder, 300)
+    saved += numpy_trainer.save(folder, 300)
     rows = daemon.evaluated(*saved)
     assert [sorted(rows[each["name"]]["examples"]) for each in saved] == [["rare", "test"], ["test"], ["rare", "test"]]
     for each in (saved[0], saved[2]):  # the same data: the same bits

@@ -4,8 +4,7 @@ import json
 import signal
 
 import pytest
-
-pytestmark = pytest.mark.tensorflow
+from numpy_trainer import NUMPY
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +17,12 @@ def daemons(sidecar, folder):
     """Both at once: whoever comes later is waited for, since each says that a worker is on its way."""
     folder.mkdir()
     return [
-        sidecar.run(folder, "--node", f"worker-{index}", "--host", "127.0.0.1", task="plain.py") for index in range(2)
+        sidecar.run(folder, "--node", f"worker-{index}", "--host", "127.0.0.1", task="numpy_plain.py", **NUMPY)
+        for index in range(2)
     ]
 
 
-def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemons, writer, folder, tasks):
+def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemons, numpy_trainer, folder, tasks):
     """Each checkpoint is evaluated once, by both while both live; after one is killed the other goes on alone."""
     first, second = daemons
 
@@ -31,7 +31,7 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemon
 
     first.until(lambda: first.status().get("members", {}).get("ready") == 2, "two nodes that know each other")
     second.until(lambda: second.status().get("members", {}).get("ready") == 2, "two nodes that know each other")
-    saved = writer.save(folder, 10)
+    saved = numpy_trainer.save(folder, 10)
     second.evaluated(*saved)
     (both,) = second.successes()
     assert both["workers"] == 2
@@ -44,15 +44,14 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemon
     seen = first.until(both_beat, "two nodes that beat")
     assert [(each["node"], each["workers"]["active"]) for each in seen["nodes"]] == [("worker-0", 1), ("worker-1", 1)]
     assert (seen["proposer"], seen["verdicts"]["evaluated"], seen["pending"]) == ("worker-0", 1, 0)
-    check = sidecar.command(
-        "check", "--checkpoint-dir", folder, "--node", "worker-2", "--task", f"{tasks / 'plain.py'}:task"
-    )
+    task = f"{tasks / 'numpy_plain.py'}:task"
+    check = sidecar.command("check", "--checkpoint-dir", folder, "--node", "worker-2", "--task", task, **NUMPY)
     assert check.code == 0, check.out
     assert "beats of worker-0, worker-1 are seen every " in check.out
     assert "the lease of 5 s is enough" in check.out
     assert "with this node a group of 3 worker processes" in check.out
     first.end(signal.SIGKILL)
-    more = writer.save(folder, 20)
+    more = numpy_trainer.save(folder, 20)
     second.evaluated(*saved, *more)
     alone = second.successes()[-1]
     assert alone["workers"] == 1
