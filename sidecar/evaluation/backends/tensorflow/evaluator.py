@@ -149,7 +149,7 @@ class KerasEvaluator:
         if not self._non_variable.read_tables() or not self._steps.can_be_renewed:
             return
         self._non_variable.read_settings()
-        with self._recurrent.kept():  # tracing calls the model on a first batch, which changes the states
+        with self._recurrent.preserved():  # tracing calls the model on a first batch, which changes the states
             self._steps.renew()
 
     def _let_go(self) -> None:
@@ -184,7 +184,7 @@ class KerasEvaluator:
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
-        with self._recurrent.kept() as begin:
+        with self._recurrent.preserved() as begin:
             return {batches.name: self._evaluate(batches, begin, tick, keep) for batches in self._chosen}
 
     def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
@@ -204,7 +204,7 @@ class KerasEvaluator:
                 step.require_repeatable(batch, seed, carried, evaluated)
             outputs, finite, columns, after = evaluated
             arrays = [tensor.numpy() for tensor in outputs]
-            replay.look(batch, step.changes(arrays), partial(step.run_from, seed, carried))
+            replay.add(batch, step.changes(arrays), partial(step.run_from, seed, carried))
             carried = after
             return BatchOutput(arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns))
 
@@ -228,7 +228,7 @@ class KerasEvaluator:
 
         The checkpoint of a stored graph is restored in the same way into the result of `tf.saved_model.load`.
         """
-        with self._recurrent.kept():  # an evaluation in another thread must not change them
+        with self._recurrent.preserved():  # an evaluation in another thread must not change them
             (self._weights if self._graph is None else self._graph).write(folder)
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:

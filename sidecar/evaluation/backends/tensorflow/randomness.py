@@ -1,7 +1,8 @@
-"""Seed what a model draws while it is evaluated: the same numbers each time, for any number of workers.
+"""Seed the random generators of a model, so that any number of workers draws the same numbers in every evaluation.
 
-Before each batch the generators that a model holds are set from the weights that are evaluated and the batch's number.
-What a model draws from elsewhere cannot be set: a first batch that is evaluated twice tells, to the bit.
+Before each batch, the generators that the model holds are seeded from the evaluated weights and the batch's number.
+Other sources of random numbers cannot be seeded. They are detected by evaluating a first batch twice: the results must
+be equal to the bit.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, tolerance_of
 from sidecar.evaluation.failures import EvaluationError
 
-_LARGEST: Final = 2**31 - 1  # what every kind of generator takes
+_LARGEST: Final = 2**31 - 1  # the largest value that every kind of generator accepts as its state
 
 NOTE: Final = (
     "the model draws random numbers in an evaluation: they are seeded by its weights and each batch's number, so the "
@@ -26,31 +27,31 @@ NOTE: Final = (
 
 
 class Randomness:
-    """The generators that a model draws from.
+    """Seed the generators from which a model draws.
 
     Args:
-        model: Built.
+        model: A built model.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self.is_drawn = False
-        """Whether a first batch depends on them."""
+        """Whether the results of a first batch depend on the seed."""
 
     def seed(self, seed: Any) -> None:
-        """Set all of them from an int64 tensor (2,), within a trace or not."""
+        """Seed all generators with an int64 tensor (2,). This works inside and outside of a trace."""
         for index, state in enumerate(_states(self._model)):
-            own = tf.random.experimental.stateless_fold_in(seed, index)
-            drawn = tf.random.stateless_uniform(state.shape, own, 0, _LARGEST, tf.int64)
-            state.assign(tf.cast(drawn, state.dtype))
+            generator_seed = tf.random.experimental.stateless_fold_in(seed, index)
+            value = tf.random.stateless_uniform(state.shape, generator_seed, 0, _LARGEST, tf.int64)
+            state.assign(tf.cast(value, state.dtype))
 
     def check(self, evaluate: Callable[[], Any]) -> None:
-        """Evaluate a first batch several times; raises `EvaluationError` unless equal seeds make equal bits.
+        """Evaluate a first batch several times, and raise `EvaluationError` unless equal seeds give equal bits.
 
         Args:
-            evaluate: Returns a nested structure of tensors: all that becomes of the batch, predictions and states.
+            evaluate: Evaluates the batch. Returns its predictions and states, as a nested structure of tensors.
         """
-        evaluate()  # a generator may be made when it is first drawn from
+        evaluate()  # some generators are created only when the model draws for the first time
         first = self._seeded(0, evaluate)
         require_equal(first, self._seeded(0, evaluate))
         self.is_drawn = any(True for _ in _states(self._model)) and not _is_equal(first, self._seeded(1, evaluate))
@@ -58,11 +59,12 @@ class Randomness:
     def _seeded(self, seed: int, evaluate: Callable[[], Any]) -> list[Any]:
         self.seed(tf.constant([seed, 0], tf.int64))
         RecurrentStates(self._model).reset()
-        return [array_of(each) for each in tf.nest.flatten(evaluate(), expand_composites=True) if each is not None]
+        tensors = tf.nest.flatten(evaluate(), expand_composites=True)
+        return [array_of(tensor) for tensor in tensors if tensor is not None]
 
 
 def require_equal(one: list[Any], other: list[Any]) -> None:
-    """Raise unless what one batch came to twice is equal to the bit."""
+    """Raise `EvaluationError` unless two evaluations of one batch gave results that are equal to the bit."""
     if not _is_equal(one, other):
         raise EvaluationError(
             "task_error",
@@ -78,8 +80,8 @@ def seed_of(weights: str, eval_set: str, batch: int | bytes) -> Any:
 
     Args:
         weights: Digest of the values of the model's variables.
-        eval_set: Its name.
-        batch: Its number in the eval set, or where nobody knows that a digest of what it holds.
+        eval_set: Name of the eval set.
+        batch: The number of the batch in the eval set, or a digest of its content if the number is unknown.
     """
     number = batch if isinstance(batch, int) else int.from_bytes(batch[:7], "big")
     digest = hashlib.sha256(f"{weights} {eval_set}".encode(errors="surrogateescape")).digest()
@@ -87,7 +89,7 @@ def seed_of(weights: str, eval_set: str, batch: int | bytes) -> Any:
 
 
 def _is_equal(one: list[Any], other: list[Any]) -> bool:
-    """Return whether all is equal to the bit; on a GPU, whose kernels add in no fixed order, up to rounding."""
+    """Return whether two results are equal to the bit; on a GPU, whose kernels add in any order, up to rounding."""
     by_bit = not tf.config.list_logical_devices("GPU")
     return len(one) == len(other) and all(
         first.shape == second.shape and (_bits(first) == _bits(second) or not (by_bit or _differs(first, second)))
@@ -104,18 +106,18 @@ def _differs(one: Any, other: Any) -> bool:
 
 
 def _states(model: Any) -> Iterator[Any]:
-    """Return the variables in which generators keep what comes next."""
+    """Yield the variables that hold the states of the model's generators."""
     layers = getattr(model, "_flatten_layers", None)
-    if layers is None:  # a stored graph
+    if layers is None:  # the model is a stored graph
         return
     for layer in layers():
-        yield from (each.state for each in getattr(layer, "_seed_generators", ()))  # of Keras 3
+        yield from (generator.state for generator in getattr(layer, "_seed_generators", ()))  # only Keras 3 has them
     if "keras" in sys.modules:
         from keras.src.backend.common import global_state
 
-        general = global_state.get_global_attribute("global_seed_generator")
-        if general is not None:
-            yield general.state
-    for each in tf.train.TrackableView(model).descendants():
-        if isinstance(each, tf.random.Generator):
-            yield each.state
+        global_generator = global_state.get_global_attribute("global_seed_generator")
+        if global_generator is not None:
+            yield global_generator.state
+    for descendant in tf.train.TrackableView(model).descendants():
+        if isinstance(descendant, tf.random.Generator):
+            yield descendant.state

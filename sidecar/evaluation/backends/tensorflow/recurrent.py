@@ -1,7 +1,8 @@
 """Carry the states of recurrent layers with `stateful=True` from one batch to the next.
 
-An evaluation begins with what the checkpoint gives, or a new model has, and goes over all batches in turn, so it cannot
-be divided. A batch that is evaluated once more begins with the states that it began with before.
+An evaluation begins with the states of the checkpoint or, if it holds none, of a new model. It goes through all batches
+in order, so the batches cannot be divided among workers. A batch that is evaluated again begins with the same states as
+the first time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,15 +16,15 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 
 
 class RecurrentStates:
-    """The states of all such layers of a model, at any depth; of most models there are none.
+    """Read and set the states of all such layers of a model, at any depth. Most models have none.
 
     Args:
-        model: Called once, so that its layers have their states.
+        model: A model that was called once, so that its layers have their states.
     """
 
     def __init__(self, model: Any) -> None:
-        self._layers = [each for each in layers_of(model) if _variables(each)]
-        self.variables = [variable for each in self._layers for variable in _variables(each)]
+        self._layers = [layer for layer in layers_of(model) if _variables(layer)]
+        self.variables = [variable for layer in self._layers for variable in _variables(layer)]
         self._lock = Lock()
 
     def __bool__(self) -> bool:
@@ -31,15 +32,15 @@ class RecurrentStates:
 
     @property
     def batch_size(self) -> int:
-        """Return how many examples each batch must have."""
+        """Return the number of examples that each batch must have."""
         return int(self.variables[0].shape[0])
 
     def __str__(self) -> str:
-        return f"layers with stateful=True ({', '.join(repr(each.name) for each in self._layers)})"
+        return f"layers with stateful=True ({', '.join(repr(layer.name) for layer in self._layers)})"
 
     @contextmanager
-    def kept(self) -> Iterator[list[Any]]:
-        """Yield what they are, and set them to that again in the end; one thread at a time, where there are any."""
+    def preserved(self) -> Iterator[list[Any]]:
+        """Yield the values of the states, and restore them at the end. If there are states, threads take turns."""
         if not self:
             yield []
             return
@@ -51,36 +52,36 @@ class RecurrentStates:
                 self.assign(values)
 
     def notes(self) -> tuple[str, ...]:
-        """Return the note for people about an evaluation with them; none for none."""
-        order = "go on from the batch before, so worker 0 evaluates all batches in turn, and the other workers none"
-        return (f"the model's {self} {order}: of another batch size or order, other numbers",) if self else ()
+        """Return the note for people about an evaluation with such layers; empty if there are none."""
+        order = "continue from the previous batch, so worker 0 evaluates all batches in order, and other workers none"
+        return (f"the model's {self} {order}; another batch size or order gives other numbers",) if self else ()
 
     def values(self) -> list[Any]:
-        """Return what they are now, as tensors, within a trace or not."""
+        """Return the values of the states as tensors. This works inside and outside of a trace."""
         return [tf.convert_to_tensor(variable) for variable in self.variables]
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Set all of them, within a trace or not."""
+        """Set the values of all states. This works inside and outside of a trace."""
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value)
 
     def reset(self) -> None:
-        """Set all of them to what they are in a new model."""
-        self.assign([value for each in self._layers for value in tf.nest.flatten(_initial(each))])
+        """Set all states to those of a new model."""
+        self.assign([value for layer in self._layers for value in tf.nest.flatten(_initial(layer))])
 
 
 def _variables(layer: Any) -> list[Any]:
     if class_named(layer, "RNN") is None or not layer.stateful:
         return []
-    return [each for each in tf.nest.flatten(layer.states) if each is not None]
+    return [state for state in tf.nest.flatten(layer.states) if state is not None]
 
 
 def _initial(layer: Any) -> Any:
-    """Return what `build` makes of the states; no public method of tf_keras does that without inputs."""
+    """Return the states after `build`. No public method of tf_keras returns them without inputs."""
     states = _variables(layer)
     if not is_keras_2(layer):
         return layer.get_initial_state(states[0].shape[0])
     make = getattr(layer.cell, "get_initial_state", None)
     if make is None:
-        return [tf.zeros(each.shape, each.dtype) for each in states]
+        return [tf.zeros(state.shape, state.dtype) for state in states]
     return make(inputs=None, batch_size=states[0].shape[0], dtype=layer.variable_dtype)

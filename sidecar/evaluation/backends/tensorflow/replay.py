@@ -1,12 +1,17 @@
-"""Check that changes, added up batch by batch, give what a metric keeps that gets the same batches one by one.
+"""Check that a metric is additive: the sum of the changes by single batches equals its states after these batches.
 
-A few batches are evaluated once more for this, from the states that the batches before them left behind: in the traced
-step itself, so that nothing is traced anew. They are those whose numbers are powers of two, and any batch that changes
-a state which few of these changed: a largest value says nothing of itself before there is one. A batch that is the
-first to change a state comes twice. That is log2 n batches of n, and at most four more for each state; in the first
-evaluation alone, unless a state had not changed so often by its end. Four of these batches are evaluated by halves as
-well, unless the model takes whole ones only: a number that depends on the batches, such as a mean of batch means, is
-found by that.
+For this check, some batches are evaluated a second time, in order, each from the states after the one before. The same
+traced step does that, so nothing is traced again. These batches are replayed:
+
+- those whose numbers are powers of two, and 0;
+- any batch that changes a state which fewer than three replayed batches have changed. For example, a maximum does not
+  change with every batch. The first batch that changes a state is replayed twice.
+
+These are log2 n of n batches, and at most four more for each state. Later evaluations replay batches only for states
+that had not changed three times by the end of the first one.
+
+Four of the replayed batches are also evaluated by halves, unless the model accepts whole batches only. That detects
+metrics that depend on the division into batches, such as a mean of batch means.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,23 +25,24 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
 from sidecar.evaluation.backends.tensorflow.mergeability import OF_SIZE, divided
 
 _ENOUGH: Final = 3
-"""Batches that change a state, before nothing more is expected of it."""
+"""A state is checked well enough once this many replayed batches have changed it."""
 
 _DIVIDED: Final = 4
-"""Batches that are evaluated by halves; in one alone the halves may be alike by chance."""
+"""This many batches are evaluated by halves. In a single one, the halves could be alike by chance."""
 
 Changes = dict[str, list[Any]]
-"""Of each metric the states after one batch, or several."""
+"""The states of each metric, by its name, after one or several batches."""
 
 
 class Replay:
-    """The states of some metrics after batches in turn, and what they should be.
+    """Replay batches, and compare the states of metrics after them with the sum of the single changes.
 
     Args:
-        metrics: By name, as in `Changes`.
-        tolerance: How far the states after a batch may be from those of its halves, see `rounding.is_near`.
-        by_batch: Is told the name of each metric that depends on the batches.
-        divides: Whether batches are evaluated by halves as well.
+        metrics: The metrics by name, as in `Changes`.
+        tolerance: The largest difference between the states after a batch and after its halves, see
+            `rounding.is_near`.
+        by_batch: Collects the name of each metric that depends on the division into batches.
+        divides: Whether batches are also evaluated by halves.
     """
 
     def __init__(
@@ -50,15 +56,15 @@ class Replay:
         self._changes: list[Changes] = []
         self._is_over = False
 
-    def look(self, batch: Any, changes: Changes, run: Callable[[Any, Changes | None], Changes]) -> None:
-        """Look at one batch.
+    def add(self, batch: Any, changes: Changes, run: Callable[[Any, Changes | None], Changes]) -> None:
+        """Replay one batch, if it is one of those that the check needs.
 
         Args:
-            batch: As `probe.divided` takes it.
-            changes: From the identity to the states after it alone.
-            run: Evaluates a batch from the states given, None: identity.
+            batch: The batch, as `mergeability.divided` takes it.
+            changes: The states of the metrics after this batch alone.
+            run: Evaluates a batch from the given states, and returns the states after it. None: the metrics' identity.
         """
-        if not self._metrics or not self._is_wanted(changes):
+        if not self._metrics or not self._is_needed(changes):
             return
         times = 1
         for name, arrays in changes.items():
@@ -78,7 +84,7 @@ class Replay:
         try:
             after = changes if examples_in(batch) > 1 else run(whole, None)
             first, second = (run(half, None) for half in halves)
-        except OF_SIZE:  # whole batches went well
+        except OF_SIZE:  # the model accepts whole batches only
             self._by_batch.add_unknown()
             return
         for name, metric in self._metrics.items():
@@ -86,14 +92,14 @@ class Replay:
                 self._by_batch.add(name)
 
     def finish(self) -> None:
-        """Raise `EvaluationError` for a metric whose states are not what its changes add up to."""
+        """Raise `EvaluationError` for a metric whose states differ from the sum of its changes."""
         if self._in_turn is not None:
             for name, metric in self._metrics.items():
-                metric.require_additive(self._in_turn[name], [each[name] for each in self._changes])
+                metric.require_additive(self._in_turn[name], [changes[name] for changes in self._changes])
         self._in_turn, self._changes = None, []
         self._is_over = True
 
-    def _is_wanted(self, changes: Changes) -> bool:
+    def _is_needed(self, changes: Changes) -> bool:
         number, self._seen = self._seen, self._seen + 1
         if not self._is_over and number & (number - 1) == 0:  # 0 and powers of two
             return True

@@ -1,11 +1,11 @@
-"""Restore a checkpoint into a built model: every variable is bound, or an error names what is missing.
+"""Restore a checkpoint into a built model: every variable is bound, or an error names the variables that are missing.
 
-What Keras wrote as a file is `keras_file`'s matter, an Orbax checkpoint is `orbax`'s. A SavedModel is its variables
-here, an object checkpoint whose root is what was saved; the graph stored with them is not run (`saved_graph` does,
-for those who trust it).
+`keras_file` restores files of Keras, and `orbax` restores Orbax checkpoints. Of a SavedModel only the variables are
+restored here: they are an object checkpoint whose root is the saved model. `saved_graph` runs the stored graph, if the
+user trusts it.
 
-Variables are matched by the object graph that the checkpoint holds (`tf.train.CheckpointView`), since keys alone do not
-tell: an optimizer saved with a model may own the names. Only the model's own tensors are read.
+Variables are matched by the object graph in the checkpoint (`tf.train.CheckpointView`). Their keys alone are ambiguous,
+because a key may begin with the name of an optimizer that was saved with the model. Only tensors of the model are read.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ from sidecar.evaluation.path_alias import readable
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
-_CONFIG: Final = "OBJECT_CONFIG_JSON"  # Keras 2 saves every layer's configuration next to its variables
+_CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration of a layer
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
-_EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # what Keras keeps of a model it exports
+_EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # lists in a model that Keras exported
 
 OF_STORAGE: Final = (
     *(tf.errors.PermissionDeniedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError),
@@ -43,7 +43,7 @@ OF_STORAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One reading of the checkpoint: the model is its root, or a child of its root."""
+    """Describe where the model may be in the checkpoint: at the root, or as a child of the root."""
 
     name: str  # of the child, empty for the root itself
     root: Any
@@ -51,11 +51,11 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """Which checkpoint key holds each of the model's variables."""
+    """Map the model's variables to keys of the checkpoint."""
 
     candidate: _Candidate
     keys: dict[int, str]  # by position in `variables_of(model)`
-    has_more: bool  # lookup tables or other state that is no variable
+    has_more: bool  # whether there are lookup tables or other state in addition to variables
 
     def missing(self, variables: list[Any]) -> list[str]:
         return [name_of(variable) for index, variable in enumerate(variables) if index not in self.keys]
@@ -65,17 +65,17 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
     """Assign the checkpoint's values to the model's variables.
 
     Returns:
-        The layers to which it gave what they hold outside of them, such as a vocabulary.
+        The layers that also got state which is not in variables, such as a vocabulary.
 
     Args:
-        model: Built: an unbuilt one has no variables to bind, and would keep its random initial values.
+        model: A built model. Without its variables, it would keep random initial values.
         path: A file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix.
-        make_root: Maps the model to the root object that was saved; None: found.
+        make_root: Maps the model to the root object that was saved; None: the root is found by trying.
 
     Raises:
         EvaluationError: `mismatch` if not every variable is bound or a shape differs, `corrupt` if the bytes contradict
-            their checksums, `vanished` if files are gone, `storage` if they cannot be read. What `make_root` raises is
-            let through.
+            their checksums, `vanished` if files are gone, `storage` if they cannot be read. Exceptions of `make_root`
+            are not caught.
     """
     variables = _required(model)
     if not variables:
@@ -98,13 +98,13 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
         return finalize(model)
     root, folder = make_root(model) if make_root is not None else None, None
     if Path(path).is_dir():
-        if has_index(path):  # TensorFlow's readers take the folder, whatever is in it
-            raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies beside it: move one of them")
+        if has_index(path):  # TensorFlow's readers would take the folder, whatever is in it
+            raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies next to it: move one of them")
         folder, path = Path(path), str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
-            given = _restore(model, variables, plain, root) + finalize(model)
-            return given if folder is None else given + load_constants(model, folder)
+            layers = _restore(model, variables, plain, root) + finalize(model)
+            return layers if folder is None else layers + load_constants(model, folder)
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _named(error, plain) from error
 
@@ -112,7 +112,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
 def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any]:
     try:
         reader = tf.train.load_checkpoint(path)
-    except ValueError as error:  # a later version of TensorFlow wrote it, and says that this one cannot read it
+    except ValueError as error:  # a later version of TensorFlow wrote it, and this version cannot read it
         raise EvaluationError("mismatch", f"{path}: {error}") from error
     if not reader.has_tensor(GRAPH_KEY):
         raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
@@ -127,7 +127,7 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
-    """Return the key of each of `variables_of(model)` in `tf.train.Checkpoint(model=model)`, or None."""
+    """Return the key of each of `variables_of(model)` in a `tf.train.Checkpoint(model=model)`; None if one has none."""
     variables = variables_of(model)
     graph = _object_graph(tf.train.load_checkpoint(path))
     candidate = _Candidate("model", tf.train.Checkpoint(model=model))
@@ -136,19 +136,20 @@ def keys_of(model: Any, path: str) -> list[str] | None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return all state that a checkpoint can give: what it must, then the states of Keras 3's recurrent layers."""
+    """Return all state that a checkpoint may hold: the required state, then that of Keras 3's recurrent layers."""
     return _required(model) + ([] if is_keras_2(model) else RecurrentStates(model).variables)
 
 
 def _required(model: Any) -> list[Any]:
-    """Return all state that a checkpoint must give: the weights, and plain `tf.Variable`s, unknown to Keras 3."""
-    variables = [each for each in model.weights if hasattr(each, "assign")]  # tf_keras counts tables among them
+    """Return all state that a checkpoint must hold: weights, and plain `tf.Variable`s, which Keras 3 does not list."""
+    variables = [weight for weight in model.weights if hasattr(weight, "assign")]  # in tf_keras, tables are among them
     if is_keras_2(model):
-        return variables  # tf_keras counts them
+        return variables  # in tf_keras, plain variables are among the weights
     optimizer = getattr(model, "optimizer", None)
-    of_training = set() if optimizer is None else {id(each) for each in tf.train.TrackableView(optimizer).descendants()}
-    found = [each for each in tf.train.TrackableView(model).descendants() if isinstance(each, tf.Variable)]
-    return variables + [each for each in found if id(each) not in of_training]
+    in_optimizer = set() if optimizer is None else set(map(id, tf.train.TrackableView(optimizer).descendants()))
+    descendants = tf.train.TrackableView(model).descendants()
+    plain = [descendant for descendant in descendants if isinstance(descendant, tf.Variable)]
+    return variables + [variable for variable in plain if id(variable) not in in_optimizer]
 
 
 def _object_graph(reader: Any) -> Any:
@@ -156,7 +157,7 @@ def _object_graph(reader: Any) -> Any:
 
 
 def _named(error: Exception, path: str) -> EvaluationError:
-    """Return the failure behind an error of TensorFlow's readers, which often say it in words only."""
+    """Return the failure behind an error of TensorFlow's readers. Often only the message shows which one it is."""
     words = getattr(error, "message", "") or str(error)
     if isinstance(error, tf.errors.NotFoundError) or "No such file" in words:
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
@@ -168,9 +169,10 @@ def _named(error: Exception, path: str) -> EvaluationError:
 
 
 def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
-    """Return the one reading under which every variable of the model is in the checkpoint."""
+    """Return the binding for the place in the checkpoint that holds every variable of the model."""
     view = tf.train.CheckpointView(path)
-    children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)  # of one name the last counts
+    # If a name occurs twice, TensorFlow takes the last child.
+    children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)
     if root is not None:
         groups = [[_Candidate("", root)]]
     else:
@@ -185,7 +187,7 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
     for group in groups:
         bindings = [_bind(candidate, variables_of(model), view, graph) for candidate in group]
         complete = [binding for binding in bindings if not binding.missing(variables)]
-        if len({tuple(binding.keys.values()) for binding in complete}) > 1:  # equal keys: two names of one object
+        if len({tuple(binding.keys.values()) for binding in complete}) > 1:  # equal keys: the same object
             names = ", ".join(repr(binding.candidate.name) for binding in complete)
             raise EvaluationError(
                 "mismatch",
@@ -199,32 +201,33 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
 
 
 def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
-    """Return the lists of variables, by position, that `model.export` of a Keras saved; None for any other graph."""
+    """Return the binding, by position, of variables that Keras' `model.export` saved; None for any other graph."""
     children = {child.local_name: child.node_id for child in graph.nodes[0].children}
     if not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
         return None
     places = {id(variable): index for index, variable in enumerate(variables)}
     keys: dict[int, str] = {}
     for name in _EXPORTED:
-        own, saved = getattr(model, name), list(graph.nodes[children[name]].children)
-        if len(own) != len(saved):
+        model_list, saved = getattr(model, name), list(graph.nodes[children[name]].children)
+        if len(model_list) != len(saved):
             raise EvaluationError(
-                "mismatch", f"the model has {len(own)} {name}, {len(saved)} were exported: it is not the one that was"
+                "mismatch",
+                f"the model has {len(model_list)} {name}, {len(saved)} were exported: it is another model",
             )
         for child in saved:
-            variable = own[int(child.local_name)]
+            variable = model_list[int(child.local_name)]
             for attribute in graph.nodes[child.node_id].attributes:
-                _require_samename_of(variable, attribute.full_name)
+                _require_same_name(variable, attribute.full_name)
                 if id(variable) in places:  # states of random generators are not restored
                     keys[places[id(variable)]] = attribute.checkpoint_key
     return _Binding(_Candidate("", model), dict(sorted(keys.items())), has_more=False)
 
 
-def _require_samename_of(variable: Any, saved: str) -> None:
-    """Raise unless variables have one name, without their layers': a kernel is not a bias, though shapes may agree."""
+def _require_same_name(variable: Any, saved: str) -> None:
+    """Raise unless the last parts of two names are equal: a kernel and a bias may have the same shape."""
     if variable.name.removesuffix(":0").rpartition("/")[2] != saved.rpartition("/")[2]:
         raise EvaluationError(
-            "mismatch", f"{name_of(variable)} of the model stands where {saved} was exported: it is not the same model"
+            "mismatch", f"{name_of(variable)} of the model is in the place of {saved}: it is another model"
         )
 
 
@@ -237,12 +240,12 @@ def _bind(candidate: _Candidate, variables: list[Any], view: Any, graph: Any) ->
                 keys_by_object[id(trackable)] = attribute.checkpoint_key
             elif attribute.checkpoint_key and attribute.name != _CONFIG:
                 has_more = True
-    found = {
+    keys = {
         index: key
         for index, variable in enumerate(variables)
         if (key := keys_by_object.get(id(variable)) or keys_by_object.get(id(getattr(variable, "_value", None))))
     }
-    return _Binding(candidate, found, has_more)
+    return _Binding(candidate, keys, has_more)
 
 
 def _checkpoint(candidate: _Candidate) -> Any:
@@ -255,16 +258,16 @@ def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
     wrong = []
     for index, key in binding.keys.items():
         dtype, shape = tf.as_dtype(variables[index].dtype), tf.TensorShape(variables[index].shape)
-        if dtype != dtypes[key] or not shape.is_compatible_with(shapes[key]):  # a size may be free
-            here = f"{dtype.name} {tuple(shape)}"
-            there = f"{dtypes[key].name} {tuple(shapes[key])}"
-            wrong.append(f"{name_of(variables[index])} is {here} in the model, {there} in the checkpoint")
+        if dtype != dtypes[key] or not shape.is_compatible_with(shapes[key]):  # a dimension may be free
+            in_model = f"{dtype.name} {tuple(shape)}"
+            in_checkpoint = f"{dtypes[key].name} {tuple(shapes[key])}"
+            wrong.append(f"{name_of(variables[index])} is {in_model} in the model, {in_checkpoint} in the checkpoint")
     if wrong:
         raise EvaluationError("mismatch", f"the model is not the one that was saved: {some(wrong)}")
 
 
 def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
-    """Read the bound tensors in one operation, which reads them in parallel, and assign them."""
+    """Read the bound tensors in one operation, which works in parallel, and assign them."""
     bound = [variables[index] for index in binding.keys]
     names = list(binding.keys.values())
     dtypes = [tf.as_dtype(variable.dtype) for variable in bound]

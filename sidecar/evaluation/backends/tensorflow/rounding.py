@@ -1,4 +1,4 @@
-"""Compare sums of the same floats, which differ by rounding only. Needs no TensorFlow."""
+"""Compare sums of the same floats, which may differ by rounding. Works without TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,26 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SPARE: Final = 8
-"""A metric may add several values to a state in one update."""
+"""Additional roundings that are allowed, because a metric may add several values to a state in one update."""
 
 TOLERANCE: Final = 1e-4
-"""Sums of a batch in float32, and of its halves, differ by roundings; relative to the largest of an array."""
+"""The largest difference by rounding between float32 sums over a batch and over its halves, relative to the largest
+number of an array."""
 
 
-def is_rounded_sum(found: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
-    """Return whether an array is the sum of others of its type, which were added one after the other in that type."""
-    if found.dtype.kind in "biu":
-        return bool((found == np.add.reduce(parts, dtype=found.dtype)).all())
+def is_rounded_sum(computed: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
+    """Return whether an array is the sum of others of the same type, up to the rounding of additions in turn."""
+    if computed.dtype.kind in "biu":
+        return bool((computed == np.add.reduce(parts, dtype=computed.dtype)).all())
     with np.errstate(all="ignore"):
         wide = np.asarray(parts).astype(np.float64)
         total, magnitude = wide.sum(axis=0), np.abs(wide).sum(axis=0)
-        rounded = total.astype(found.dtype).astype(np.float64)  # beyond its largest: infinite
-        near = np.abs(found.astype(np.float64) - total) <= _epsilon(found.dtype) * (len(parts) + _SPARE) * magnitude
-    return bool((near | _same(found.astype(np.float64), rounded)).all())
+        rounded = total.astype(computed.dtype).astype(np.float64)  # infinite if beyond the largest number of the type
+        tolerance = _epsilon(computed.dtype) * (len(parts) + _SPARE) * magnitude
+        near = np.abs(computed.astype(np.float64) - total) <= tolerance
+    return bool((near | _same(computed.astype(np.float64), rounded)).all())
 
 
 def is_near(one: NDArray[Any], other: NDArray[Any], tolerance: float = TOLERANCE) -> bool:
-    """Return whether two arrays differ by little, compared with the largest number in them."""
+    """Return whether two arrays differ by at most `tolerance` times the largest finite number in them."""
     with np.errstate(all="ignore"):
         first, second = np.asarray(one).astype(np.float64), np.asarray(other).astype(np.float64)
         same = _same(first, second)
@@ -38,14 +40,14 @@ def is_near(one: NDArray[Any], other: NDArray[Any], tolerance: float = TOLERANCE
 
 
 def tolerance_of(*dtypes: Any) -> float:
-    """Return the relative tolerance for values computed in the coarsest of these types, given by name."""
-    floats = [str(each) for each in dtypes if str(each) in ("float16", "bfloat16")]
-    return max([TOLERANCE, *(4 * _epsilon(each) for each in floats)])
+    """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
+    coarse = [str(dtype) for dtype in dtypes if str(dtype) in ("float16", "bfloat16")]
+    return max([TOLERANCE, *(4 * _epsilon(dtype) for dtype in coarse)])
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
-    return found
+    same: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
+    return same
 
 
 def _epsilon(dtype: Any) -> float:

@@ -1,4 +1,4 @@
-"""Recognise the Keras that saved a checkpoint, where it shows, for the remedy if the model is of the other one."""
+"""Recognise the version of Keras that saved a checkpoint, to advise a user whose model is of the other version."""
 
 import contextlib
 import json
@@ -11,22 +11,22 @@ _SIGNS: Final = {
     2: {"layer_with_weights-0", "layer-0", "keras_api"},
     3: {"_kernel", "_functional", "_trainable_variables", "_trainable_variables_indices", "_losses_override"},
 }
-"""Children of objects that only this Keras saves in a TensorFlow checkpoint."""
+"""Names of children that only this version of Keras gives to objects in a TensorFlow checkpoint."""
 
-_NO_PART: Final = ("optimizer", "save_counter")  # of a checkpoint, which are there without any model
+_NO_PART: Final = ("optimizer", "save_counter")  # children of a checkpoint that do not belong to a model
 _MOST_BYTES: Final = 1 << 16  # of an archive's metadata
 
 
 def by_graph(graph: Any) -> int | None:
-    """Return the Keras that saved an object graph, None if it does not show."""
+    """Return the version of Keras that saved an object graph, 2 or 3; None if the graph does not show it."""
     names = {child.local_name for node in graph.nodes for child in node.children}
     return next((keras for keras, signs in _SIGNS.items() if signs & names), None)
 
 
 def by_file(path: str) -> int | None:
-    """Return the Keras that wrote a file, None if it does not show, as in a `.weights.h5`.
+    """Return the version of Keras that wrote a file; None if the file does not show it, such as a `.weights.h5`.
 
-    The file was found to be whole before.
+    The caller has checked that the file is complete.
     """
     with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile):
         if path.endswith(".keras"):
@@ -34,13 +34,13 @@ def by_file(path: str) -> int | None:
                 return int(str(json.loads(file.read(_MOST_BYTES))["keras_version"]).partition(".")[0])
         with h5py.File(path, "r", locking=False) as file:
             if "keras_version" in file.attrs:
-                said = file.attrs["keras_version"]
-                return int((said.decode() if isinstance(said, bytes) else str(said)).partition(".")[0])
+                version = file.attrs["keras_version"]
+                return int((version.decode() if isinstance(version, bytes) else str(version)).partition(".")[0])
     return None
 
 
 def holds_no_model(graph: Any) -> bool:
-    """Return whether an object graph has no variable but those of optimizers and counters."""
+    """Return whether an object graph has no variables except those of optimizers and counters."""
     waiting = [child.node_id for child in graph.nodes[0].children if child.local_name not in _NO_PART]
     seen: set[int] = set()
     while waiting:
@@ -53,7 +53,7 @@ def holds_no_model(graph: Any) -> bool:
 
 
 def advice(saved_by: int | None, *, model_of: int) -> str | None:
-    """Return what to do about a checkpoint of one Keras for a model of the other; None if it is not that."""
+    """Return the remedy for a checkpoint of one version of Keras and a model of the other; None in any other case."""
     if saved_by == 2 and model_of == 3:  # noqa: PLR2004 - Keras 2, Keras 3
         return (
             "It was saved by Keras 2 (tf_keras), the model is of Keras 3. If the task builds it with tf.keras, begin "

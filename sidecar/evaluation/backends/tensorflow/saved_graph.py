@@ -1,7 +1,7 @@
-"""Evaluate the graph that a SavedModel stores, in the place of a model: its own signature is called.
+"""Evaluate the graph that is stored in a SavedModel, by calling its signature as if it were a model.
 
-A graph runs whatever its author stored, some of it already while it is loaded. So nobody comes here unless the user set
-`trust_saved_graph`; without it the variables alone are read, by `restore`.
+A graph runs whatever its author stored, some of it already while it is loaded. So this module is used only if the user
+sets `trust_saved_graph`. Without that, `restore` reads only the variables.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from sidecar.evaluation.failures import EvaluationError
 
 _MARKER: Final = "saved_model.pb"
 _NEEDED: Final = (_MARKER, "variables/variables.index", "variables/variables.data-*")
-_OF_DAMAGE: Final = (tf.errors.DataLossError, IndexError)  # and bare `OpError`s: as the reader of checkpoints says it
-_LONGEST: Final = 500  # characters of what TensorFlow says; it may list every operation it knows
+_OF_DAMAGE: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
+_LONGEST: Final = 500  # characters of TensorFlow's message, which may list all operations
 
 
 def is_saved_model(path: str) -> bool:
-    """Return whether a checkpoint's path is that of a SavedModel; what is the prefix of another one, too, is not."""
+    """Return whether a path is that of a SavedModel. It is not if it is also the prefix of another checkpoint."""
     return Path(path, _MARKER).is_file() and not Path(f"{path}.index").exists()
 
 
 class SavedGraph:
-    """Called as a model is, with the inputs of a batch.
+    """Call the signature of a SavedModel like a model, with the inputs of a batch.
 
     Args:
         path: The SavedModel's folder.
-        signature: Which of its functions is called.
+        signature: Name of the function to call.
 
     Raises:
         EvaluationError: `mismatch` if it cannot be loaded or has no such signature, `corrupt` if its bytes contradict
@@ -41,12 +41,12 @@ class SavedGraph:
     """Always empty: a signature does not return the losses that a model adds, such as regularisation."""
 
     def __init__(self, path: str, signature: str) -> None:
-        self._loaded = _load(path)  # the function does not keep its variables, this does
+        self._loaded = _load(path)  # keeps the variables alive: the function alone does not
         functions = dict(getattr(self._loaded, "signatures", {}))
         if signature not in functions:
-            there = ", ".join(sorted(functions)) or "none"
+            names = ", ".join(sorted(functions)) or "none"
             raise EvaluationError(
-                "mismatch", f"{path} has no signature {signature!r}, it has {there}: name one with Task(signature=…)"
+                "mismatch", f"{path} has no signature {signature!r}, it has {names}: name one with Task(signature=…)"
             )
         self._function = functions[signature]
         self._inputs: dict[str, Any] = dict(sorted(self._function.structured_input_signature[1].items()))
@@ -56,13 +56,14 @@ class SavedGraph:
         """Return the signature's only output, or a dict of its outputs.
 
         Args:
-            x: A tensor (n, …) for a signature of one input, else a dict of tensors by the names of its inputs; more
-                than it takes is left out.
-            training: No matter: what a signature does was decided when it was saved.
+            x: A tensor (n, …) for a signature of one input, else a dict of tensors by the names of its inputs. Other
+                tensors in the dict are left out.
+            training: Ignored: the behaviour of a signature was fixed when it was saved.
         """
         del training
         try:
-            outputs = dict(sorted(self._function(**self._fed(x)).items()))  # in another order each time it is loaded
+            # Sorted, because the order of the outputs differs each time the model is loaded.
+            outputs = dict(sorted(self._function(**self._fed(x)).items()))
         except tf.errors.ResourceExhaustedError:
             raise
         except tf.errors.OpError as error:
@@ -73,19 +74,20 @@ class SavedGraph:
 
     @property
     def variables(self) -> list[Any]:
-        """All variables that the SavedModel holds, also those that the signature does not use, in its own order."""
-        return [each for each in tf.train.TrackableView(self._loaded).descendants() if isinstance(each, tf.Variable)]
+        """Return all variables of the SavedModel in its order, also those that the signature does not use."""
+        descendants = tf.train.TrackableView(self._loaded).descendants()
+        return [descendant for descendant in descendants if isinstance(descendant, tf.Variable)]
 
     def write(self, folder: Path) -> None:
-        """Write what `tf.train.Checkpoint(model=tf.saved_model.load(path)).restore(folder / "weights")` reads.
+        """Write the variables for `tf.train.Checkpoint(model=loaded).restore(folder / "weights")`.
 
-        Raises `OSError`.
+        `loaded` is the result of `tf.saved_model.load(path)`. Raises `OSError`.
         """
         with as_os_error():
             tf.train.Checkpoint(model=self._loaded).write(str(folder / NAME))
 
     def _fed(self, x: Any) -> dict[str, Any]:
-        """Return the inputs by their names; raises `EvaluationError` for what does not fit."""
+        """Return the inputs by their names. Raises `EvaluationError` for inputs that do not fit the signature."""
         by_name = x
         if not isinstance(x, Mapping) and len(self._inputs) == 1:
             by_name = dict.fromkeys(self._inputs, x[0] if isinstance(x, list | tuple) and len(x) == 1 else x)
@@ -98,11 +100,11 @@ class SavedGraph:
     def _refusal(self, x: Any) -> str:
         is_fixed = any(spec.shape.rank and spec.shape[0] is not None for spec in self._inputs.values())
         remedy = "save it with a free first dimension" if is_fixed else "let x be a dict of tensors by these names"
-        return f"{self._shown} takes {_told(self._inputs)}, the data gives {_told(x)} as x: {remedy}"
+        return f"{self._shown} takes {_form(self._inputs)}, the data gives {_form(x)} as x: {remedy}"
 
 
 def _fits(tensor: Any, spec: Any) -> bool:
-    """Return whether whole batches of any size can be given, with numbers cast as Keras casts a model's inputs."""
+    """Return whether an input accepts batches of any size, with numbers cast as Keras casts the inputs of a model."""
     if not isinstance(tensor, tf.Tensor) or not (tensor.dtype == spec.dtype or _is_cast(tensor.dtype, spec.dtype)):
         return False
     if spec.shape.rank is None:
@@ -110,17 +112,18 @@ def _fits(tensor: Any, spec: Any) -> bool:
     return bool(spec.shape.rank) and spec.shape[0] is None and bool(spec.shape.is_compatible_with(tensor.shape))
 
 
-def _is_cast(given: Any, taken: Any) -> bool:
-    if taken.is_floating:
-        return bool(given.is_floating or given.is_integer)
-    return bool(taken.is_integer and given.is_integer)
+def _is_cast(from_dtype: Any, to_dtype: Any) -> bool:
+    if to_dtype.is_floating:
+        return bool(from_dtype.is_floating or from_dtype.is_integer)
+    return bool(to_dtype.is_integer and from_dtype.is_integer)
 
 
-def _told(x: Any) -> str:
+def _form(x: Any) -> str:
+    """Return the types and shapes in a structure of tensors, as text."""
     if isinstance(x, Mapping):
-        return f"{{{', '.join(f'{name!r}: {_told(each)}' for name, each in x.items())}}}"
+        return f"{{{', '.join(f'{name!r}: {_form(value)}' for name, value in x.items())}}}"
     if isinstance(x, list | tuple):
-        return f"({', '.join(_told(each) for each in x)})"
+        return f"({', '.join(_form(value) for value in x)})"
     if isinstance(x, tf.Tensor | tf.TensorSpec):
         return f"{x.dtype.name} {x.shape}"
     return type(x).__name__
@@ -136,16 +139,16 @@ def _load(path: str) -> Any:
 
 
 def _named(error: Exception, path: str) -> EvaluationError:
-    """Return the failure behind an exception: TensorFlow has one for a missing file and for an unknown operation."""
+    """Return the failure behind an exception. TensorFlow raises one class for missing files and unknown operations."""
     words = _words(error)
     is_absent = path in words and "No such file" in words
-    if is_absent or not all(any(Path(path).glob(each)) for each in _NEEDED):
+    if is_absent or not all(any(Path(path).glob(pattern)) for pattern in _NEEDED):
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
     if isinstance(error, OF_STORAGE):
         return EvaluationError("storage", f"{path} cannot be read: {words}")
     if isinstance(error, _OF_DAMAGE) or type(error) is tf.errors.OpError or "Cannot parse" in words:
         return EvaluationError("corrupt", f"{path} is damaged: {words}")
-    remedy = "if it needs operations of a package, import that in the task's file"
+    remedy = "if it needs operations of a package, import the package in the task's file"
     return EvaluationError("mismatch", f"the graph stored in {path} cannot be loaded; {remedy}: {words}")
 
 

@@ -1,8 +1,7 @@
-"""Make shuffled data repeatable: a seed where the task gives none, and the same order whenever it is read.
+"""Make shuffled data repeatable: give a seed if the task gives none, and keep the order when data is read again.
 
-Keras' readers of directories shuffle unless they are told otherwise, also what a script calls its test data. The order
-matters to no metric, but all ranks must number the same batches. Only worker processes call this, before they import
-the task.
+Keras' readers of directories shuffle by default, so the test data of many scripts is shuffled. No metric depends on the
+order, but all ranks must number the same batches. Only worker processes call this, before they import the task.
 """
 
 import functools
@@ -22,11 +21,11 @@ _READERS: Final = (
     "text_dataset_from_directory",
     "timeseries_dataset_from_array",
 )
-"""Functions of `keras.utils` that draw a seed with numpy's global generator if they shuffle and are given none."""
+"""Functions of `keras.utils` that shuffle. Without a seed, they draw one with numpy's global generator."""
 
 
 def make_repeatable(*libraries: ModuleType) -> ExitStack:
-    """Replace `tf.data.Dataset.shuffle`, and the readers of these Kerases; closing what is returned undoes it."""
+    """Replace `tf.data.Dataset.shuffle` and the readers of these Keras modules. Closing the result undoes that."""
     undo = ExitStack()
     _replace(undo, tf.data.Dataset, "shuffle", _seeded(tf.data.Dataset.shuffle, reshuffle_each_iteration=False))
     for library in libraries:
@@ -35,10 +34,10 @@ def make_repeatable(*libraries: ModuleType) -> ExitStack:
 
 
 def make_readers_repeatable(library: ModuleType) -> ExitStack:
-    """Replace the readers of a Keras alone; closing what is returned undoes it.
+    """Replace only the readers of one Keras module. Closing the result undoes that.
 
-    A reader that splits (`validation_split`) is left alone: its seed decides which examples are whose, so it is an
-    error in Keras itself to give none.
+    A call with `validation_split` gets no seed: its seed decides which examples are validation data, so Keras itself
+    raises an error if there is none.
     """
     undo = ExitStack()
     for name in _READERS:
@@ -48,22 +47,22 @@ def make_readers_repeatable(library: ModuleType) -> ExitStack:
 
 
 def _seeded(original: Callable[..., Any], **always: Any) -> Callable[..., Any]:
-    """Return the function with a seed wherever it is called without one, and with these arguments `always`."""
+    """Return a function that calls the original with a seed, if none is given, and with the arguments `always`."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def seeded(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named)
-        if given.arguments.get("seed") is None and not given.arguments.get("validation_split"):
-            given.arguments["seed"] = _SEED
-        given.arguments |= always
-        return original(*given.args, **given.kwargs)
+        call = signature.bind(*arguments, **named)
+        if call.arguments.get("seed") is None and not call.arguments.get("validation_split"):
+            call.arguments["seed"] = _SEED
+        call.arguments |= always
+        return original(*call.args, **call.kwargs)
 
     return seeded
 
 
 def _replace_everywhere(undo: ExitStack, name: str, original: Any, replacement: Any) -> None:
-    """Replace a function under all names that modules give it; those that are imported later take it from these."""
+    """Replace a function in every module that has it under this name. Later imports get the replacement from these."""
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and vars(module).get(name) is original:
             _replace(undo, module, name, replacement)

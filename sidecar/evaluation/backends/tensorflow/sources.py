@@ -1,6 +1,6 @@
 """Number the batches of a task's source: a dataset, arrays, an iterator, or files of records.
 
-Number b belongs to rank b mod n. Batches are those before `prepare`; which examples are in one never depends on n.
+Batch b belongs to rank b mod n. Batches are formed before `prepare` is applied. Their examples never depend on n.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from sidecar.evaluation.task import EvalSet, call
 from sidecar.records import Sharding
 
 Change = Callable[[Any], Any]
-"""Makes a dataset of another one."""
+"""Transform a dataset into another one."""
 
 _DIFFERENT_SHAPES: Final = re.compile("Cannot add tensor to the batch|Cannot batch tensors with different shapes")
 _ACCEPTED: Final = (
@@ -32,11 +32,11 @@ _ACCEPTED: Final = (
 
 
 class Source:
-    """The batches of one eval set on one rank.
+    """Provide the batches of one eval set on one rank.
 
-    `sharding` says how they are divided; `batch_size` is None if the source yields batches already.
+    `sharding` says how they are divided among the ranks. `batch_size` is None if the source yields batches itself.
 
-    Raises `EvaluationError` for what cannot be evaluated.
+    Raises `EvaluationError` for a source that cannot be evaluated.
     """
 
     def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, threads: int) -> None:
@@ -59,16 +59,16 @@ class Source:
             self._dataset = self._batched(self._opened(made, eval_set))
 
     def leave_to_first(self) -> None:
-        """Let rank 0 have all batches in order, and the other ranks none; not for a set that divides itself."""
+        """Give all batches in order to rank 0, and none to the other ranks. Not for a set that divides itself."""
         self._shard = all_to_first(self._shard)
         self.sharding = "batches"
 
     def numbered(self) -> Any:
-        """Return every batch of the set with its number; of a set that divides itself, its own."""
+        """Return every batch of the set with its number. If the set divides itself, return the batches of this rank."""
         return self._pieces(lambda numbered: numbered)
 
     def own(self, prepare: Change) -> Any:
-        """Return this rank's own batches, prepared."""
+        """Return the batches of this rank, prepared."""
         rank, world_size = self._shard.rank, self._shard.world_size
 
         def change(numbered: Any) -> Any:
@@ -79,7 +79,7 @@ class Source:
         return self._pieces(change, own_files=self.sharding == "files")
 
     def read(self, dataset: Any) -> Iterator[Any]:
-        """Yield the elements of a dataset; errors of a file or an iterator are reported in plain words."""
+        """Yield the elements of a dataset. Errors of a file or an iterator name it."""
         try:
             yield from dataset.prefetch(2)
         except tf.errors.OpError as error:
@@ -96,17 +96,18 @@ class Source:
             raise
 
     def fingerprint_of_files(self) -> str:
-        """Return the digest of the present list of files: names within the folder that all share, and sizes."""
+        """Return the digest of the present list of files: their sizes, and their names below their common folder."""
         assert self._files is not None, "only files have a list"
         paths = _find(self._name, self._files)
         start = os.path.commonprefix(paths).rfind("/") + 1  # noqa: RUF071 - cut at a slash here, so that a URL stays one
-        told = [(path[start:], tf.io.gfile.stat(path).length) for path in paths]
-        return hashlib.blake2b(repr(told).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+        names_and_sizes = [(path[start:], tf.io.gfile.stat(path).length) for path in paths]
+        return hashlib.blake2b(repr(names_and_sizes).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
     def _pieces(self, change: Change, *, own_files: bool = False) -> Any:
-        """Return numbered batches, changed; files are read one by one, so that only the last batch of each is short.
+        """Return numbered batches, transformed by `change`.
 
-        Number i + j is batch j of file i, so that files of one batch go to different ranks.
+        Files are read one by one, so that only the last batch of a file may be short. Batch j of file i gets the number
+        i + j, so that files of a single batch go to different ranks.
         """
         if self._files is None or self._files.by == "batch":
             return change(self._dataset.enumerate()).with_options(self._options)
@@ -131,9 +132,9 @@ class Source:
             made = tuple(made)
         if isinstance(made, tuple | dict | np.ndarray) or tf.is_tensor(made):
             self._require_equally_many(made)
-            made = tf.data.Dataset.from_tensor_slices(made)  # copied into tensors once, not written into a graph
+            made = tf.data.Dataset.from_tensor_slices(made)  # copied once into tensors, not into a graph
         elif is_sequence(made):
-            self.batch_size = None  # its elements are batches, whatever the task says, as for Keras
+            self.batch_size = None  # its elements are batches, whatever the task says, as in Keras
             made = self._generate(in_order(made), lambda: in_order(self._call(eval_set)))
         elif isinstance(made, Iterator):
             made = self._generate(made, lambda: self._call(eval_set))
@@ -152,8 +153,8 @@ class Source:
         return self._generated.dataset
 
     def _require_equally_many(self, made: Any) -> None:
-        arrays = [each for each in tf.nest.flatten(made) if getattr(each, "shape", None)]
-        lengths = [int(each.shape[0]) for each in arrays]
+        arrays = [array for array in tf.nest.flatten(made) if getattr(array, "shape", None)]
+        lengths = [int(array.shape[0]) for array in arrays]
         if len(set(lengths)) > 1:
             raise EvaluationError(
                 "task_error",
@@ -172,31 +173,31 @@ class Source:
         return dataset
 
     def _find_damage(self) -> None:
-        """Raise naming the file that cannot be read, if there is one: TensorFlow names a place in it only."""
+        """Raise `EvaluationError` with the name of a file that cannot be read. TensorFlow names only a place in it."""
         for path in self._paths:
             try:
                 for _ in self._records(path).batch(1024):
                     pass
             except tf.errors.OpError as error:
-                what = error.message.split("}} ")[-1].partition(" [Op:")[0]
+                reason = error.message.split("}} ")[-1].partition(" [Op:")[0]
                 compression = self._files.compression if self._files is not None else None
                 raise EvaluationError(
                     "task_error",
                     f"eval set {self._name!r}: {path} cannot be read as TFRecords with compression={compression!r}: "
-                    f"{what}",
+                    f"{reason}",
                 ) from None
 
 
 def _find(name: str, files: RecordFiles) -> list[str]:
-    """Return paths in the order of their names; raises `EvaluationError` for a pattern without files, a path twice."""
-    found: list[str] = []
+    """Return the sorted paths. Raises `EvaluationError` for a pattern without files, or a path given twice."""
+    all_paths: list[str] = []
     for pattern in files.patterns:
         paths = tf.io.gfile.glob(os.path.expanduser(pattern))  # noqa: PTH111 - it may be a URL
         if not paths:
             where = pattern if "://" in pattern else os.path.abspath(pattern)  # noqa: PTH100
             raise EvaluationError("task_error", f"eval set {name!r}: tfrecords finds no file {where}")
-        found += paths
-    path, times = Counter(found).most_common(1)[0]
+        all_paths += paths
+    path, times = Counter(all_paths).most_common(1)[0]
     if times > 1:
         raise EvaluationError("task_error", f"eval set {name!r}: tfrecords is given {path} {times} times")
-    return sorted(found)
+    return sorted(all_paths)
