@@ -1,6 +1,6 @@
-"""The worker processes of this node: the phase of each, and the bound that one has overrun.
+"""Start, command and kill the worker processes of this node, and track their phases and time limits.
 
-Each replica is a slot with at most one active worker, which joined a group, and one standby, which imported the
+Each replica is a slot with at most one active worker, which has joined a group, and one standby, which has imported the
 framework but not the task. The daemon's main thread owns the pool: reports arrive through `observe`, time is an
 argument, and nothing here waits.
 """
@@ -25,13 +25,23 @@ __all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLaunch:
-    """How worker processes are started on this node."""
+    """Describe how worker processes are started on this node.
+
+    Args:
+        interpreter: The Python of the worker processes.
+        framework: The framework that they import.
+        environment: The environment of the daemon, which is adapted for each worker.
+        changes: Variables to set or, if None, to remove.
+        devices: CUDA_VISIBLE_DEVICES of each replica's workers.
+        logs: The folder of the logs.
+        directory: The current directory of the worker processes.
+    """
 
     interpreter: str
     framework: str
     environment: Mapping[str, str]
     changes: Mapping[str, str | None]
-    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers
+    devices: Sequence[str]
     logs: Path
     directory: str
 
@@ -51,13 +61,13 @@ class Start(Protocol):
         keep_logs: Collection[str],
         post: Post,
     ) -> Process:
-        """Start it."""
+        """Start the process, and return it."""
         ...
 
 
 @dataclass(slots=True)
 class Worker:
-    """The state of one worker process, as its reports say."""
+    """Hold the state of one worker process, as its reports describe it."""
 
     worker: str
     process: Process
@@ -71,14 +81,14 @@ class Worker:
     killed: bool = False
 
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
-        """Return the time limit that the worker has passed, if any."""
+        """Return the time limit that the worker has exceeded, if any."""
         overrun = None if self.killed else self.progress.overrun(timeouts, now)
         return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
 
 
 @dataclass(slots=True)
 class _Replica:
-    """A slot of the node: the workers of one set of devices."""
+    """Hold the workers of one slot of the node, which share a set of devices."""
 
     devices: str
     active: Worker | None = None
@@ -87,18 +97,18 @@ class _Replica:
 
 @dataclass(slots=True)
 class WorkerPool:
-    """All worker processes of this node."""
+    """Manage all worker processes of this node."""
 
     launch: WorkerLaunch
     bounds: PhaseTimeouts
-    name: str  # unique for all time: node and incarnation
+    name: str  # node and incarnation: unique for all time
     host: str
     ports: Ports
     post: Post
     start: Start = start
     keep_standby: bool = True
     _replicas: list[_Replica] = field(default_factory=list)
-    _leaving: list[Worker] = field(default_factory=list)  # replaced and killed, not yet ended
+    _leaving: list[Worker] = field(default_factory=list)  # killed after they were replaced, and not ended yet
     _probe: Worker | None = None
     _started: int = 0
 
@@ -106,9 +116,9 @@ class WorkerPool:
         self._replicas = [_Replica(devices) for devices in self.launch.devices]
 
     def fill(self, now: float) -> list[Worker]:
-        """Start a standby in every slot that should have one; return those that were started.
+        """Start a standby in every slot that should have one, and return the workers that were started.
 
-        None is started while the active worker joins and builds: the import would delay the next evaluation.
+        No standby is started while the active worker joins and builds: its import would delay the next evaluation.
         """
         started = []
         for replica in self._replicas:
@@ -119,7 +129,7 @@ class WorkerPool:
         return started
 
     def probe(self, now: float) -> bool:
-        """Start, unless it runs, a process of its own in which the task is tried: it never joins a group.
+        """Start the probe, unless it runs: a process that checks the task and never joins a group.
 
         Returns whether it was started now.
         """
@@ -129,15 +139,15 @@ class WorkerPool:
         return True
 
     def log_of(self, worker: str) -> Path | None:
-        """Return where a worker process of this node and incarnation writes its log; None: it is another's."""
+        """Return the log of a worker process that this daemon started; None for any other worker."""
         return self.launch.logs / f"{worker}.log" if worker.startswith(f"{self.name}.") else None
 
     def is_probe(self, worker: str) -> bool:
-        """Whether that worker is the one in which the task is tried."""
+        """Return whether a worker is the probe, which checks the task."""
         return self._probe is not None and self._probe.worker == worker
 
     def release(self, idle_since: float) -> None:
-        """End the active workers that have been idle since then, so that others get their GPU."""
+        """Kill the active workers that have been idle since then, so that other programs can use their GPUs."""
         for replica in self._replicas:
             active = replica.active
             if (
@@ -150,13 +160,13 @@ class WorkerPool:
 
     def slots(self) -> tuple[Slot, ...]:
         """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
-        found = []
+        slots = []
         for replica in self._replicas:
             active = replica.active if replica.active and not replica.active.killed else None
             standby = (
                 replica.standby if replica.standby and replica.standby.ready and not replica.standby.killed else None
             )
-            found.append(
+            slots.append(
                 Slot(
                     worker=active.worker if active else None,
                     group=active.group if active else None,
@@ -165,14 +175,14 @@ class WorkerPool:
                     standby_address=standby.address if standby else None,
                 )
             )
-        return tuple(found)
+        return tuple(slots)
 
-    def find(self, worker: str) -> Worker | None:
-        """Return the live worker with that id, or None."""
-        return next((each for each in self.all() if each.worker == worker), None)
+    def find(self, worker_id: str) -> Worker | None:
+        """Return the worker process with that id, or None if it has ended."""
+        return next((worker for worker in self.all() if worker.worker == worker_id), None)
 
     def all(self) -> Iterator[Worker]:
-        """Yield every worker process."""
+        """Yield every worker process that has not ended."""
         for replica in self._replicas:
             if replica.active is not None:
                 yield replica.active
@@ -183,8 +193,8 @@ class WorkerPool:
             yield self._probe
 
     def join(self, command: Join, worker: str, now: float) -> None:
-        """Let a standby form a group; the slot's former active worker is replaced."""
-        replica = next(each for each in self._replicas if each.standby and each.standby.worker == worker)
+        """Let a standby join a group. It replaces the active worker of its slot, which is killed."""
+        replica = next(slot for slot in self._replicas if slot.standby and slot.standby.worker == worker)
         assert replica.standby is not None
         if replica.active is not None:
             self.kill(replica.active)
@@ -195,7 +205,7 @@ class WorkerPool:
         replica.active.process.send(command)
 
     def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
-        """Give an active worker a checkpoint."""
+        """Let an active worker evaluate a checkpoint."""
         active = self.find(worker)
         assert active is not None
         active.plan = command.plan
@@ -203,39 +213,39 @@ class WorkerPool:
             active.progress.enter(WorkerPhase.RESTORE, now)
         active.process.send(command)
 
-    def observe(self, worker: str, report: Event, now: float) -> None:
-        """Note a report of a worker. A worker that exited gives its slot and its port back."""
-        found = self.find(worker)
-        if found is None:
+    def observe(self, worker_id: str, event: Event, now: float) -> None:
+        """Note an event of a worker. A worker that exited releases its slot and its port."""
+        worker = self.find(worker_id)
+        if worker is None:
             return
-        if isinstance(report, Halted):  # no sign of life, even if it goes on
-            found.progress.halted = now if report.halted else None
+        if isinstance(event, Halted):  # not a sign of life, even if the process continues
+            worker.progress.halted = now if event.halted else None
             return
-        if isinstance(report, Progress):
-            found.progress.advance(report, now)
-        found.progress.heard = now
-        if isinstance(report, Ready):
-            found.ready = True
-            found.progress.enter(WorkerPhase.STANDBY, now)
-        elif isinstance(report, Phase):
-            found.progress.enter(report.phase, now)
-        elif isinstance(report, Joined):
-            found.joined = report
-            found.progress.enter(WorkerPhase.IDLE, now)
-        elif isinstance(report, Done | Checked):
-            found.plan = None
-            found.progress.enter(WorkerPhase.IDLE, now)
-        elif isinstance(report, Failed):
-            found.progress.enter(WorkerPhase.FAILED, now)
-        elif isinstance(report, Exited):
-            self._remove(found)
+        if isinstance(event, Progress):
+            worker.progress.advance(event, now)
+        worker.progress.heard = now
+        if isinstance(event, Ready):
+            worker.ready = True
+            worker.progress.enter(WorkerPhase.STANDBY, now)
+        elif isinstance(event, Phase):
+            worker.progress.enter(event.phase, now)
+        elif isinstance(event, Joined):
+            worker.joined = event
+            worker.progress.enter(WorkerPhase.IDLE, now)
+        elif isinstance(event, Done | Checked):
+            worker.plan = None
+            worker.progress.enter(WorkerPhase.IDLE, now)
+        elif isinstance(event, Failed):
+            worker.progress.enter(WorkerPhase.FAILED, now)
+        elif isinstance(event, Exited):
+            self._remove(worker)
 
     def overruns(self, now: float) -> list[TimedOut]:
-        """Return the workers that passed a bound. The caller kills them, so each is returned once."""
-        return [overrun for each in self.all() if (overrun := each.overrun(self.bounds, now)) is not None]
+        """Return the workers that exceeded a time limit. The caller kills them, so no worker is returned twice."""
+        return [overrun for worker in self.all() if (overrun := worker.overrun(self.bounds, now)) is not None]
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL a worker and everything that it started; `Exited` reports its end."""
+        """SIGKILL a worker and its children. The event `Exited` follows."""
         worker.killed = True
         worker.process.kill()
 
@@ -245,19 +255,23 @@ class WorkerPool:
             self.kill(worker)
 
     def kill_group(self, group: str | None = None, *, other_than: str | None = None) -> None:
-        """SIGKILL the active workers of a group, or of every group but one."""
+        """SIGKILL the active workers of `group`, or of every group except `other_than`."""
         for replica in self._replicas:
             active = replica.active
             if active is not None and (active.group == group if other_than is None else active.group != other_than):
                 self.kill(active)
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        """Return what each worker process is doing, for people."""
+        """Return the status of each worker process, for display."""
         return tuple(
             WorkerStatus(
-                each.worker, each.process.pid, each.progress.phase, each.progress.batches, each.progress.total_batches
+                worker=worker.worker,
+                pid=worker.process.pid,
+                state=worker.progress.phase,
+                batches=worker.progress.batches,
+                total_batches=worker.progress.total_batches,
             )
-            for each in self.all()
+            for worker in self.all()
         )
 
     def _start(self, devices: str, now: float) -> Worker:
@@ -279,7 +293,7 @@ class WorkerPool:
                 environment=environment,
                 directory=self.launch.directory,
                 log=self.launch.logs / f"{worker}.log",
-                keep_logs={each.worker for each in self.all()},
+                keep_logs={running.worker for running in self.all()},
                 post=self.post,
             )
         except BaseException:
@@ -290,7 +304,7 @@ class WorkerPool:
 
     def _remove(self, worker: Worker) -> None:
         worker.port.close()
-        self._leaving = [each for each in self._leaving if each is not worker]
+        self._leaving = [leaving for leaving in self._leaving if leaving is not worker]
         if self._probe is worker:
             self._probe = None
         for replica in self._replicas:
