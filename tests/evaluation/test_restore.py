@@ -215,6 +215,24 @@ def test_hostile_object_graphs(digits, refusal, tmp_path, children):
     assert time.monotonic() - started < 60
 
 
+def test_own_restore_reads_a_path_that_is_a_pattern(copied, digits, tmp_path):
+    """`Task(restore=…)` gets a path that TensorFlow can open, for as long as it runs."""
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
+
+    def restore(model, path):
+        tf.train.Checkpoint(model=model).restore(path).expect_partial()
+
+    for file in copied[1:]:
+        file.rename(tmp_path / file.name.replace("ckpt-1", ODD_NAMES[0]))
+    evaluator = KerasEvaluator(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
+    before = evaluator.digest()()
+    evaluator.restore(str(tmp_path / ODD_NAMES[0]))()
+    assert evaluator.digest()() != before
+
+
 def test_own_restore_that_fails(copied, digits, tmp_path):
     """What the user's own restore raises is theirs, unless the checkpoint is gone or damaged."""
     import h5py

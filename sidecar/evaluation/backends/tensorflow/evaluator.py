@@ -104,9 +104,9 @@ class KerasEvaluator:
         if is_file:
             require_self_contained(path)
         try:
+            self._non_variable.restored_layers = None
             with readable(path) as plain:
-                self._non_variable.restored_layers = None
-            function(self.model, plain)
+                function(self.model, plain)
             self._renew_steps()
         except Exception as error:
             if is_gone(path):
