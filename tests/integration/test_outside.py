@@ -173,7 +173,7 @@ def test_check_of_a_directory_that_is_not_there_creates_nothing(sidecar, tmp_pat
     done = sidecar.command("check", "--checkpoint-dir", tmp_path / "ckpts", "--node", "a", "--role", "chief")
     assert done.code == 0
     assert "does not exist yet" in done.out
-    assert "no other node beats here" in done.out
+    assert "no other node is alive here" in done.out
     assert not (tmp_path / "ckpts").exists()
 
 
