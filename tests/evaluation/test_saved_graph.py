@@ -345,7 +345,7 @@ def test_an_operation_that_is_not_known(refused, several, tmp_path):
     kind, message = refused(tmp_path / "m", build_model=None)
     assert kind == "mismatch"
     assert "StrangeThing" in message
-    assert "import that in the task's file" in message
+    assert "import the package in the task's file" in message
 
 
 def test_own_restore_goes_before(digits, evaluate, several):

@@ -130,7 +130,7 @@ def test_what_failed_for_good_is_requeued(moody, sidecar):
     assert done.code == 0, done.err
     told = done.out.splitlines()
     assert {line.split(" is requeued (by ")[0] for line in told[:-1]} == failed
-    assert told[-1].startswith(f"{daemon.status()['node']} will take it up")
+    assert told[-1].startswith(f"{daemon.status()['node']} will plan its evaluation")
     daemon.evaluated(*more, *({"name": name} for name in failed))
     again = sidecar.command("requeue", min(failed), "--checkpoint-dir", daemon.run_dir.parents[1])
     assert again.code == 2

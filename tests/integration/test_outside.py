@@ -161,7 +161,7 @@ def test_check_measures_who_beats(sidecar, chief, place):
     assert done.code == FAILED
     told = " ".join(done.out.split())
     assert re.search(
-        r"beats of chief-0 are seen every \d+\.\d s, at most \d\.\d s late; the lease of 5 s is enough", told
+        r"heartbeats of chief-0 are seen every \d+\.\d s, at most \d\.\d s late; the lease of 5 s is enough", told
     )
     assert "FAIL task none is set" in told
     assert "ok graphs trust_saved_graph is on: SavedModels are run as they were stored" in told

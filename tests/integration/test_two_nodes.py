@@ -47,7 +47,7 @@ def test_one_group_spans_both_nodes_and_survives_the_loss_of_one(sidecar, daemon
     task = f"{tasks / 'numpy_plain.py'}:task"
     check = sidecar.command("check", "--checkpoint-dir", folder, "--node", "worker-2", "--task", task, **NUMPY)
     assert check.code == 0, check.out
-    assert "beats of worker-0, worker-1 are seen every " in check.out
+    assert "heartbeats of worker-0, worker-1 are seen every " in check.out
     assert "the lease of 5 s is enough" in check.out
     assert "with this node a group of 3 worker processes" in check.out
     first.end(signal.SIGKILL)
