@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.commands.load import configured_directory, load_settings, settings_file, warn
+from sidecar.commands.load import configured_directory, settings_file, warn
 from sidecar.commands.options import examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
 from sidecar.settings import load
@@ -109,15 +109,9 @@ def evaluate(
 ) -> None:
     """Evaluate one checkpoint now; nothing is written to the journal."""
     from sidecar.commands.evaluate import evaluate as evaluate_one
-    from sidecar.commands.evaluate import is_directory_of_checkpoints, newest_in
+    from sidecar.commands.evaluate import find_checkpoint
 
-    path = None if checkpoint is None else checkpoint.absolute()
-    given = None if path is None else path if is_directory_of_checkpoints(path) else path.parent
-    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or given})
-    settings.require_task()
-    if path is None or given == path:
-        path = newest_in(settings if given is None else settings.model_copy(update={"checkpoint_dir": given}), warn)
-    path = path.with_suffix("") if path.suffix == ".index" else path
+    settings, path = find_checkpoint(flags, checkpoint, warn)
     evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
 
 

@@ -5,27 +5,58 @@ import queue
 import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.bootstrap import make_catalog, make_task_spec, make_workers
+from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result, shown_progress
-from sidecar.errors import EvaluationFailedError, SettingsError, TaskError, VanishedError
+from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
-from sidecar.settings import Settings
+from sidecar.records import Checkpoint
+from sidecar.settings import Settings, load
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
 
 
-def is_directory_of_checkpoints(path: Path) -> bool:
-    """Return whether a path is a directory of checkpoints, and not a checkpoint that is itself a directory."""
-    return path.is_dir() and not any((path / marker).exists() for marker in _MARKERS)
+def find_checkpoint(flags: dict[str, Any], path: Path | None, tell: Callable[[str], None]) -> tuple[Settings, Path]:
+    """Return the settings, and the path of the checkpoint: the one at `path`, or the newest one of a directory.
+
+    `flags`: the options that name settings; `checkpoint_dir` is taken from `path` if there is no option.
+    Raises `SettingsError` if settings are wrong, or a directory has no complete checkpoint.
+    """
+    path = None if path is None else path.absolute()
+    folder = None if path is None else path if _is_directory_of_checkpoints(path, None) else path.parent
+    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
+    pattern = settings.checkpoint_pattern
+    if path is not None and folder == path and not _is_directory_of_checkpoints(path, pattern):
+        folder = path.parent
+        settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
+    settings.require_task()
+    if path is None or folder == path:
+        path = newest_in(settings if folder is None else settings.model_copy(update={"checkpoint_dir": folder}), tell)
+    is_index = path.suffix == ".index" and not (pattern is not None and fnmatchcase(path.name, pattern))
+    return settings, path.with_suffix("") if is_index else path
+
+
+def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
+    """Return whether a path is a directory of checkpoints, and not a checkpoint that is itself a directory.
+
+    With `checkpoint_pattern` a folder whose own name matches is a checkpoint, unless it holds entries that match, too.
+    """
+    if not path.is_dir() or any((path / marker).exists() for marker in _MARKERS):
+        return False
+    if pattern is None or not fnmatchcase(path.name, pattern):
+        return True
+    return any(fnmatchcase(entry.name, pattern) for entry in path.iterdir())
 
 
 def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
@@ -69,14 +100,16 @@ def evaluate(
     if decision.role == "chief":
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     check_before_import(settings)
+    inspect = partial(
+        inspect_one,
+        path,
+        root=settings.checkpoint_dir,
+        step_key=settings.step_key,
+        step_pattern=settings.step_pattern,
+        checkpoint_pattern=settings.checkpoint_pattern,
+    )
     try:
-        found = inspect_one(
-            path,
-            root=settings.checkpoint_dir,
-            step_key=settings.step_key,
-            step_pattern=settings.step_pattern,
-            checkpoint_pattern=settings.checkpoint_pattern,
-        )
+        found = inspect()
     except VanishedError as error:
         raise SettingsError(str(error)) from error
     if settings.verify == "full":
@@ -102,4 +135,20 @@ def evaluate(
         separator = "\n" if "\n" in str(error) else "; "
         logs = workers.launch.logs / f"{workers.name}.*.log"
         raise type(error)(f"{error}{separator}logs of the worker processes: {logs}") from error
+    _require_unchanged(path, found, inspect)
     print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
+
+
+def _require_unchanged(path: Path, found: Checkpoint, inspect: Callable[[], Checkpoint]) -> None:
+    """Raise `EvaluationFailedError` if the checkpoint was replaced meanwhile: it is not pinned, as a daemon's is."""
+    try:
+        digest = inspect().digest
+    except VanishedError:
+        return  # the workers had read it by then
+    except CheckpointError:
+        digest = ""  # it is being written again
+    if digest != found.digest:
+        raise EvaluationFailedError(
+            f"mismatch: {path} was replaced while it was evaluated, so it is not known which of the two was measured: "
+            f"evaluate it again, or a copy of it"
+        )

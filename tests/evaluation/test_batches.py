@@ -1,5 +1,6 @@
 """Eval sets as streams of whole batches: who gets which, what is kept, and what cannot be evaluated."""
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tensorflow
@@ -301,3 +302,41 @@ def test_examples_that_make_no_batch(refusal, digits):
     kind, message = refusal(lengths)
     assert kind == "task_error"
     assert "eval set 'test': its examples have different shapes, so they make no batch: pad them" in message
+
+
+@pytest.mark.parametrize("where", ["array", "iterator", "list"])
+def test_masked_values_are_refused(refusal, where):
+    """TensorFlow would forget the mask, as numpy does, and count what is below it."""
+    masked = np.ma.masked_array(np.arange(8.0), mask=[0, 1] * 4)
+    sources = {
+        "array": lambda: (np.arange(8.0), masked),
+        "iterator": lambda: zip(np.arange(8.0), masked, strict=True),
+        "list": lambda: [np.arange(8.0), masked],
+    }
+    kind, message = refusal(sources[where])
+    assert kind == "task_error"
+    assert "masked" in message
+
+
+@pytest.mark.parametrize(("weights", "parts"), [(None, 2), (np.ones(4), None)])
+def test_weights_of_a_sequence_are_not_taken_for_labels(batches, refusal, weights, parts):
+    """None at the end is what is not given; before the weights it is a mistake."""
+    import keras
+
+    class Sequence(keras.utils.PyDataset):
+        """Two batches."""
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            labels = np.zeros(4) if parts else None
+            return np.full((4, 3), float(number)), labels, weights
+
+    if parts:
+        made = batches(Sequence)
+        assert len(made.first()) == parts
+    else:
+        kind, message = refusal(Sequence)
+        assert kind == "task_error"
+        assert "None" in message

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,6 +89,14 @@ def run(task, checkpoint, folder, ranks=1):
     return ends
 
 
+def evaluate_alone(task, checkpoint):
+    """Evaluate on one rank, in this thread, so that whatever is raised is seen."""
+    evaluator = PythonEvaluator(task, Shard(0, 1), cache_bytes=1 << 20)
+    evaluator.read(lambda: None)
+    evaluator.restore(str(checkpoint))()
+    return evaluator.evaluate(lambda: None)
+
+
 def refused(task, checkpoint, folder):
     """The sentence with which an evaluation of one rank fails."""
     (end,) = run(task, checkpoint, folder)
@@ -140,6 +149,147 @@ def test_batches_of_the_tasks_own(checkpoint, tmp_path):
         for name, each in (("a", task()), ("b", task(batches, batch_size=None)))
     )
     assert whole == own
+
+
+def reused_output():
+    """Return a `predict` that writes to one array, as with `out=` or an IO binding."""
+    buffer = np.zeros((16, 3))
+    return lambda model, x: np.matmul(x, model, out=buffer[: len(x)])
+
+
+def changed_input(model, x):
+    scores = x @ model
+    x *= -1
+    return scores
+
+
+def reused_example():
+    buffer = np.zeros(5)
+    for x, y in zip(X, Y, strict=True):
+        buffer[:] = x
+        yield buffer, y
+
+
+def reused_batch():
+    buffer = np.zeros((16, 5))
+    for start in range(0, 103, 16):
+        part = buffer[: len(X[start : start + 16])]
+        part[:] = X[start : start + 16]
+        yield part, Y[start : start + 16]
+
+
+def negated_in_place(x, y):
+    x *= -1
+    return x, y
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"predict": reused_output()},
+        {"predict": changed_input},
+        {"eval_sets": {"test": reused_example}},
+        {"eval_sets": {"test": reused_batch}, "batch_size": None},
+        {
+            "eval_sets": {"test": EvalSet(lambda: (X, Y), prepare=negated_in_place)},
+            "predict": lambda model, x: (-x) @ model,
+        },
+        {
+            "eval_sets": {"test": EvalSet(reused_batch, prepare=negated_in_place)},
+            "predict": lambda model, x: (-x) @ model,
+            "batch_size": None,
+        },
+    ],
+    ids=["reused output", "changed input", "reused example", "reused batch", "prepare", "prepare of batches"],
+)
+def test_arrays_that_are_reused_or_changed_in_place_change_no_number(checkpoint, tmp_path, changes):
+    """Neither of this evaluation nor of the next one, for which batches stay in memory; the task's data stay."""
+    x, y = X.copy(), Y.copy()
+    expected = run(task(), checkpoint, tmp_path / "a")[0].result.metrics["test"]
+    made = task(**changes)
+    for again in range(2):
+        (end,) = run(made, checkpoint, tmp_path / f"b-{again}")
+        assert end.result.metrics["test"] == expected
+    assert np.array_equal(X, x)
+    assert np.array_equal(Y, y)
+
+
+def test_batches_that_stay_in_memory_do_not_change(checkpoint):
+    """One worker process evaluates many checkpoints with them."""
+    evaluator = PythonEvaluator(task(predict=changed_input), Shard(0, 1), cache_bytes=1 << 20)
+    evaluator.read(lambda: None)
+    evaluator.restore(str(checkpoint))()
+    found = [evaluator.compute(evaluator.evaluate(lambda: None))["test"] for _ in range(2)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("metric", ["Mean", "own", "predictions"])
+def test_a_function_that_changes_what_others_see_is_refused(checkpoint, metric):
+    """Labels and predictions are shared by all metrics, so nobody may write to them."""
+
+    def change(_, scores):
+        scores *= -1
+        return scores[:, 0]
+
+    class Own(Confident):
+        """A metric that sorts in place."""
+
+        def add(self, states, batch):
+            """Change the scores of others."""
+            batch.predictions.sort()
+            super().add(states, batch)
+
+    changes = {
+        "Mean": {"metrics": lambda: [Mean(change), Accuracy()]},
+        "own": {"metrics": lambda: [Own(), Accuracy()]},
+        "predictions": {"predictions": lambda _x, y, scores: change(y, scores)},
+    }[metric]
+    with pytest.raises(ValueError, match="read-only"):
+        evaluate_alone(task(**changes), checkpoint)
+
+
+def masked(array):
+    return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) % 7 == 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eval_sets": {"test": lambda: (masked(X), Y)}},
+        {"eval_sets": {"test": lambda: (X, masked(Y))}},
+        {"eval_sets": {"test": lambda: zip(X, masked(Y), strict=True)}},
+        {"eval_sets": {"test": lambda: ([masked(row) for row in X], Y)}},
+        {"predict": lambda model, x: masked(x @ model)},
+        {"predictions": lambda _x, _y, scores: masked(scores)},
+        {"metrics": lambda: [Mean(lambda _, scores: masked(scores[:, 0]))]},
+    ],
+)
+def test_masked_values_are_refused(checkpoint, tmp_path, changes):
+    """Otherwise numpy would forget the mask, and count what is below it."""
+    assert "masked" in refused(task(**changes), checkpoint, tmp_path / "a")
+
+
+def test_a_mask_that_hides_nothing_is_fine(checkpoint, tmp_path):
+    """As netCDF files yield it."""
+    expected = run(task(), checkpoint, tmp_path / "a")[0].result.metrics
+    (end,) = run(task(lambda: (np.ma.masked_array(X), Y)), checkpoint, tmp_path / "b")
+    assert end.result.metrics == expected
+
+
+def test_none_keeps_its_place(checkpoint, tmp_path):
+    """Weights are not labels, and the second output is not the first; at the end None is what is not given."""
+    (plain,) = run(task(), checkpoint, tmp_path / "a")
+    (end,) = run(task(lambda: (X, Y, None)), checkpoint, tmp_path / "b")
+    assert end.result.metrics == plain.result.metrics
+    without = task(lambda: (X, None, WEIGHTS), metrics=lambda: [Mean(lambda _, scores: scores[:, 0])])
+    assert "compare predictions with labels" in refused(without, checkpoint, tmp_path / "c")
+    several = task(
+        lambda: (X, (Y, Y, Y)),
+        predict=lambda model, x: (None, x @ model, -(x @ model)),
+        metrics=lambda: {1: [Accuracy()]},
+    )
+    (end,) = run(several, checkpoint, tmp_path / "d")
+    assert end.result.metrics["test"]["1_accuracy"] == plain.result.metrics["test"]["accuracy"]
 
 
 def test_npz_and_several_outputs(checkpoint, tmp_path):
@@ -215,6 +365,8 @@ def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_pat
         ({"batch_size": None}, "give Task(batch_size=…)"),
         ({"eval_sets": {"test": lambda: (X, Y[:5])}}, "equally many examples, found 103, 5"),
         ({"eval_sets": {"test": lambda: iter([])}}, "is empty"),
+        ({"eval_sets": {"test": lambda: list(zip(X, Y, strict=True))}}, "found 5, no, 5, no, 5, no and 200 more"),
+        ({"eval_sets": {"test": lambda: iter([(X, Y[:9])])}, "batch_size": None}, "found 103, 9"),
         ({"eval_sets": {"test": lambda: iter([(X[0], 1), (X[0, :2], 1)])}}, "element 1 of its iterator"),
         ({"eval_sets": {"test": lambda: 5}}, "expected arrays"),
         ({"eval_sets": {"test": lambda: (np.array([object()]), [1])}}, "neither numbers nor text"),
@@ -236,6 +388,59 @@ def test_a_checkpoint_that_is_gone_has_vanished(checkpoint, tmp_path):
     checkpoint.unlink()
     (end,) = run(task(), checkpoint, tmp_path / "a")
     assert end.kind == "vanished"
+
+
+def test_a_checkpoint_that_is_replaced_before_it_is_hashed_is_refused(checkpoint, tmp_path):
+    """Otherwise two ranks could agree on the digest of the new one, though one of them has loaded the old one."""
+
+    def load(path):
+        model = np.load(path)
+        replace_file(path, model)
+        return model
+
+    def predict_and_write(model, x):
+        np.save(checkpoint, model)
+        return x @ model
+
+    (end,) = run(task(load=load), checkpoint, tmp_path / "a")
+    assert end.kind == "mismatch"
+    assert str(checkpoint) in str(end)
+    (end,) = run(task(predict=predict_and_write), checkpoint, tmp_path / "b")
+    assert end.kind == "mismatch"
+
+
+def replace_file(path, model):
+    """As a trainer does it that keeps one name."""
+    np.save(f"{path}.new.npy", -model)
+    Path(f"{path}.new.npy").replace(path)
+
+
+def test_a_file_that_load_adds_to_a_folder_changes_nothing(tmp_path):
+    """Such as a cache; nor does it matter whether a checkpoint that was read is deleted."""
+    folder = tmp_path / "model-1"
+    folder.mkdir()
+    np.save(folder / "weights.npy", np.ones((5, 3)))
+
+    def load(path):
+        if not (folder / "cache").exists():
+            (folder / "cache").touch()
+        return np.load(f"{path}/weights.npy")
+
+    (plain,) = run(task(load=lambda path: np.load(f"{path}/weights.npy")), folder, tmp_path / "a")
+    (end,) = run(task(load=load), folder, tmp_path / "b")
+    assert end.result.variables == plain.result.variables
+
+    def predict_and_delete(model, x):
+        (folder / "weights.npy").unlink(missing_ok=True)
+        return x @ model
+
+    evaluator = PythonEvaluator(task(load=load, predict=predict_and_delete), Shard(0, 1), cache_bytes=1 << 20)
+    evaluator.read(lambda: None)
+    evaluator.restore(str(folder))()
+    hashed = evaluator.digest()
+    digest = hashed()
+    evaluator.evaluate(lambda: None)
+    assert hashed() == digest
 
 
 def test_ranks_that_read_different_data_find_out(checkpoint, tmp_path):

@@ -135,6 +135,19 @@ def test_exception_in_a_metric(digits, refusal):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_metric_that_changes_the_predictions_of_others(digits, refusal):
+    """All metrics see the same arrays."""
+    from sidecar.metrics import Accuracy, Mean
+
+    def change(y, predictions):
+        predictions *= -1
+        return predictions[:, 0]
+
+    failed = refusal(digits.make(metrics=lambda: [Mean(change), Accuracy()]))
+    assert failed.kind == "task_error"
+    assert "read-only" in failed.message
+
+
 def test_exception_within_a_keras_2_trace(digits, refusal):
     """AutoGraph's own account of a traceback, as tf_keras needs it, loses our frames too."""
     import tensorflow as tf

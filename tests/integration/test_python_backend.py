@@ -5,6 +5,8 @@ import json
 import math
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import joblib
@@ -143,6 +145,28 @@ def test_a_mistake_in_the_task_is_one_clear_sentence(sidecar, models, tmp_path, 
     assert done.code == 1
     assert sentence in done.said
     assert "sidecar/evaluation" not in done.said
+
+
+def test_a_checkpoint_that_is_replaced_during_its_evaluation_is_refused(sidecar, models, tmp_path):
+    """`sidecar eval` reads it where training wrote it: the numbers could be of either, or of both."""
+    gate, folder = tmp_path / "gate", tmp_path / "ckpts"
+    gate.mkdir()
+    (gate / "hold").touch()
+    path = folder / save(models[0], folder, 1)["name"]
+
+    def replace():
+        while not list(gate.glob("at-*")):
+            time.sleep(0.02)
+        joblib.dump(models[1], folder / ".new")
+        (folder / ".new").rename(path)
+        (gate / "hold").unlink()
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    done = sidecar.command("eval", path, "--task", f"{FOLDER}/tasks/{TASK}:task", GATE=str(gate), **SETTINGS)
+    writer.join()
+    assert done.code == 1
+    assert "mismatch" in done.said
 
 
 def test_a_model_that_is_no_pickle_fails_alone(sidecar, models, tmp_path):

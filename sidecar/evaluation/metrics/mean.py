@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Goal, MetricResult, value
 from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
@@ -46,7 +46,10 @@ class Mean:
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
         made = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
-        values = as_numbers(self.name, "values", np.asarray(made))
+        try:
+            values = as_numbers(self.name, "values", plain_array(made))
+        except ValueError as error:
+            raise TaskError(f"metric {self.name!r}: its function returns what is no array: {error}") from None
         if values.shape[:1] != batch.predictions.shape[:1]:
             raise TaskError(
                 f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "

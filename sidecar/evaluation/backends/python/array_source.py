@@ -4,12 +4,13 @@ Batches of arrays are views of them. Batches of an iterator are stacked from exa
 """
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.python.structure import as_arrays, form_of, leaves, map_leaves
+from sidecar.evaluation.backends.python.structure import as_arrays, copied, form_of, leaves, map_leaves
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.reader import unless_batched
@@ -19,6 +20,7 @@ from sidecar.evaluation.task import EvalSet, call
 from sidecar.records import Sharding
 
 _ACCEPTED: Final = "arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, or npz files (sidecar.data)"
+_SIZES_SHOWN: Final = 6
 _NUMBERS: Final = "biufcUSMm"
 """Kinds of numpy's types that can be hashed by their bytes."""
 
@@ -91,11 +93,19 @@ class ArraySource:
         arrays = self._converted(tuple(made) if isinstance(made, list) else made)
         if self._batch_size is None:
             raise self._refused("its source returns whole arrays: give Task(batch_size=…), such as 256")
-        sizes = [array.shape[0] if array.ndim else "no" for array in leaves(arrays)]
-        if len(set(sizes)) != 1 or "no" in sizes:
-            counts = ", ".join(map(str, sizes)) or "none"
-            raise self._refused(f"its arrays (x, y, sample_weight) need equally many examples, found {counts}")
+        self._require_equally_many(arrays)
         return arrays
+
+    def _require_equally_many(self, arrays: Any) -> None:
+        """Raise `EvaluationError` unless all arrays have a row for each example."""
+        sizes = [str(array.shape[0]) if array.ndim else "no" for array in leaves(arrays)]
+        if len(set(sizes)) == 1 and "no" not in sizes:
+            return
+        more = f" and {len(sizes) - _SIZES_SHOWN} more; " if len(sizes) > _SIZES_SHOWN else "; "
+        raise self._refused(
+            f"its arrays (x, y, sample_weight) need equally many examples, found "
+            f"{', '.join(sizes[:_SIZES_SHOWN]) or 'none'}{more}of a list of examples return iter(…)"
+        )
 
     def _checked(self, made: Iterator[Any]) -> Iterator[Any]:
         """Take the first example of an iterator, and return a second iterator, which is read first."""
@@ -144,7 +154,7 @@ class ArraySource:
                     f"element {number} of its iterator is {form}, the first was {self._form}: bring all to the same "
                     f"types and shapes"
                 )
-            yield converted
+            yield copied(converted)  # a generator may fill the same array for every element
 
     def _form_of(self, element: Any) -> str:
         """Describe an element; of a batch without its number of examples, as the last batch may be short."""
@@ -152,6 +162,7 @@ class ArraySource:
             return str(form_of(element))
         if any(not array.ndim for array in leaves(element)):
             raise self._refused(f"yields single examples, {form_of(element)}{unless_batched(None)}")
+        self._require_equally_many(element)
         return str(form_of(map_leaves(lambda array: array[:0], element)))
 
     def _prepared(self, batch: Batch) -> Batch:
@@ -161,10 +172,10 @@ class ArraySource:
             return batch
         what = "EvalSet(prepare=…)"
         if self._batch_size is None:
-            return self._converted(call(what, prepare, *_arguments(batch)))
+            return copied(self._converted(call(what, prepare, *_arguments(copied(batch)))))
         examples = range(self.examples_in(batch))
-        rows = [map_leaves(lambda array, at=at: array[at], batch) for at in examples]
-        return self._stacked_alike([self._converted(call(what, prepare, *_arguments(row))) for row in rows])
+        rows = (map_leaves(lambda array, at=at: copy(array[at]), batch) for at in examples)
+        return self._stacked_alike([copied(self._converted(call(what, prepare, *_arguments(row)))) for row in rows])
 
     def _stacked_alike(self, examples: list[Any]) -> Batch:
         forms = list(dict.fromkeys(str(form_of(example)) for example in examples))

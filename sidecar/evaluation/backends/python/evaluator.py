@@ -1,6 +1,5 @@
 """Evaluate a model that the task's own `load` returns, with predictions that its own `predict` makes."""
 
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,16 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.python.array_source import ArraySource, finite_rows
+from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
 from sidecar.evaluation.backends.python.measurement import Measurement
-from sidecar.evaluation.backends.python.structure import as_arrays, leaves
+from sidecar.evaluation.backends.python.structure import as_arrays, copied, leaves, map_leaves
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.elements import parts_of
+from sidecar.evaluation.data.plain_arrays import plain_array, read_only
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
@@ -28,7 +28,6 @@ from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_c
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task, call
 
-_READ_BYTES: Final = 1 << 20
 _WEIGHTS: Final = "weights"  # what a worker saves of the checkpoint, as with other frameworks
 
 
@@ -62,6 +61,7 @@ class PythonEvaluator:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
         self._path = Path()
+        self._files = LoadedFiles(self._path, {})
         self.traces, self.builds, self.loads_graphs = 0, 0, False
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
@@ -77,6 +77,7 @@ class PythonEvaluator:
 
     def _restore(self, path: str) -> None:
         try:
+            self._files = LoadedFiles.find(Path(path))
             self._model = call("Task(load=…)", self._load, path)
         except Exception as error:
             if is_gone(path):
@@ -88,8 +89,18 @@ class PythonEvaluator:
         self.builds += 1
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash all bytes of the checkpoint; return what waits for the hex digest."""
-        return self._thread.submit(_digest, self._path).result
+        """Begin to hash all bytes of the checkpoint; return what waits for the hex digest.
+
+        That raises `EvaluationError` if the checkpoint has changed since it was loaded.
+        """
+        files, hashed = self._files, self._thread.submit(self._files.digest)
+
+        def wait() -> str:
+            digest = hashed.result()
+            files.require_unchanged()
+            return digest
+
+        return wait
 
     def outside(self) -> Mapping[str, str]:
         """Return nothing: all that a model depends on is in its checkpoint and in the task's code."""
@@ -137,7 +148,10 @@ class PythonEvaluator:
 
     def _run(self, reader: EvalSetReader, batch: Batch, _number: int, _first: int | None) -> BatchOutput:
         x, _, _ = parts_of(batch)
-        predictions = _converted(call("Task(predict=…)", self._predict, self._model, x), reader.examples_in(batch))
+        # The arrays of a batch stay for the next checkpoint, and `predict` may change what it gets.
+        predicted = call("Task(predict=…)", self._predict, self._model, copied(x))
+        predictions = _converted(predicted, reader.examples_in(batch))
+        batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
         return BatchOutput(self._measurement.arrays(batch, predictions), finite_rows(predictions), columns)
 
@@ -160,24 +174,16 @@ def _converted(predictions: Any, examples: int) -> Any:
                 f"Task(predict=…) must return numbers with one row for each of {examples} examples, found "
                 f"{array.dtype} {array.shape}",
             )
-    return arrays
+    return map_leaves(read_only, copied(arrays))  # a model may return the same array for every batch
 
 
 def _column(name: str, column: Any) -> NDArray[Any]:
-    array = np.asarray(column)
+    try:
+        array = plain_array(column)
+    except ValueError as error:
+        raise refused_column(name, f"is no array: {error}") from None
     if array.dtype.hasobject or array.dtype.kind in "US":
         raise refused_column(name, "holds text or objects: keep numbers, such as an index")
     if not array.ndim:
         raise refused_column(name, "is one number for a batch: keep one row for each example")
     return array
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    for file in files:
-        digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
-        with file.open("rb") as opened:
-            while part := opened.read(_READ_BYTES):
-                digest.update(part)
-    return digest.hexdigest()

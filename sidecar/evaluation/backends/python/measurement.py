@@ -88,6 +88,8 @@ def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
 
 def _one(part: Any) -> NDArray[Any]:
     """Return a part that must be one array."""
+    if part is None:
+        raise EvaluationError("task_error", "labels or predictions of an output are None: it has metrics")
     arrays = list(leaves(as_arrays(part)))
     if len(arrays) != 1:
         raise EvaluationError("task_error", f"labels or predictions have {len(arrays)} parts: give metrics for each")

@@ -6,18 +6,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.plain_arrays import plain_array
+
 
 def as_arrays(structure: Any) -> Any:
     """Return a nested structure of tuples and dicts with a numpy array for every leaf.
 
-    A list is one array, and None in a tuple is left out. Everything that numpy can convert is a leaf, such as a column
-    of pandas or an array of JAX. Raises `ValueError` for a list whose elements have different shapes.
+    A list is one array. None keeps its place in a tuple and is left out at its end, so `(x, y, None)` has no weights.
+    Everything that numpy can convert is a leaf, such as a column of pandas or an array of JAX. Raises `ValueError` for
+    a list whose elements have different shapes, and for masked values.
     """
     if isinstance(structure, Mapping):
         return {name: as_arrays(part) for name, part in structure.items()}
     if isinstance(structure, tuple):
-        return tuple(as_arrays(part) for part in structure if part is not None)
-    return np.asarray(structure)
+        last = max((place for place, part in enumerate(structure) if part is not None), default=-1)
+        return tuple(None if part is None else as_arrays(part) for part in structure[: last + 1])
+    return plain_array(structure)
+
+
+def copied(structure: Any) -> Any:
+    """Return a structure with copies of its arrays: whoever gets them may change them, or made them may reuse them."""
+    return map_leaves(np.array, structure)
 
 
 def leaves(structure: Any) -> Iterator[NDArray[Any]]:
@@ -40,7 +49,7 @@ def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> An
         }
     if isinstance(structure, tuple):
         return tuple(map_leaves(function, part, *rest) for part, *rest in zip(structure, *others, strict=True))
-    return function(structure, *others)
+    return None if structure is None else function(structure, *others)
 
 
 def form_of(structure: Any) -> Any:
@@ -49,5 +58,7 @@ def form_of(structure: Any) -> Any:
         return "{" + ", ".join(f"{name!r}: {form_of(part)}" for name, part in structure.items()) + "}"
     if isinstance(structure, tuple):
         return "(" + ", ".join(map(form_of, structure)) + ")"
+    if structure is None:
+        return "None"
     kind = "text" if structure.dtype.kind in "US" else structure.dtype  # texts differ in length, and may
     return f"{kind}{structure.shape}"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.libraries import class_named
+from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.failures import EvaluationError
 
 _NOTHING: Final = object()
@@ -45,7 +45,12 @@ class GeneratorSource:
     def _examples(self) -> Iterator[Any]:
         made, self._unused = self._make() if self._unused is None else self._unused, None
         for number, element in enumerate(made):
-            if (spec := self._spec_of(element)) != self._spec:
+            try:
+                spec = self._spec_of(element)
+            except EvaluationError as error:  # TensorFlow, which calls this, would report it in other words
+                self.problem = error
+                raise
+            if spec != self._spec:
                 self.problem = EvaluationError(
                     "task_error",
                     f"eval set {self._name!r}: element {number} of its iterator is {_told(spec)}, the first was "
@@ -80,22 +85,28 @@ def in_order(batches: Any) -> Iterator[Any]:
 
 
 def _without_lists(element: Any) -> Any:
-    """Return an element as tuples and dicts of arrays; like Keras, take lists of arrays as tuples and drop None."""
+    """Return an element as tuples and dicts of arrays; like Keras, take lists of arrays as tuples.
+
+    None at the end of a tuple is left out; elsewhere it keeps its place, so that weights are not taken for labels.
+    """
     if isinstance(element, dict):
         return {name: _without_lists(value) for name, value in element.items()}
     is_list_of_arrays = isinstance(element, list) and all(getattr(part, "shape", ()) for part in element)
     if isinstance(element, tuple) or is_list_of_arrays:
-        return tuple(_without_lists(value) for value in element if value is not None)
+        last = max((place for place, value in enumerate(element) if value is not None), default=-1)
+        return tuple(_without_lists(value) for value in element[: last + 1])
     return element
 
 
 def _arrays(element: Any) -> Any:
-    """Convert an element to tuples and dicts of arrays; a list is one array."""
+    """Convert an element to tuples and dicts of arrays; a list is one array. Raises `ValueError` for None."""
     if isinstance(element, dict):
         return {name: _arrays(value) for name, value in element.items()}
     if isinstance(element, tuple):
         return tuple(_arrays(value) for value in element)
-    return np.asarray(element)
+    if element is None:
+        raise ValueError("None stands where an array is expected")
+    return plain_array(element)
 
 
 def _told(spec: Any) -> str:

@@ -22,6 +22,7 @@ from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
+from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
@@ -219,7 +220,9 @@ class ChosenMeasurement:
         for name, (output, metric) in self._neutral.items():
             of_metric, of_output = within(states, name), arrays[self._outputs.index(output)]
             for first, *batch in zip(firsts, *of_output.values(), strict=True):
-                metric.add(of_metric, EvalBatch(**dict(zip(of_output, batch, strict=True)), first=first))
+                metric.add(
+                    of_metric, EvalBatch(**dict(zip(of_output, map(read_only, batch), strict=True)), first=first)
+                )
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:

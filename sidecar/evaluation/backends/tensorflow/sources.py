@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.generator_source import GeneratorSource, in_order, is_sequence
 from sidecar.evaluation.data.file_sources import RecordFiles
+from sidecar.evaluation.data.plain_arrays import MASKED, is_masked
 from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
@@ -132,6 +133,8 @@ class Source:
             made = tuple(made)
         if isinstance(made, tuple | dict | np.ndarray) or tf.is_tensor(made):
             self._require_equally_many(made)
+            if any(map(is_masked, tf.nest.flatten(made))):
+                raise EvaluationError("task_error", f"eval set {self._name!r}: {MASKED}")
             made = tf.data.Dataset.from_tensor_slices(made)  # copied once into tensors, not into a graph
         elif is_sequence(made):
             self.batch_size = None  # its elements are batches, whatever the task says, as in Keras

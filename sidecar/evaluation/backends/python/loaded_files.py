@@ -1,0 +1,74 @@
+"""Prove that the files that a task loaded are those that are hashed: others could replace them meanwhile.
+
+`sidecar eval` reads a checkpoint where training wrote it, and the task's `load` or `predict` could write to it, too.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sidecar.evaluation.failures import EvaluationError
+
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """The files of a checkpoint as they were before it was loaded. Files that `load` adds to a folder do not count."""
+
+    path: Path
+    versions: Mapping[Path, _Version]
+
+    @classmethod
+    def find(cls, path: Path) -> "LoadedFiles":
+        """Return the files of a checkpoint, which is a file or a folder. Raises `OSError` if one cannot be read."""
+        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        return cls(path, {file: _version(file.stat()) for file in files})
+
+    def digest(self) -> str:
+        """Return the hex digest of names and contents.
+
+        Raises `EvaluationError`: `mismatch` if a file has changed since it was found, `vanished` if it is gone.
+        """
+        digest = hashlib.sha256()
+        for file, version in self.versions.items():
+            digest.update(f"{file.relative_to(self.path)}\0{version.size}\0".encode(errors="surrogateescape"))
+            try:
+                with file.open("rb") as opened:
+                    while part := opened.read(_READ_BYTES):
+                        digest.update(part)
+                    _require_same(file, os.fstat(opened.fileno()), version)
+            except FileNotFoundError as error:
+                raise EvaluationError("vanished", f"{file} is gone: {error}") from error
+        return digest.hexdigest()
+
+    def require_unchanged(self) -> None:
+        """Raise `EvaluationError` (`mismatch`) if a file was changed while it was evaluated; it may be gone by now."""
+        for file, version in self.versions.items():
+            try:
+                status = file.stat()
+            except FileNotFoundError:
+                continue
+            _require_same(file, status, version)
+
+
+def _require_same(file: Path, status: os.stat_result, version: _Version) -> None:
+    if _version(status) != version:
+        raise EvaluationError(
+            "mismatch", f"{file} was changed while it was evaluated, so it is not known what was loaded"
+        )
+
+
+def _version(status: os.stat_result) -> _Version:
+    return _Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
