@@ -100,7 +100,13 @@ def read_record(worker: Path) -> dict[str, Any]:
     """Read a worker's `states.json`, as far as its form can be checked by itself; raises `RecordError`."""
     path = worker / STATES
     with _reading(path):
-        record = json.loads(path.read_bytes())
+        return parse_record(path, path.read_bytes())
+
+
+def parse_record(path: Path, data: bytes) -> dict[str, Any]:
+    """Read the content of a worker's `states.json`; raises `RecordError`."""
+    with _reading(path):
+        record = json.loads(data)
         if record["schema"] != SCHEMA:
             raise RecordError(f"{path} has schema {record['schema']!r}, this version knows {SCHEMA}")
         listed = record.setdefault("predictions", {})

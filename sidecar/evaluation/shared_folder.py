@@ -23,7 +23,7 @@ import numpy as np
 from sidecar.confined import Folder, open_folder
 from sidecar.durable import replace
 from sidecar.errors import RecordError
-from sidecar.evaluation.artifact_reader import merge_records, read_record
+from sidecar.evaluation.artifact_reader import merge_records, parse_record
 from sidecar.evaluation.artifact_writer import STATES
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
@@ -37,6 +37,7 @@ _LONGEST_WAIT_SECONDS: Final = 86_400.0
 _FIRST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.2
 _MOST_BYTES: Final = 64 * 1024 * 1024
+_MOST_BYTES_OF_STATES: Final = 1 << 32  # scores of a hundred million examples
 _NOT_THERE: Final = (errno.ENOENT, errno.ESTALE)  # ESTALE: on NFS, replaced by another node meanwhile
 
 _Found = TypeVar("_Found")
@@ -128,16 +129,16 @@ class SharedFolderCollective:
             if content | self._origin() != content or content["sum"] != number:
                 return None
             return np.array(content["values"], np.int64)
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             path = self._folder / self._file(rank, number)
             raise EvaluationError("storage", f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def _saved(self, rank: int) -> dict[str, Any] | None:
         """Return what another rank saved; None if it is not there yet, or is of another evaluation."""
         with self._opened() as folder, folder.folder(self._worker(rank).name) as worker:
-            worker.stat(STATES)
+            data = worker.read(STATES, _MOST_BYTES_OF_STATES)
         try:
-            record = read_record(self._worker(rank))
+            record = parse_record(self._worker(rank) / STATES, data)
         except RecordError as error:
             raise EvaluationError("storage", str(error)) from error
         return record if record | self._origin() == record else None

@@ -1,6 +1,7 @@
 """Ranks that meet in a folder: waits, leftovers of other evaluations, damage, and what is left behind."""
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -145,7 +146,9 @@ def test_nobody_waits_for_ever(tmp_path):
     assert clock.pauses < 100
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"group": "g", "plan": 1, "sum": 0, "values": ["a"]}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"[" * 100_000, b'{"group": "g", "plan": 1, "sum": 0, "values": ["a"]}', b"\xff"]
+)
 def test_a_damaged_hello_is_told(tmp_path, content):
     """It was renamed when it was whole, so it is storage that broke it."""
     first, _ = ranks_in(tmp_path)
@@ -171,6 +174,26 @@ def test_a_link_in_the_place_of_a_hello_is_not_followed(tmp_path):
     (tmp_path / ".worker-1-of-2.hello-0.part").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EvaluationError) as caught:
         first.sum(np.array([1]))
+    assert caught.value.kind == "storage"
+
+
+@pytest.mark.parametrize("planted", ["link", "folder as a link", "fifo"])
+def test_saved_states_are_regular_files(tmp_path, planted):
+    """Other users may write to the folder: nothing is followed out of it, and nobody waits for a writer."""
+    first, _ = ranks_in(tmp_path / "plan-1")
+    report = saved(tmp_path / "plan-1", 0, 2, 1.0)
+    saved(tmp_path / "elsewhere", 1, 2, 2.0)
+    worker, elsewhere = tmp_path / "plan-1" / "worker-1-of-2", tmp_path / "elsewhere" / "worker-1-of-2"
+    if planted == "folder as a link":
+        worker.symlink_to(elsewhere)
+    else:
+        worker.mkdir()
+        if planted == "fifo":
+            os.mkfifo(worker / "states.json")
+        else:
+            (worker / "states.json").symlink_to(elsewhere / "states.json")
+    with pytest.raises(EvaluationError) as caught:
+        first.reduce(first._join, report)
     assert caught.value.kind == "storage"
 
 
