@@ -19,7 +19,7 @@ from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
-from sidecar.policy.eligibility import compatible_nodes, may_release_pins
+from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
 from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
@@ -40,7 +40,6 @@ from sidecar.states import NodeState, OutcomeStatus
 from sidecar.workers.pool import group_id
 
 _NO_KEYS: Final = frozenset[Key]()
-_UNREADABLE_IN_HEARTBEAT: Final = 32  # names of checkpoints
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,7 +239,7 @@ class DaemonState:
 
     def with_checkpoints(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
         """Add to a heartbeat which checkpoints this node sees and which it cannot read."""
-        unreadable = sorted(self._unreadable(now))[:_UNREADABLE_IN_HEARTBEAT]
+        unreadable = sorted(self._unreadable(now))[:MOST_UNREADABLE]
         sees, sees_more = self.tracker.sees(self.history, self.task, self._tasks(now))
         return replace(heartbeat, checkpoints=CheckpointSightings(tuple(unreadable), sees, sees_more))
 

@@ -31,7 +31,7 @@ def decide(view: View, rules: Rules, now: float) -> Action:
     if not queue and not settles and not view.checkpoints.backlog_cutoff_pending:
         return stop(view, ending) if isinstance(ending, str) else ending
     action = _next_plan(view, rules, now, queue, settles)
-    return propose_in_turn(action, view, rules.plans, now) if isinstance(action, Propose) else action
+    return propose_in_turn(action, view, rules, now) if isinstance(action, Propose) else action
 
 
 def _next_plan(

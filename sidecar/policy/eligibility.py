@@ -16,6 +16,9 @@ from sidecar.states import FailureClass, NodeState
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 
+MOST_UNREADABLE: Final = 32
+"""Most names of unreadable checkpoints in one heartbeat: the first ones, sorted."""
+
 _NAMES_SHOWN: Final = 3
 _DIGEST_CHARACTERS: Final = 8
 
@@ -50,22 +53,32 @@ def compatible_nodes(workers: Iterable[Heartbeat], node: str | None = None) -> l
     return max(sets, key=lambda nodes: (len(nodes), any(other.node == node for other in nodes)), default=[])
 
 
-def candidates_for(checkpoint: Checkpoint | None, workers: Sequence[Heartbeat], node: str) -> list[Heartbeat]:
-    """Return the nodes that may evaluate a checkpoint: the largest compatible set, if one of them can read it.
+def can_read(heartbeat: Heartbeat, checkpoint: Checkpoint) -> bool:
+    """Return whether a node can read a checkpoint; False if its heartbeat has no room to say that it cannot."""
+    unreadable = heartbeat.checkpoints.unreadable
+    is_beyond = len(unreadable) >= MOST_UNREADABLE and checkpoint.folder > unreadable[-1]
+    return not is_beyond and checkpoint.folder not in unreadable
+
+
+def candidates_for(
+    checkpoint: Checkpoint | None, workers: Sequence[Heartbeat], node: str, min_workers: int = 1
+) -> list[Heartbeat]:
+    """Return the nodes that may evaluate a checkpoint: the largest compatible set, if enough of them can read it.
 
     Otherwise it is the largest set of nodes that can read it and have the same version and task: a set with another
-    numeric profile computes correctly, too.
+    numeric profile computes correctly, too. Enough are those that have at least `min_workers` worker processes. If no
+    set has enough, one that can read it at all is preferred.
     """
     compatible = compatible_nodes(workers, node)
-    if checkpoint is None or any(checkpoint.folder not in heartbeat.checkpoints.unreadable for heartbeat in compatible):
+    if checkpoint is None:
+        return compatible
+    readers = [heartbeat for heartbeat in compatible if can_read(heartbeat, checkpoint)]
+    if _workers_of(readers) >= min_workers:
         return compatible
     kinds = {(heartbeat.version, heartbeat.task) for heartbeat in compatible}
-    readers = [
-        heartbeat
-        for heartbeat in workers
-        if (heartbeat.version, heartbeat.task) in kinds and checkpoint.folder not in heartbeat.checkpoints.unreadable
-    ]
-    return compatible_nodes(readers, node) or compatible
+    alike = [heartbeat for heartbeat in workers if (heartbeat.version, heartbeat.task) in kinds]
+    others = compatible_nodes([heartbeat for heartbeat in alike if can_read(heartbeat, checkpoint)], node)
+    return others if others and (not readers or _workers_of(others) >= min_workers) else compatible
 
 
 def choose_nodes(
@@ -83,7 +96,7 @@ def choose_nodes(
     losses = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
 
     def trouble(heartbeat: Heartbeat) -> tuple[bool, int, bool]:
-        cannot_read = checkpoint is not None and checkpoint.folder in heartbeat.checkpoints.unreadable
+        cannot_read = checkpoint is not None and not can_read(heartbeat, checkpoint)
         return cannot_read, losses[heartbeat.node], history.is_left_out(heartbeat.node, heartbeat.incarnation)
 
     for most in sorted({trouble(heartbeat) for heartbeat in candidates}):
@@ -129,6 +142,11 @@ def left_out(
 def count_by_reason(reasons: dict[str, LeftOut]) -> dict[str, int]:
     """Return how many nodes are left out for each reason."""
     return dict(Counter(left.reason for left in reasons.values()))
+
+
+def _workers_of(nodes: Iterable[Heartbeat]) -> int:
+    """Return how many worker processes these nodes have when all of them are started."""
+    return sum(len(heartbeat.slots) for heartbeat in nodes)
 
 
 def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, NumericProfiles]) -> bool:

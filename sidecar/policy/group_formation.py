@@ -12,7 +12,7 @@ from sidecar.records import Checkpoint, Heartbeat, Member
 
 def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float) -> tuple[Member, ...] | Wait:
     """Return the group: the one that is warm if no worker could be added to it, else one of standby workers."""
-    candidates = candidates_for(checkpoint, view.nodes.ready, view.node)
+    candidates = candidates_for(checkpoint, view.nodes.ready, view.node, rules.min_workers)
     nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm_group(nodes, view.history)
     standbys = _standbys(nodes, view.history)

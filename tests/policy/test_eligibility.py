@@ -5,7 +5,14 @@ from heartbeats import make_heartbeat
 
 from sidecar.coordination.exclusions import Exclusions, Losses
 from sidecar.coordination.journal_state import JournalState
-from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes, left_out, may_release_pins
+from sidecar.policy.eligibility import (
+    MOST_UNREADABLE,
+    candidates_for,
+    choose_nodes,
+    compatible_nodes,
+    left_out,
+    may_release_pins,
+)
 from sidecar.policy.proposers import proposal_order
 from sidecar.records import Checkpoint, CheckpointSightings, Outcome, Slot
 
@@ -69,6 +76,31 @@ def test_those_that_can_read_it_evaluate_what_most_cannot():
         assert names(candidates_for(A, [*most, other], "c")) == expected
     assert names(candidates_for(None, [*most, node("c", "q")], "c")) == "ab"
     assert names(candidates_for(A, [most[0], node("b"), node("c", "q")], "c")) == "ab"
+
+
+def test_enough_nodes_must_read_it():
+    """With `min_workers`, one reader among many blind nodes is of no use, if others could form a group of readers."""
+    blind = {"unreadable": (A.folder,)}
+    most = [node("a"), node("b", **blind), node("c", **blind)]
+    others = [node("d", "q"), node("e", "q")]
+    assert names(candidates_for(A, [*most, *others], "a", 1)) == "abc"
+    assert names(candidates_for(A, [*most, *others], "a", 2)) == "de"
+    assert names(candidates_for(A, [*most, *others], "d", 2)) == "de"
+    assert names(candidates_for(A, [*most, others[0]], "d", 2)) == "abc", "they are not enough, either"
+    blind_most = [node("a", **blind), *most[1:]]
+    assert names(candidates_for(A, [*blind_most, others[0]], "d", 2)) == "d"
+
+
+def test_a_heartbeat_without_room_for_all_names_hides_nothing():
+    """A node that lists as many unreadable checkpoints as fit may be unable to read those that come later."""
+    listed = tuple(f"ckpt-0{number:02}@{'b' * 12}" for number in range(MOST_UNREADABLE))
+    full, short = {"unreadable": listed}, {"unreadable": listed[1:]}
+    before = replace(A, name="a")
+    assert listed[0] > before.folder
+    assert A.folder > listed[-1]
+    for said, what, expected in ((full, A, "c"), (short, A, "ab"), (full, before, "ab")):
+        assert names(candidates_for(what, [node("a", **said), node("b", **said), node("c", "q")], "c")) == expected
+    assert names(choose_nodes([node("a", **full), node("b")], history(), 1, A, "t")) == "b"
 
 
 def test_only_who_could_propose_lets_go_of_pins():
