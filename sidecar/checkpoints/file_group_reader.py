@@ -143,6 +143,10 @@ class FileGroupReader:
                 reading.reasons.append((self.named(name), _unreadable(error)))
                 reading.again = True
                 continue
+            except Exception as error:  # noqa: BLE001 - one group, whoever wrote it, must not end the daemon
+                reading.reasons.append((self.named(name), _failed(error)))
+                reading.again = True
+                continue
             for candidate in candidates:
                 if self.glob.accepts(self.named(candidate.name)):
                     self._read(format_, candidate, known.get(candidate.name), reading, now)
@@ -214,7 +218,7 @@ class FileGroupReader:
         except CheckpointError as error:
             verdict = error
         except Exception as error:  # noqa: BLE001 - one file, whoever wrote it, must not end the daemon
-            verdict = CorruptError(f"reading it failed, please report it: {type(error).__name__}: {error}")
+            verdict = CorruptError(_failed(error))
         if known is not None and contents(known.files) == contents(candidate.files):
             # Its links changed, or it was repaired, or its last write came within one tick of the clock of file times.
             return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, given_up=False, found=None)
@@ -311,6 +315,10 @@ def _among(known: KnownCandidate, candidate: Candidate) -> list[File]:
     """Return the candidate's files that are known. Only the needed files of a complete checkpoint are."""
     names = {file.name for file in known.files}
     return [file for file in candidate.files if file.name in names]
+
+
+def _failed(error: Exception) -> str:
+    return f"reading it failed, please report it: {type(error).__name__}: {error}"
 
 
 def _unreadable(error: OSError) -> str:

@@ -154,7 +154,7 @@ def bests(history: JournalState) -> dict[tuple[str, str], Best]:
 
 def checkpoint_of(best: Best) -> str:
     """Return the name of the checkpoint, which its folder of saves holds: `evaluations/ckpt-5@0123456789ab/plan-7`."""
-    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogateescape")
+    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogatepass")
 
 
 def _rows(entries: Iterable[Entry]) -> list[Row]:

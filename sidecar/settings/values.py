@@ -244,6 +244,10 @@ def _is_name_pattern(value: str, info: ValidationInfo) -> str:
             f"{value!r} matches no checkpoint: write a glob of names, such as model-*.joblib; checkpoint_glob says in "
             "which sub-folders they are"
         )
+    if "{" in value or value != value.strip():
+        raise ValueError(
+            f"{value!r}: a glob has *, ? and [...], such as model-*.joblib, but no braces, and no space around it"
+        )
     if info.data.get("formats"):
         raise ValueError("replaces formats: leave one of them out")
     return value

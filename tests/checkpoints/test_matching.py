@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from sidecar.checkpoints.formats import FORMATS, file_group, looked_for
+from sidecar.checkpoints.formats import FORMATS, file_group, looked_for, matching
 from sidecar.checkpoints.inspect import inspect_one, verify
-from sidecar.errors import CheckpointError, IncompleteError, VanishedError
+from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 from sidecar.pins.pin import pin
 
 
@@ -140,6 +140,41 @@ def test_without_a_pattern_nothing_of_it_is_looked_for(root):
         inspect_one(root / "anything")
     with pytest.raises(VanishedError):
         inspect_one(root / "anything", checkpoint_pattern="model-*")
+
+
+def test_a_folder_beyond_all_bounds_is_corrupt_and_ends_nothing(looked, new_catalog, root, clock, monkeypatch):
+    """Anybody may make one next to checkpoints: too deep, or with too many files."""
+    monkeypatch.setattr(matching, "_MOST_FILES", 50)
+    (root / "model-1").write_bytes(b"fine")
+    (root / "model-2").joinpath(*["d"] * 40).mkdir(parents=True)
+    (root / "model-3").mkdir()
+    for number in range(60):
+        (root / "model-3" / f"file-{number}").write_bytes(b"x")
+    assert list(looked()) == ["model-1"]
+    catalog = new_catalog(checkpoint_pattern="model-*", corrupt_after_seconds=2)
+    catalog.scan()
+    clock.seconds += 5
+    assert {each.name for each in catalog.scan().corrupt} == {"model-2", "model-3"}
+    for name, words in (("model-2", "folders deep"), ("model-3", "more than 50")):
+        with pytest.raises(CorruptError) as caught:
+            FORMATS["matching_folder"].inspect(root, name)
+        assert words in str(caught.value)
+
+
+def test_a_format_that_fails_ends_nothing(new_catalog, root, monkeypatch):
+    """It is said of this entry, and the others are found."""
+    catalog = new_catalog(checkpoint_pattern="model-*")
+    (root / "model-1").mkdir()
+    monkeypatch.setattr(matching, "_contents_of", lambda *_: 1 / 0)
+    assert any("ZeroDivisionError" in reason for _, reason in catalog.scan().waiting)
+
+
+def test_one_that_somebody_names_may_be_a_folder(root, looked):
+    """As `sidecar eval` names it."""
+    (root / "model-1").mkdir()
+    (root / "model-1" / "weights").write_bytes(b"w")
+    named = inspect_one(root / "model-1", checkpoint_pattern="model-*")
+    assert named == looked("model-*")["model-1"].checkpoint
 
 
 def test_an_empty_folder_is_not_complete(root):

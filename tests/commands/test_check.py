@@ -40,6 +40,22 @@ def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
     assert told.endswith('checkpoint_glob = "epoch_*/*"')
 
 
+def test_a_pattern_that_matches_nothing_is_told_of(place, catalog):
+    """It may be misspelt; as long as the directory is empty, nothing is said."""
+
+    def told(pattern):
+        settings = Settings(checkpoint_dir=place, checkpoint_pattern=pattern)
+        return [each.text for each in _checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
+
+    place.mkdir(exist_ok=True)
+    assert not any("checkpoint_pattern" in text for text in told("model_*"))
+    (place / "model-1.joblib").write_bytes(b"x")
+    assert not any("checkpoint_pattern" in text for text in told("model-*"))
+    (text,) = [text for text in told("model_*") if "checkpoint_pattern" in text]
+    assert "model-1.joblib" in text
+    assert "model_*" in text
+
+
 def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     """A sentence about all that lie there; what to set only where something is in doubt."""
     for step in (1, 2):

@@ -5,8 +5,9 @@ import math
 import pytest
 from rich.console import Console
 
+from sidecar.coordination.totals import Best
 from sidecar.observability import report
-from sidecar.records import Nonfinite, Value
+from sidecar.records import Checkpoint, Nonfinite, Value
 
 
 def shown(history):
@@ -278,3 +279,10 @@ def test_an_ordinal_is_marked(journal, settle):
     with console.capture() as told:
         console.print(report.table(journal.history))
     assert "#3" in told.get()
+
+
+def test_the_best_checkpoint_is_named_as_it_was_found():
+    """Also one whose name is not UTF-8: bytes that cannot be decoded stay those bytes."""
+    odd = Checkpoint(name="model-\udcff\udcfe9", digest="b" * 64, step=9, format="matching_file")
+    best = Best(goal="max", number=0.5, step=9, folder=f"evaluations/{odd.folder}/plan-7")
+    assert report.checkpoint_of(best) == odd.name

@@ -216,6 +216,8 @@ BAD = [
     ("formats", "keras,hdf", "'keras,hdf'", "write some of tf_object, keras, hdf5"),
     ("framework", "torch", "'torch'", "'tensorflow' or 'python'"),
     ("checkpoint_pattern", "models/*", "'models/*'", "such as model-*.joblib"),
+    ("checkpoint_pattern", "m.{pkl,ubj}", "'m.{pkl,ubj}'", "no braces"),
+    ("checkpoint_pattern", "model-* ", "'model-* '", "such as model-*.joblib"),
     ("checkpoint_pattern", ".hidden*", "'.hidden*'", "such as model-*.joblib"),
     ("complete_marker", "{name}", "'{name}'", "such as {name}.STABLE"),
     ("complete_marker", "{name}/", "'{name}/'", "such as {name}.STABLE"),

@@ -5,10 +5,12 @@ when it has been unchanged long enough, or when the user's own marker exists. Wr
 folder to its final name are the safest. Names of unfinished files must not match the pattern, or begin with a dot.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -53,6 +55,8 @@ class MatchingFiles:
         """Return the digest of the file's content, and of its size; raises `IncompleteError` for an empty file."""
         del step_key
         _require_match(name, self._pattern)
+        if (folder / name).is_dir():
+            raise VanishedError(f"{folder / name} is a folder")
         with open_file(folder, name) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise IncompleteError(f"{name} is empty")
@@ -90,23 +94,24 @@ class MatchingFolders:
             return
         for name in listing.folders:
             if fnmatchcase(name, self._pattern):
-                leaving: list[str] = []
-                files = tuple(_files_below(folder, name, leaving))
-                yield Candidate(name, files, leaving=leaving[0] if leaving else None)
+                contents = _contents_of(folder, name)
+                yield Candidate(name, tuple(contents.files), leaving=contents.link)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
         """Return the digest of the names and contents of all files below the folder.
 
-        Raises `IncompleteError` if the folder has no file, `CorruptError` if it has a link.
+        Raises `IncompleteError` if the folder has no file, `CorruptError` if it has a link or is too large or too deep.
         """
         del step_key
         _require_match(name, self._pattern)
         if not (folder / name).is_dir() or (folder / name).is_symlink():
             raise VanishedError(f"there is no folder {folder / name}")
-        leaving: list[str] = []
-        files = sorted(file.name for file in _files_below(folder, name, leaving))
-        if leaving:
-            raise CorruptError(f"{shown(leaving[0])} is a link: copy the file there instead of linking it")
+        contents = _contents_of(folder, name)
+        if contents.link is not None:
+            raise CorruptError(f"{shown(contents.link)} is a link: copy the file there instead of linking it")
+        if contents.excess is not None:
+            raise CorruptError(contents.excess)
+        files = sorted(file.name for file in contents.files)
         if not files:
             raise IncompleteError(f"{name} holds no file")
         digest = hashlib.sha256(f"{self.name}\0".encode())
@@ -131,26 +136,45 @@ def _require_match(name: str, pattern: str | None) -> None:
         raise VanishedError(f"{shown(name)} does not match checkpoint_pattern ({pattern})")
 
 
-def _files_below(folder: Path, name: str, leaving: list[str], deepest: int = _DEEPEST) -> Iterator[File]:
-    """Yield the regular files below `folder/name`, with paths relative to `folder`. Append links to `leaving`."""
-    if deepest == 0:
-        raise CorruptError(f"{shown(name)} lies more than {_DEEPEST} folders deep")
-    try:
-        with os.scandir(folder / name) as entries:
-            content = sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return
-    if len(content) > _MOST_FILES:
-        raise CorruptError(f"{shown(name)} holds more than {_MOST_FILES} files")
-    for entry in content:
-        path = f"{name}/{entry.name}"
-        try:
-            status = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if stat.S_ISLNK(status.st_mode):
-            leaving.append(path)
-        elif stat.S_ISDIR(status.st_mode):
-            yield from _files_below(folder, path, leaving, deepest - 1)
-        elif stat.S_ISREG(status.st_mode):
-            yield as_file(path, status)
+@dataclass(slots=True)
+class _Contents:
+    """The regular files below a folder, a link in it if there is one, and why it is too large if it is."""
+
+    files: list[File] = field(default_factory=list)
+    link: str | None = None
+    excess: str | None = None
+
+
+def _contents_of(folder: Path, name: str) -> _Contents:
+    """Return what lies below `folder/name`, with paths relative to `folder`. Raises `OSError` if it cannot be read.
+
+    Anybody may have made the folder, so no more than a bounded part of it is listed.
+    """
+    contents, waiting = _Contents(), [name]
+    while waiting and contents.excess is None:
+        inner = waiting.pop()
+        if inner.count("/") >= _DEEPEST:
+            contents.excess = f"{shown(inner)} lies more than {_DEEPEST} folders deep"
+            break
+        for entry in _entries(folder / inner):
+            path = f"{inner}/{entry.name}"
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                contents.link = path
+            elif stat.S_ISDIR(status.st_mode):
+                waiting.append(path)
+            elif stat.S_ISREG(status.st_mode):
+                contents.files.append(as_file(path, status))
+            if len(contents.files) + len(waiting) > _MOST_FILES:
+                contents.excess = f"{shown(name)} holds more than {_MOST_FILES} files and folders"
+                break
+    contents.files.sort()
+    return contents
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        yield from entries

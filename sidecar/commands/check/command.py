@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 from sidecar.addresses import own_addresses, public, public_address
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
+from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
@@ -117,10 +119,22 @@ def _network(host: str) -> Iterator[Finding]:
         yield Finding("network", ok=True, text=text)
 
 
+def _unmatched(settings: Settings) -> str | None:
+    """Return a hint if there is something in the directory, but no name that matches `checkpoint_pattern`."""
+    pattern, place = settings.checkpoint_pattern, settings.checkpoint_dir
+    if pattern is None or not place.is_dir():
+        return None
+    names = sorted(entry.name for entry in place.iterdir() if not entry.name.startswith("."))
+    if not names or any(fnmatchcase(name, pattern) for name in names):
+        return None
+    return f"no name there matches checkpoint_pattern ({pattern}): there are {', '.join(map(shown, names[:3]))}"
+
+
 def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     try:
         scan = storage_timeout.call(catalog.scan)
         detection = storage_timeout.call(lambda: _detection(settings))
+        unmatched = None if scan.found else storage_timeout.call(lambda: _unmatched(settings))
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
@@ -130,8 +144,9 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
         return
     newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
     yield Finding("checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
-    if scan.below is not None:
-        yield Finding("checkpoints", ok=True, text=scan.below)
+    for hint in (unmatched, scan.below):
+        if hint is not None:
+            yield Finding("checkpoints", ok=True, text=hint)
     if scan.found:
         steps = StepSources()
         steps.add(discovered.checkpoint for discovered in scan.found)
