@@ -31,6 +31,12 @@ _LIBRARIES: Final = (
     "jaxlib",
     "flax",
     "torch",
+    "tensorflow",
+    "keras",
+    "transformers",
+    "pandas",
+    "statsmodels",
+    "numba",
 )
 """Packages that compute predictions. Nodes evaluate together only if they have the same versions of them."""
 
