@@ -7,10 +7,11 @@ import signal
 import socket
 
 import pytest
+from numpy_trainer import NUMPY
 
 from sidecar.records import Checkpoint
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
+ANY = NUMPY | {"SIDECAR_CHECKPOINT_PATTERN": "*.npz", "SIDECAR_STEP_PATTERN": r"-([0-9]+)\.npz"}
 
 OBJECTS = (
     "with space-5",
@@ -31,8 +32,20 @@ FILE_NAMES = ("line\nbreak", os.fsdecode(b"[1]\xff*"), "x" * 240)
 
 
 @pytest.fixture
-def odd(writer, place, tmp_path):
-    """Fills the checkpoint directory; what Keras found for each name."""
+def odd_models(numpy_trainer, place, tmp_path):
+    """Fills the checkpoint directory with models of numpy; the plain numbers for each name."""
+    saved = {}
+    for number, name in enumerate((*OBJECTS, *FILE_NAMES)):
+        (result,) = numpy_trainer.save(tmp_path / "stage", number)
+        odd = f"{name}-{number}.npz"
+        (tmp_path / "stage" / result["name"]).rename(place / odd)
+        saved[odd] = result
+    return saved
+
+
+@pytest.fixture
+def odd_checkpoints(writer, place, tmp_path):
+    """Fills the checkpoint directory with what Keras saves; what Keras found for each name."""
     saved = {}
     stage = tmp_path / "stage"
     results = writer.save(stage, *range(1, len(OBJECTS) + 1))
@@ -59,7 +72,20 @@ def manager(tmp_path):
 
 
 @pytest.fixture
-def refused(writer, place, tmp_path):
+def refused_models(numpy_trainer, place, tmp_path):
+    """What is no model, or leads elsewhere; the sentences that are said of some."""
+    outside = tmp_path / "outside"
+    (model,) = numpy_trainer.save(outside, 2)
+    (place / "out.npz").symlink_to(outside / model["name"])
+    os.mkfifo(place / "fifo.npz")
+    (place / "folder.npz").mkdir()
+    (place / "nowhere.npz").symlink_to("nothing")
+    (place / "linked").symlink_to(outside)
+    return {"out.npz": "out.npz is a link out of the directory", "folder.npz": "folder.npz holds no file"}
+
+
+@pytest.fixture
+def refused_checkpoints(writer, place, tmp_path):
     """What is none, or leads elsewhere; the sentences that are said of some."""
     outside = tmp_path / "outside"
     (first,) = writer.save(outside, 1)
@@ -88,10 +114,27 @@ def refused(writer, place, tmp_path):
     }
 
 
-def test_odd_names(sidecar, odd, refused, manager, place, tmp_path):
-    """Through catalog, pins, journal, log, metrics, status page, tables, workers' saves and the service manager."""
+def test_odd_names(sidecar, odd_models, refused_models, manager, place):
+    """Of models that numpy saves."""
+    survive_everything(sidecar, place, manager, odd_models, refused_models, "numpy_plain.py", **ANY)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.nightly
+def test_odd_names_of_keras(sidecar, odd_checkpoints, refused_checkpoints, manager, place):
+    """Of all formats in one directory; their libraries take some names for patterns."""
+    survive_everything(sidecar, place, manager, odd_checkpoints, refused_checkpoints, "plain.py")
+
+
+def survive_everything(sidecar, place, manager, odd, refused, task, **settings):
+    """Catalog, pins, journal, log, metrics, status page, tables, the workers' saves and the service manager."""
     daemon = sidecar.run(
-        place, "--role", "worker", task="plain.py", NOTIFY_SOCKET=str(tmp_path / "notify"), SIDECAR_VERIFY="full"
+        place,
+        *("--role", "worker"),
+        task=task,
+        NOTIFY_SOCKET=manager.getsockname(),
+        SIDECAR_VERIFY="full",
+        **settings,
     )
     found = daemon.evaluated(*({"name": name} for name in odd))
     for name, result in odd.items():
@@ -109,20 +152,20 @@ def test_odd_names(sidecar, odd, refused, manager, place, tmp_path):
     folders = {Checkpoint(name=row["checkpoint"], digest=row["digest"], step=None, format="").folder for row in rows}
     assert {each.name for each in (daemon.run_dir / "evaluations").iterdir()} == folders
     assert all(folder.isascii() and len(folder) < 230 for folder in folders)
-    tell_people(sidecar, place, refused)
+    tell_people(sidecar, place, refused, settings)
     assert daemon.end(signal.SIGTERM).code == 0
     assert list((daemon.run_dir / "pins").iterdir()) == []
     assert not [line for line in heard(manager) if not line.startswith(("STATUS=", "READY=", "STOPPING="))]
 
 
-def tell_people(sidecar, place, refused):
+def tell_people(sidecar, place, refused, settings):
     """`history` and `status`, as tables and as JSON."""
     for command in ("history", "status"):
         told = sidecar.command(command, "--checkpoint-dir", place, COLUMNS="400")
         assert told.code == 0, told.err
         assert "\x1b[31m" not in told.out
         assert ("[red]markup[bold]-5" if command == "history" else "newest ") in told.out
-    told = sidecar.command("status", "--checkpoint-dir", place, "--json")
+    told = sidecar.command("status", "--checkpoint-dir", place, "--json", **settings)
     incomplete = {entry["checkpoint"]: entry["reason"] for entry in json.loads(told.out)["incomplete"]}
     assert {name: reason for name, reason in incomplete.items() if not reason.startswith("whole, ")} == refused
     assert len(json.loads(sidecar.command("history", "--checkpoint-dir", place, "--json").out)) > len(OBJECTS)
@@ -138,12 +181,12 @@ def heard(manager):
             return lines
 
 
-@pytest.mark.parametrize("name", ["[red]a[b]\n\x1b[31m-5.keras", os.fsdecode(b"glob[1]\xff-5.keras")], ids=ascii)
-def test_eval_by_an_odd_name(sidecar, writer, tasks, tmp_path, name):
+@pytest.mark.parametrize("name", ["[red]a[b]\n\x1b[31m-5.npz", os.fsdecode(b"glob[1]\xff-5.npz")], ids=ascii)
+def test_eval_by_an_odd_name(sidecar, numpy_trainer, tasks, tmp_path, name):
     """`sidecar eval` takes it from the command line and shows it."""
-    (result,) = writer.save(tmp_path, 7, form=".keras")
+    (result,) = numpy_trainer.save(tmp_path, 7)
     (tmp_path / result["name"]).rename(tmp_path / name)
-    done = sidecar.command("eval", tmp_path / name, "--task", f"{tasks}/plain.py:task")
+    done = sidecar.command("eval", tmp_path / name, "--task", f"{tasks}/numpy_plain.py:task", **ANY)
     assert done.code == 0, done.err
     assert "\x1b[31m" not in done.out
     assert f"{result['correct'] / result['examples']:.5g}" in done.out
