@@ -10,38 +10,60 @@ import venv
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.tensorflow
+from numpy_trainer import NUMPY
 
 FAILED, MISUSED, TASK, INTERRUPTED = 1, 2, 3, 130
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("once") / "ckpts"
+def keras_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("keras") / "ckpts"
 
 
 @pytest.fixture(scope="module")
-def saved(writer, folder):
-    return writer.save(folder, 5, 10)
+def keras_saved(writer, keras_folder):
+    return writer.save(keras_folder, 5, 10)
 
 
 @pytest.fixture(scope="module")
-def once(sidecar, saved, folder, tasks):
-    """Starts an evaluation of the newest checkpoint."""
+def once_keras(sidecar, keras_saved, keras_folder, tasks):
+    """Starts an evaluation of the newest checkpoint of Keras."""
+    path = keras_folder / keras_saved[-1]["name"]
 
     def start(task, *options, **environ):
-        return sidecar.start("eval", folder / saved[-1]["name"], "--task", f"{tasks}/{task}", *options, **environ)
+        return sidecar.start("eval", path, "--task", f"{tasks}/{task}", *options, **environ)
 
     return start
 
 
-def test_people_get_a_table(once, saved):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("numpy") / "ckpts"
+
+
+@pytest.fixture(scope="module")
+def saved(numpy_trainer, folder):
+    return numpy_trainer.save(folder, 5, 10)
+
+
+@pytest.fixture(scope="module")
+def once(sidecar, saved, folder, tasks):
+    """Starts an evaluation of the newest checkpoint of numpy."""
+    path = folder / saved[-1]["name"]
+
+    def start(task, *options, **environ):
+        return sidecar.start("eval", path, "--task", f"{tasks}/{task}", *options, **NUMPY, **environ)
+
+    return start
+
+
+@pytest.mark.tensorflow
+def test_people_get_a_table(once_keras, keras_saved):
     """Numbers, how many examples, who saved where; nothing on standard error, and no journal."""
-    program = once("plain.py:task")
+    program = once_keras("plain.py:task")
     done = program.wait()
     assert (done.code, done.err) == (0, "")
-    accuracy = saved[-1]["correct"] / saved[-1]["examples"]
+    accuracy = keras_saved[-1]["correct"] / keras_saved[-1]["examples"]
     assert re.search(rf"accuracy\s+│\s+{accuracy:.5g}", done.out)
     assert "103 examples of test; 1 worker" in done.out
     assert program.children() == []
@@ -49,24 +71,25 @@ def test_people_get_a_table(once, saved):
 
 def test_no_such_checkpoint(sidecar, saved, folder, tasks):
     """Those that are there are listed, and nothing is started."""
-    done = sidecar.command("eval", folder / "ckpt-77", "--task", f"{tasks}/plain.py:task")
+    done = sidecar.command("eval", folder / "model-77.npz", "--task", f"{tasks}/numpy_plain.py:task", **NUMPY)
     assert done.code == MISUSED
-    assert done.sentence == f"sidecar: there is no checkpoint ckpt-77 in {folder}; found: " + ", ".join(
-        each["name"] for each in saved
+    assert done.sentence == f"sidecar: there is no checkpoint model-77.npz in {folder}; found: " + ", ".join(
+        sorted(each["name"] for each in saved)
     )
 
 
 def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
     """The checkpoint is named, on standard error."""
-    done = sidecar.start("eval", folder, "--task", f"{tasks}/plain.py:task", "--json").wait()
+    done = sidecar.start("eval", folder, "--task", f"{tasks}/numpy_plain.py:task", "--json", **NUMPY).wait()
     assert done.code == 0, done.err
     assert json.loads(done.out)["checkpoint"] == saved[-1]["name"]
     assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
 
 
-def test_another_model(once):
+@pytest.mark.tensorflow
+def test_another_model(once_keras):
     """What does not fit is named."""
-    done = once("other_model.py:task").wait()
+    done = once_keras("other_model.py:task").wait()
     assert done.code == FAILED
     assert done.said.startswith("sidecar: mismatch")
     assert "Traceback" not in done.said
@@ -90,15 +113,17 @@ def test_an_unusable_task(once, task, told):
     assert "sidecar/evaluation" not in done.said
 
 
-def test_an_incomplete_checkpoint(sidecar, saved, folder, tasks, tmp_path):
+@pytest.mark.tensorflow
+def test_an_incomplete_checkpoint(sidecar, keras_saved, keras_folder, tasks, tmp_path):
     """A shard is missing: said at once, without starting anything."""
-    index = folder / f"{saved[0]['name']}.index"
+    index = keras_folder / f"{keras_saved[0]['name']}.index"
     (tmp_path / index.name).write_bytes(index.read_bytes())
     done = sidecar.command("eval", tmp_path / index.stem, "--task", f"{tasks}/plain.py:task")
     assert done.code == FAILED
     assert done.sentence == f"sidecar: {index.stem}.data-00000-of-00001 is missing"
 
 
+@pytest.mark.tensorflow
 def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
     """Without the code of its model, where stored graphs are trusted, with the numbers of Keras."""
     (exported,) = writer.save(tmp_path / "ckpts", 60, form="-exported")
@@ -110,6 +135,7 @@ def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
     assert found["loss"]["value"] == pytest.approx(exported["loss"], rel=0.01)  # of probabilities, which Keras clips
 
 
+@pytest.mark.tensorflow
 def test_check_of_a_task_without_a_model(sidecar, tasks, tmp_path):
     """It can evaluate stored graphs alone, so these must be trusted."""
     (tmp_path / "ckpts").mkdir()
@@ -120,9 +146,10 @@ def test_check_of_a_task_without_a_model(sidecar, tasks, tmp_path):
     assert "ok graphs" not in told
 
 
-def test_ctrl_c_ends_it_at_once(once, alive, until):
+@pytest.mark.tensorflow
+def test_ctrl_c_ends_it_at_once(once_keras, alive, until):
     """Exit code 130, no process left, no traceback."""
-    program = once("slow.py:task", "--replicas", 2)
+    program = once_keras("slow.py:task", "--replicas", 2)
     logs = program.folder / "logs"
     until(lambda: sum("MODEL BUILT" in path.read_text() for path in logs.glob("*.log")) == 2, "two models")
     pids = program.children()
@@ -134,30 +161,31 @@ def test_ctrl_c_ends_it_at_once(once, alive, until):
 
 
 def test_workers_run_under_another_interpreter(once, saved, tmp_path):
-    """`worker_python` needs the framework alone: this package comes with the daemon."""
+    """`worker_python` needs the libraries of the task alone: this package comes with the daemon."""
     venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
     own = sysconfig.get_path("purelib", vars=scheme)
     # A line of a .pth file adds a folder, but not what that folder's own .pth files add: this package is not among it.
-    Path(own, "framework.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    Path(own, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     without = subprocess.run(
         [python, "-P", "-c", "import sidecar"], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     if "No module named 'sidecar'" not in without.stderr:
-        pytest.skip("this package is installed beside TensorFlow, not editable")
-    done = once("plain.py:task", "--json", SIDECAR_WORKER_PYTHON=str(python)).wait()
+        pytest.skip("this package is installed next to numpy, not editable")
+    done = once("numpy_plain.py:task", "--json", SIDECAR_WORKER_PYTHON=str(python)).wait()
     assert done.code == 0, done.err
     value = json.loads(done.out)["metrics"]["test"]["accuracy"]["value"]
     assert value == saved[-1]["correct"] / saved[-1]["examples"]
     assert str(python) != sys.executable
 
 
-def test_an_interpreter_without_the_framework(once, tmp_path):
+@pytest.mark.tensorflow
+def test_an_interpreter_without_the_framework(once_keras, tmp_path):
     """What is missing there is named, and the setting."""
     venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
-    done = once("plain.py:task", SIDECAR_WORKER_PYTHON=str(python)).wait()
+    done = once_keras("plain.py:task", SIDECAR_WORKER_PYTHON=str(python)).wait()
     assert done.code == FAILED
     assert f"{python} has no module" in done.sentence
     assert "worker_python" in done.sentence
