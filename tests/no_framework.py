@@ -1,7 +1,12 @@
-"""A pytest plugin for `make test-fast` (`-p no_framework`): a test that imports a framework in its process fails."""
+"""A pytest plugin for `make test-fast` (`-p no_framework`): a test that imports a framework in its process fails.
+
+Tests of properties try fewer examples than in `make test`.
+"""
 
 import sys
 from collections.abc import Sequence
+
+from hypothesis import settings
 
 FRAMEWORKS = {"jax", "keras", "tensorflow", "tf_keras", "torch"}
 
@@ -16,3 +21,5 @@ class Refusing:
 
 
 sys.meta_path.insert(0, Refusing())
+settings.register_profile("fast", max_examples=20)
+settings.load_profile("fast")
