@@ -1,7 +1,7 @@
-"""The user's own marker of complete checkpoints, such as `{name}.STABLE` or `_SUCCESS`: what the writer makes last.
+"""Find the marker file that the user's training writes last, such as `{name}.STABLE` or `_SUCCESS`.
 
-It is required in addition to what the format needs: a marker that comes too early declares nothing complete. Markers
-are opened, not looked up in listings, which on NFS may be old.
+The marker is required in addition to the files of the format: a marker that is written too early does not make a
+checkpoint complete. Markers are opened, and not looked up in listings, which may be outdated on NFS.
 """
 
 import re
@@ -14,10 +14,10 @@ NAME: Final = "{name}"
 
 
 class CompleteMarker:
-    """A pattern: a file in the checkpoint directory, in whose name `{name}` is the checkpoint's.
+    """Find markers by the pattern of their names, in which `{name}` stands for the name of the checkpoint.
 
-    Without `{name}` it is one file for all that lies beside it, but for checkpoints that are folders one in each, as
-    `{name}/_SUCCESS` also says.
+    Without `{name}`, one file marks all checkpoints in the same directory. A checkpoint that is a folder has its own
+    marker in that folder, as with the pattern `{name}/_SUCCESS`.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -26,17 +26,17 @@ class CompleteMarker:
         self._names = re.compile(f"{re.escape(before)}(.+){re.escape(after)}", re.DOTALL) if NAME in pattern else None
 
     def path(self, name: str, *, is_folder: bool) -> str:
-        """Return where the marker of a checkpoint lies, from the checkpoint directory."""
+        """Return the path of a checkpoint's marker, from the checkpoint directory."""
         if self._names is None and is_folder:
             return f"{name}/{self._pattern}"
         return self._pattern.replace(NAME, name)
 
     def is_there(self, root: Path, name: str, *, is_folder: bool) -> bool:
-        """Return whether a checkpoint is marked; raises OSError if that cannot be found out."""
+        """Return whether a checkpoint is marked. Raises OSError if that cannot be found out."""
         return is_there(root / self.path(name, is_folder=is_folder))
 
     def marks_all(self, file: str) -> bool:
-        """Return whether a file in the checkpoint directory is the marker of all that lies beside it."""
+        """Return whether a file in the checkpoint directory marks all checkpoints in the same directory."""
         return self._names is None and file == self._pattern
 
     def checkpoint(self, file: str) -> str | None:

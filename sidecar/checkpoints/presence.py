@@ -1,6 +1,6 @@
-"""Ask whether the files of a checkpoint are there, by name. A listing that misses a name is not evidence.
+"""Find out whether the files of a checkpoint exist, by name. A listing that lacks a name proves nothing.
 
-It reads no contents and blocks for as long as the storage does.
+No contents are read. The calls block for as long as the storage does.
 """
 
 import errno
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 def ask(discovered: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
     """Ask for the files of a checkpoint, where training wrote them and in the pins.
 
-    It is gone if both places say so, there if one of them has it, else unknown.
+    The answer is `GONE` if both places lack it, `THERE` if one of them has it, and else `UNKNOWN`.
     """
     answers = [_ask(Entry.PIN, discovered, pins), _ask(Entry.CHECKPOINT, discovered, root)]
     for presence in (Presence.THERE, Presence.UNKNOWN):
@@ -66,7 +66,7 @@ def _is_pinned(discovered: DiscoveredCheckpoint, pins: Path) -> bool:
 
 
 def _lies_in(discovered: DiscoveredCheckpoint, root: Path) -> bool:
-    """Return whether all files are as they were; the folder is opened first, since NFS then asks its server anew."""
+    """Return whether all files are unchanged. The folder is opened first, because NFS then asks its server again."""
     below = parent_of(discovered.checkpoint.name)
     with open_folder(root) as folder:
         if not discovered.files:
@@ -83,7 +83,7 @@ def _lies_in(discovered: DiscoveredCheckpoint, root: Path) -> bool:
 
 
 def _is_as_it_was(file: File, descriptor: int, root: Path) -> bool:
-    """Return whether a file has its size and time of writing; links within the checkpoint directory are followed."""
+    """Return whether a file has the known size and time. Links within the checkpoint directory are followed."""
     try:
         there = os.stat(file.name, dir_fd=descriptor)
     except OSError as error:
@@ -95,7 +95,7 @@ def _is_as_it_was(file: File, descriptor: int, root: Path) -> bool:
 
 
 def _has_no_folder(file: File, descriptor: int) -> bool:
-    """Return whether something else than a folder stands where the file had one."""
+    """Return whether something else has replaced a folder on the path of the file."""
     parts = file.name.split("/")[:-1]
     for end in range(1, len(parts) + 1):
         there = os.stat("/".join(parts[:end]), dir_fd=descriptor)

@@ -1,4 +1,4 @@
-"""Records of what one scan of checkpoints finds. The catalog makes them; the pins and the daemon read them. No I/O."""
+"""Define the records of one scan of checkpoints. The catalog makes them; the pins and the daemon read them. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,23 +9,23 @@ from sidecar.checkpoints.files import File
 from sidecar.records import Checkpoint, Key, Settlement
 
 SUPPORTED_CHECKPOINTS: Final = 5000
-"""Checkpoints in one directory with which all aims hold: each scan goes through all of them. More work, but slower."""
+"""The most checkpoints in one directory with which all aims hold. Scans of more checkpoints work, but take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredCheckpoint:
-    """A complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
+    """Describe a complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
 
     checkpoint: Checkpoint
     folder: Path  # absolute; holds its files now
     written_at: float  # wall seconds, by the storage's clock: the newest modification of its files
     seen_at: float  # `Clock.now()` of the scan that first found it complete, or found what was written after it
-    files: tuple[File, ...] = ()  # what it consists of, as this scan saw it
+    files: tuple[File, ...] = ()  # its files, as this scan saw them
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPin:
-    """A pin that does not hold what it should; `certain` once that has been so for `corrupt_after_seconds`."""
+    """Describe a pin with wrong content. It is `certain` once that has been so for `corrupt_after_seconds`."""
 
     expected: DiscoveredCheckpoint  # what it should hold
     why: str
@@ -34,23 +34,23 @@ class BrokenPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Describe what one scan saw.
+    """Hold the result of one scan.
 
     Args:
         by_key: The complete checkpoints in order of discovery; within one scan by step and natural order of names.
         corrupt: Checkpoints that this scan gave up because their files are damaged. Each is reported once.
-        waiting: (name, reason) of everything that is not complete, or not yet.
+        waiting: (name, reason) of each candidate that is not complete.
         missing: Whether the checkpoint directory does not exist.
         places: The place in the order of discovery of every checkpoint that this process ever discovered.
         broken: Pins that cannot be read any more, and whether that is certain.
-        copied: Checkpoints that are deleted, but that some node is still copying: they may yet be pinned.
-        making: The first 12 digits of digests of which some node makes a pin, and that were never seen here.
+        copied: Deleted checkpoints that some node is still copying, so that they may yet be pinned.
+        making: The first 12 digits of the digests of unfinished pins, if this node has never seen the checkpoint.
         unknown: Why checkpoints cannot be read now, by their folder names (`Checkpoint.folder`). Those that were found
             before are in `by_key` as they were known.
-        unclaimed: Folder names of pins of which this node never knew more than the name.
+        unclaimed: Folder names of pins that this node has never been able to read.
         failed: Why checkpoints could not be pinned or unpinned, by their folder names. That is tried again.
         folders: Sub-folders in which something changed last, and which should be watched.
-        below: What to set if nothing was found because sub-folders that are not scanned hold the checkpoints.
+        below: A remedy, if nothing was found because the checkpoints are in sub-folders that are not scanned.
     """
 
     by_key: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How the steps of checkpoints were found, in one sentence for the log and for `sidecar check`. Pure."""
+"""Summarise how the steps of checkpoints were found, in one sentence for the log and for `sidecar check`. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ _OF_NAMES: Final = ("step_pattern", "name", "order")
 
 @dataclass(slots=True)
 class StepSources:
-    """A tally of checkpoints by how their steps were found, with an example of each."""
+    """Count checkpoints by how their steps were found, with an example for each source."""
 
     _count: dict[str, int] = field(default_factory=dict)
     _example: dict[str, Checkpoint] = field(default_factory=dict)
 
     def add(self, checkpoints: Iterable[Checkpoint]) -> bool:
-        """Count some; return whether any step was found in a way that none was found before."""
+        """Count checkpoints, and return whether a source occurred for the first time."""
         before = len(self._count)
         for checkpoint in checkpoints:
             source = checkpoint.step_source or "order"
@@ -40,10 +40,10 @@ class StepSources:
 
     @property
     def are_doubtful(self) -> bool:
-        """Return whether some step is unknown, or steps were found in ways that do not compare."""
+        """Return whether a step is unknown, or steps come from sources that cannot be compared."""
         return len(self._count) > 1 or "order" in self._count
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a sentence such as `step = the optimizer's iterations for 4; the name for 1 (e-3 is step 3), of 5`."""
         sources = [source for source in get_args(StepSource) if source in self._count]
         parts = [f"{_SHOWN[source]} for {self._count[source]}{self._for_example(source)}" for source in sources]

@@ -1,8 +1,8 @@
-"""Wake the daemon by file events in the checkpoint directory and the journal, and report which names to scan.
+"""Wake the daemon by file events in the checkpoint directory and the journal, and report the names to scan.
 
-Nothing is read here. The only importer of watchdog. Events are an accelerator: network filesystems do not deliver those
-of other machines, and the kernel's limits may forbid watching, so a sweep looks anyway and every failure here is a line
-of text, not an exception.
+Nothing is read here, and no other module imports watchdog. Events only make scans earlier: network filesystems do not
+report the writes of other machines, and the kernel's limits may forbid watching. So regular scans go on in any case,
+and a failure here is a line of text, not an exception.
 """
 
 import contextlib
@@ -19,21 +19,26 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from sidecar.checkpoints.files import is_temporary
 
-_QUIET: Final = ("opened", "closed_no_write")  # reading changes nothing, and this program reads here itself
+_QUIET: Final = ("opened", "closed_no_write")  # reading changes nothing, and this program itself reads these files
 _JOIN_SECONDS: Final = 5.0
-_NAMES: Final = 10_000  # more at once, and looking at everything is not slower
-_FOLDERS: Final = 4  # two threads each; more models are hardly saved at once, and the sweep finds them anyway
+_NAMES: Final = 10_000  # if there are more, a scan of everything is not slower
+_FOLDERS: Final = 4  # each takes two threads; scans find further models that are saved at the same time
 
 
 class Watch:
-    """Call `wake`, from another thread, whenever something in `root` changes; `wake` must not raise or block.
+    """Call `wake`, from another thread, whenever something in `root` changes. `wake` must not raise or block.
 
-    `problem` says in one line why there are no events now, or is None. Names that begin with `unless` wake nobody. The
-    watches `beside` begin and end with this one; that one of them has a problem is not told. `why_not` is asked of a
-    directory before it is watched, and says why events from there would not tell everything, if they would not.
+    `problem` is one line that says why there are no events now, or None.
 
-    With `folders` the newest few sub-folders are watched, too: a model is saved into one, its marker last. Checkpoints
-    may lie `depth` folders further down; `follow` says in which of these there is something to see.
+    Args:
+        root: The directory to watch.
+        wake: Called after each change.
+        unless: Changes of names that begin with this are ignored.
+        beside: Further watches that start and stop with this one. Their problems are not reported.
+        folders: Whether to watch the newest few sub-folders, too: a model is saved into a folder, and its marker last.
+        depth: How many folders further down checkpoints may lie. `follow` names those of them to watch.
+        why_not: Returns why the events of a directory would be incomplete, or None. Called before it is watched.
+        observer: Creates the observer of watchdog.
     """
 
     def __init__(

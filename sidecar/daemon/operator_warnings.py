@@ -113,7 +113,7 @@ class OperatorWarnings:
         """Report how steps were found, and again when another way turns up."""
         if self._steps.add(new):
             say = self.log.warning if self._steps.are_doubtful else self.log.info
-            say("steps_found", how=self._steps.told(), **({"remedy": REMEDY} if self._steps.are_doubtful else {}))
+            say("steps_found", how=self._steps.summary(), **({"remedy": REMEDY} if self._steps.are_doubtful else {}))
 
     def _warn_of_no_room(self, no_room: Mapping[Key, str]) -> None:
         """Warn that waiting checkpoints cannot be pinned from now on. Each scan tries again."""

@@ -259,7 +259,7 @@ def test_how_steps_were_found_in_one_sentence():
     assert not found.are_doubtful
     assert not found.add([one])
     assert found.add([replace(one, name="epoch_3.keras", step=3, step_source="name")])
-    assert found.told() == "step = the optimizer's iterations for 3; the name for 1 (epoch_3.keras is step 3), of 4"
+    assert found.summary() == "step = the optimizer's iterations for 3; the name for 1 (epoch_3.keras is step 3), of 4"
     assert found.are_doubtful
     assert found.add([replace(one, name="best.keras", step=None, step_source="order")])
-    assert "a number in order of writing for 1 (best.keras), of 5" in found.told()
+    assert "a number in order of writing for 1 (best.keras), of 5" in found.summary()

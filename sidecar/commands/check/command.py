@@ -150,7 +150,7 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
     if scan.found:
         steps = StepSources()
         steps.add(discovered.checkpoint for discovered in scan.found)
-        text = f"{steps.told()}: {REMEDY}" if steps.are_doubtful else steps.told()
+        text = f"{steps.summary()}: {REMEDY}" if steps.are_doubtful else steps.summary()
         yield Finding("checkpoints", ok=True, text=text)
     yield Finding("checkpoints", ok=True, text=detection)
     for name, reason in scan.waiting:
