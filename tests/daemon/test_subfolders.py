@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes import FakeClock, Node, failed, outcomes, pass_time, save
 
-from sidecar.commands.requeue import Wanted, requeue
+from sidecar.commands.requeue import Request, requeue
 from sidecar.observability.report import rows
 from sidecar.workers.messages import Evaluate
 
@@ -50,12 +50,12 @@ def test_one_that_vanishes_and_one_that_failed(node):
     written = requeue(
         node.storage.storage,
         node.storage_thread.reconciler.checkpoints.catalog,
-        Wanted(["epoch_1/ckpt-5"]),
+        Request(["epoch_1/ckpt-5"]),
         by="me",
         clock=node.clock,
         wait_seconds=0.0,
         pause=lambda _: None,
-        tell=told.append,
+        report=told.append,
     )
     assert ([each.name for each in written], told) == (["epoch_1/ckpt-5"], [])
     pass_time(10, node)

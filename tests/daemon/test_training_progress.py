@@ -7,7 +7,7 @@ import pytest
 from fakes import Node, outcomes, pass_time, restarted, save
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.commands.requeue import Wanted, requeue
+from sidecar.commands.requeue import Request, requeue
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.records import Checkpoint, Key
 
@@ -118,8 +118,8 @@ def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(
     node = new_node(start_new=True, stop_after_step=100)
     save(node.checkpoint_dir, 300)
     pass_time(20, node)
-    options = {"by": "me", "clock": node.clock, "wait_seconds": 0.0, "pause": lambda _: None, "tell": [].append}
-    requeue(node.storage.storage, node.storage_thread.reconciler.checkpoints.catalog, Wanted(["ckpt-300"]), **options)
+    options = {"by": "me", "clock": node.clock, "wait_seconds": 0.0, "pause": lambda _: None, "report": [].append}
+    requeue(node.storage.storage, node.storage_thread.reconciler.checkpoints.catalog, Request(["ckpt-300"]), **options)
     pass_time(100, node)
     assert outcomes(node.history)[-1] == ("succeeded", "ckpt-300")
     assert node.exited is None

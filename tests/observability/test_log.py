@@ -249,7 +249,7 @@ def test_data_that_changed_are_told(lines, journal):
     log.entry_logged(structlog.get_logger(), entry)
     (warning,) = [line for line in lines() if line["event"] == "eval_set_changed"]
     assert (warning["level"], warning["eval_sets"], warning["checkpoint"]) == ("warning", ["test"], "ckpt-5")
-    assert "do not compare" in warning["remedy"]
+    assert "cannot be compared" in warning["remedy"]
 
 
 def test_nonfinite_examples_are_told(lines, journal):
