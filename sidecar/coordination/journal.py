@@ -17,7 +17,7 @@ from sidecar.codec import dumps, loads
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS, check_run, read_run
 from sidecar.coordination.storage import Storage
-from sidecar.coordination.unique_names import GracePeriod, parse, settle
+from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
 from sidecar.errors import RecordError, SidecarError, StorageLostError
 from sidecar.records import Outcome, Plan, group_id
 from sidecar.states import OutcomeStatus
@@ -263,7 +263,7 @@ class Journal:
                 self._reject_orphan(record.plan)
             else:
                 self._reject_gap(record.plan)
-        data = settle(self.storage, path, dumps(record))
+        data = create_and_read(self.storage, path, dumps(record))
         with self._grace.on(path):
             return parse(type(record), path, data).nonce == record.nonce
 

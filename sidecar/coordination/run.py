@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.clock import timestamp
 from sidecar.codec import dumps
 from sidecar.coordination.storage import Storage
-from sidecar.coordination.unique_names import GracePeriod, parse, settle
+from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
 from sidecar.errors import StateUnavailableError, StorageLostError
 from sidecar.records import SCHEMA
 
@@ -50,7 +50,7 @@ def open_run(
     if data is None:
         with grace.on(RUN_PATH):
             _reject_orphans(storage)
-        data = settle(
+        data = create_and_read(
             storage,
             RUN_PATH,
             dumps(Run(run=new_id(), nonce=new_id(), created_at=timestamp(wall), checkpoint_dir=checkpoint_dir)),

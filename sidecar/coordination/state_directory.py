@@ -73,7 +73,7 @@ class StateDirectory:
         self.check(run)
         self._devices = _device(self.checkpoint_dir), _device(self.run_dir)
         self._unmarked = run if self._is_apart() else None
-        self.stands()
+        self.note_present()
 
     def check(self, run: Run) -> None:
         """Check a run: raise as `join` does, and write nothing."""
@@ -102,7 +102,7 @@ class StateDirectory:
             f'{{"run":"{run.run}"}} into {self.marker}'
         )
 
-    def stands(self) -> None:
+    def note_present(self) -> None:
         """Note that the run is there now. Try once to write its marker, as soon as there is a checkpoint directory."""
         self._lost_since = None
         if self._unmarked is not None and self.checkpoint_dir.is_dir():
@@ -116,7 +116,7 @@ class StateDirectory:
         The error is `RunReplacedError` once that has lasted for `run_lost_seconds`: the run was deleted or replaced. If
         the state directory may only be unmounted, it is `StateUnavailableError` without an end.
         """
-        if (waits_for := self._only_away(run, found)) is not None:
+        if (waits_for := self._why_waiting(run, found)) is not None:
             self._lost_since = None
             return StateUnavailableError(waits_for)
         now = self.clock.now()
@@ -126,7 +126,7 @@ class StateDirectory:
             return StateUnavailableError(f"{why}: if that lasts for {self.run_lost_seconds:g} s, a new run begins")
         return RunReplacedError(f"{why}; it held run {run}")
 
-    def _only_away(self, run: str, found: str | None) -> str | None:
+    def _why_waiting(self, run: str, found: str | None) -> str | None:
         """Return a sentence if the run may come back by itself or through a person; `None` if it was deleted."""
         path = self.run_dir / RUN_PATH
         if found is not None:

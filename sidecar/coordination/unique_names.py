@@ -50,7 +50,7 @@ class GracePeriod:
         self._since.pop(subject, None)
 
 
-def settle(storage: Storage, path: str, data: bytes) -> bytes:
+def create_and_read(storage: Storage, path: str, data: bytes) -> bytes:
     """Create a file, and return its content: these bytes, or those of the daemon that created it first.
 
     Replies get lost, so the reply to a creation proves nothing. Only a file that is still absent is created again.

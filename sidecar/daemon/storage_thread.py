@@ -300,7 +300,7 @@ class StorageThread:
         found = read_run(self.storage, self._grace)
         if found == run:
             if self.place is not None:
-                self.place.stands()
+                self.place.note_present()
             return
         if found is None and self._has_no_place():
             reason = "the checkpoint directory is gone, and this run's state with it: waiting until it is back"

@@ -103,7 +103,7 @@ def test_a_run_that_was_deleted_is_given_up_after_a_lease(inside, clock):
     assert isinstance(inside.lost("r1", None), StateUnavailableError)
     clock.seconds += 9.5
     assert isinstance(inside.lost("r1", None), StateUnavailableError)
-    inside.stands()
+    inside.note_present()
     assert isinstance(inside.lost("r1", None), StateUnavailableError)
     clock.seconds += 10
     assert isinstance(inside.lost("r1", None), RunReplacedError)

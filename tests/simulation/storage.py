@@ -231,8 +231,8 @@ class NodePlace:
     def check(self, run) -> None:
         """As `Place.check`."""
 
-    def stands(self) -> None:
-        """As `Place.stands`."""
+    def note_present(self) -> None:
+        """As `StateDirectory.note_present`."""
         self._lost_since = None
 
     def lost(self, run: str, found: str | None) -> StorageError:
