@@ -284,5 +284,6 @@ def test_an_ordinal_is_marked(journal, settle):
 def test_the_best_checkpoint_is_named_as_it_was_found():
     """Also one whose name is not UTF-8: bytes that cannot be decoded stay those bytes."""
     odd = Checkpoint(name="model-\udcff\udcfe9", digest="b" * 64, step=9, format="matching_file")
-    best = Best(goal="max", number=0.5, step=9, folder=f"evaluations/{odd.folder}/plan-7")
+    folder = f"evaluations/{odd.folder}/plan-7"
+    best = Best(goal="max", hex=(0.5).hex(), step=9, folder=folder, checkpoint=odd.name, step_source=None)
     assert report.checkpoint_of(best) == odd.name
