@@ -10,6 +10,13 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "python": (),
 }
 
+_LISTENING: Final = frozenset({"tensorflow"})
+
+
+def workers_listen(settings: Settings) -> bool:
+    """Return whether worker processes of the framework serve on ports; others meet in the state directory."""
+    return settings.framework in _LISTENING
+
 
 def backend_options(settings: Settings) -> BackendOptions:
     """Return the settings of the framework's backend, as messages to workers carry them."""

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from sidecar.addresses import own_addresses, public, public_address
 from sidecar.clock import Clock, SystemClock
+from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.task_file import check_before_import
@@ -77,7 +78,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     if settings_file is not None:
         log.info("settings_read", file=str(settings_file))
     _announce(log, settings, decision, server.url)
-    if decision.role == "worker":
+    if decision.role == "worker" and workers_listen(settings):
         _warn_of_public_ports(log, settings, advertised_host(settings, environ))
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))

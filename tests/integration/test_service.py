@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from numpy_trainer import NUMPY
 
 
 class Manager:
@@ -93,6 +94,16 @@ def test_another_address_of_the_machine_that_is_public(sidecar, place, own_netwo
     words = ("check", "--checkpoint-dir", place, "--host", "10.0.0.9", "--role", "worker")
     told = " ".join(sidecar.start(*words, before=before).wait().out.split())
     assert "ok network this machine also has a public address (9.9.9.9)" in told
+
+
+def test_workers_that_open_no_port_need_no_firewall(sidecar, place):
+    """With `framework = "python"` they meet in the state directory, so a public address is no reason to warn."""
+    daemon = sidecar.run(place, "--host", "8.8.8.8", task="numpy_plain.py", **NUMPY)
+    daemon.logged("daemon_started")
+    assert daemon.end(signal.SIGTERM).code == 0
+    assert not daemon.log("eval_ports_public")
+    checked = sidecar.command("check", "--checkpoint-dir", place, "--host", "8.8.8.8", "--role", "worker", **NUMPY)
+    assert "public address" not in " ".join(checked.out.split())
 
 
 def test_a_private_address_is_none(sidecar, place, own_network):

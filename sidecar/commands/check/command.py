@@ -21,7 +21,7 @@ from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
-from sidecar.commands.backend_options import backend_options
+from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.commands.observed_nodes import ObservedNodes
@@ -93,7 +93,7 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
         return None
     yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
     yield Finding("role", ok=True, text=_describe(decision))
-    if decision.role == "worker":
+    if decision.role == "worker" and workers_listen(settings):
         yield from _network(host)
     return decision
 
