@@ -64,6 +64,8 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         return _Life(daemon, inbox)
 
     life = begin()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs
+        signal.signal(number, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
     published.status = status_json(life.daemon.status(), life.daemon.state.history)  # the page never lacks a field
     server = Server(
         settings.http_host,
@@ -80,8 +82,6 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     _announce(log, settings, decision, server.url)
     if decision.role == "worker" and workers_listen(settings):
         _warn_of_public_ports(log, settings, advertised_host(settings, environ))
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
     try:
         while True:
             try:

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from sidecar.commands.serve import serve
 from sidecar.daemon.loop import Daemon
+from sidecar.observability.http.server import Server
 from sidecar.settings import Settings
 
 
@@ -41,3 +42,21 @@ def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
     before, after = answers
     assert before.keys() == after.keys()
     assert (before["role"], before["node"], before["workers"]) == ("chief", "a", [])
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_signal_as_soon_as_the_port_is_open_ends_the_daemon_in_order(tmp_path, monkeypatch):
+    """Whoever sees that it runs may stop it at once; a signal without a handler would kill it."""
+    start = Server.start
+
+    def start_and_stop(server):
+        start(server)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Server, "start", start_and_stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    messages = []
+    monkeypatch.setattr(Daemon, "run", lambda _, inbox: messages.append(inbox.get(timeout=1)) or 0)
+    assert serve(Settings(checkpoint_dir=tmp_path / "ckpts", role="chief", node="a", http="127.0.0.1:0"), {}) == 0
+    assert [message.signal for message in messages] == ["SIGTERM"]

@@ -87,16 +87,16 @@ def test_what_adds_up_is_looked_at_a_bounded_number_of_times(digits, evaluate, m
     from sidecar.evaluation.backends.tensorflow import replay
 
     looked = []
-    whole = replay.Replay.look
+    whole = replay.Replay.add
 
-    def look(self, batch, changes, run):
+    def add(self, batch, changes, run):
         def counted(*arguments):
             looked.append(1)
             return run(*arguments)
 
         return whole(self, batch, changes, counted)
 
-    monkeypatch.setattr(replay.Replay, "look", look)
+    monkeypatch.setattr(replay.Replay, "add", add)
     task = Task(lambda: build(keras, ["mae"]), {"test": source(labels(5))}, batch_size=1, restore=lambda *_: None)
     first, second = evaluate(task, "nowhere", "nowhere")
     assert first.hexes == second.hexes
