@@ -5,13 +5,14 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.scan import ScanResult
 from sidecar.clock import Clock
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.run_reader import RunReader
@@ -24,7 +25,7 @@ from sidecar.errors import SettingsError, StateUnavailableError
 from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
-from sidecar.records import Checkpoint, Heartbeat
+from sidecar.records import Checkpoint, Heartbeat, folder_name
 from sidecar.states import Verdict, WorkerPhase
 
 OBSERVED_BEATS: Final = 2.25  # every live node has beaten twice by then; the quarter is for slow storage
@@ -41,6 +42,10 @@ _IN_ORDER: Final = (
     WorkerPhase.SUM,
     WorkerPhase.CONCLUDE,
 )  # in the order in which a worker goes through them
+_NOT_LOOKED_FOR: Final = (
+    "the daemons find it, and this command does not look for it: give it the settings of the daemons, such as "
+    "--checkpoint-pattern"
+)
 _RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN_ORDER)}
 
 
@@ -165,7 +170,7 @@ class RunObserver:
             queue=choice.evaluate,
             incomplete=scan.waiting,
             missing=scan.missing,
-            unknown=dict(scan.unknown),
+            unknown={**scan.unknown, **not_looked_for(scan, history, self._live(members))},
             min_workers=self.min_workers,
             place=self.place,
             lease_seconds=self.lease_seconds,
@@ -184,9 +189,24 @@ class RunObserver:
         self._reader.read_heartbeats(self.clock.now())
         return True
 
+    def _live(self, members: Iterable[ObservedNode]) -> list[Heartbeat]:
+        return [observed.heartbeat for observed in members if observed.fresh(self.lease_seconds)]
+
     def unknown_nodes(self) -> list[str]:
         """Return the nodes of which one more reading of the heartbeats may tell whether they are alive."""
         return [] if self._reader is None else self._reader.nodes.unknown()
+
+
+def not_looked_for(scan: ScanResult, history: JournalState, live: Iterable[Heartbeat]) -> dict[str, str]:
+    """Return the checkpoints that live daemons find while this command finds none of them, each with the reason.
+
+    Most likely the daemons were given settings, such as `checkpoint_pattern`, that this command was not given.
+    """
+    seen = {name for heartbeat in live for name in heartbeat.checkpoints.sees}
+    if scan.missing or not seen.isdisjoint(found.checkpoint.folder for found in scan.found):
+        return {}
+    ended = map(folder_name, history.verdicts.settled.keys() | history.verdicts.succeeded) if seen else ()
+    return dict.fromkeys(sorted(seen - scan.unknown.keys() - set(ended)), _NOT_LOOKED_FOR)
 
 
 def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:
