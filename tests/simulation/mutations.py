@@ -137,7 +137,7 @@ def _is_ready_whatever_its_role(heartbeat):
 
 
 MUTATIONS = (
-    Mutation("create overwrites", ((journal, "settle", _overwrite),), ("journal never changes",)),
+    Mutation("create overwrites", ((journal, "create_and_read", _overwrite),), ("journal never changes",)),
     Mutation(
         "propose without reading every outcome",
         ((StorageThread, "_create", _number_by_listing),),

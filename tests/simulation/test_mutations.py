@@ -29,3 +29,8 @@ def test_a_broken_rule_is_noticed(mutation):
 def test_there_are_enough_of_them():
     """And each has a name of its own."""
     assert len({each.name for each in (*MUTATIONS, *AFTER)}) == len(MUTATIONS) + len(AFTER) >= 45
+
+
+def test_what_they_replace_is_there():
+    """A mutation of a name that is gone would change nothing."""
+    assert [mutation.missing for mutation in (*MUTATIONS, *AFTER) if mutation.missing] == []
