@@ -238,6 +238,7 @@ def test_a_checkpoint_without_states(name, tmp_path, evaluate):
         assert values_of(found) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", KERAS)
 def test_batches_of_one(name, tmp_path, evaluate):
     """Two examples would be taken for one, and broadcast."""

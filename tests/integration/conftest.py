@@ -258,9 +258,9 @@ class Sidecar:
             program.process.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sidecar(tmp_path_factory):
-    """Starts `sidecar` commands; whatever still runs at the end is killed."""
+    """Starts `sidecar` commands; whatever still runs after a module is killed: it would take CPU and memory."""
     made = Sidecar(tmp_path_factory.mktemp)
     yield made
     made.close()
