@@ -30,7 +30,7 @@ test: lint  ## Run every check and the tests of every part, with real processes 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (2 minutes).
 	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (40 minutes).
+test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (30 minutes).
 	$(PYTEST) $(ARGS)
 
 test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.

@@ -33,7 +33,7 @@ def test_a_node_comes_while_a_plan_is_open(cluster):
     saved, ranks = cluster.held(workers=2)
     cluster.start("worker-2")
     first = cluster.daemons["worker-0"]
-    first.until(lambda: first.status()["members"].get("starting"), "the newcomer's heartbeat")
+    first.until(lambda: sum(first.status()["members"].values()) == 3, "the newcomer's heartbeat")
     cluster.free()
     (row,) = cluster.recovers(saved)
     assert row["workers"] == len(ranks) == 2
