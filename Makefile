@@ -9,7 +9,8 @@ DEMO_READY := $(VENV)/.demo-ready
 DOCS_READY := $(VENV)/.docs-ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
-JOBS ?= 2
+# One more than the two cores of CI: daemons and groups wait now and then.
+JOBS ?= 3
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,13 +25,13 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the tests of every part, with real processes and faults (12 minutes on two cores; ARGS="tests/daemon -x").
+test: lint  ## Run every check and the tests of every part, with real processes and faults (8 to 12 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
-test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (2 minutes).
+test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (90 seconds).
 	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (30 minutes).
+test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
 
 test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.
@@ -42,7 +43,7 @@ test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try
 	  $(BIN)/pytest tests/integration/gpu $(ARGS); \
 	else echo '!!! NO GPU HERE, nothing was tried: nvidia-smi finds none'; fi
 
-faults: $(READY)  ## Try what can go wrong with processes, links and disks, and takes longer (5 minutes; root).
+faults: $(READY)  ## Try what can go wrong with processes, links and disks, and takes longer (10 minutes; root).
 	$(BIN)/pytest tests/integration/faults $(ARGS)
 
 lint: $(READY)  ## Run the checks that run nothing.

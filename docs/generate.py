@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/reference/ that follow from the code: `make reference`, after a change of what they show.
+"""Write the pages of docs/reference/ that are generated from the code. `make reference` runs this file.
 
 Settings, commands, metrics and exit codes are read from the modules that define them, log events by `log_calls`. A test
-compares the pages in the repository with `pages()`.
+compares the pages in the repository with the output of `pages`.
 """
 
 import ast
@@ -50,12 +50,12 @@ _TYPES: Final = {
     "Role": "`worker` or `chief`",
     "SaveWeights": "`all`, `first` or `none`",
 }
-"""Types of settings as their annotations are written, and as people read them."""
+"""Types of settings, by their annotation in the code, as people read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as its source says it; `default` is empty if the reason says it, as the value is a derived one."""
+    """One setting, as described in its source. `default` is empty for a derived value, which `reason` explains."""
 
     name: str
     type: str
@@ -125,7 +125,7 @@ def settings() -> list[tuple[str, str, list[Setting]]]:
             groups.append((title, about, []))
         groups[-1][2].append(_setting(node.target.id, node, after))
     if comments:
-        raise MissingSentenceError(f"{path}: comments that begin no group: {comments}")
+        raise MissingSentenceError(f"{path}: comments that do not begin a group: {comments}")
     if {each.name for _, _, group in groups for each in group} != set(Settings.model_fields):
         raise MissingSentenceError(f"{path}: not every setting is a field with an annotation")
     return groups
@@ -186,8 +186,8 @@ def cli_page() -> str:
         *_head("Commands", "sidecar/cli.py and sidecar/commands/options.py"),
         _sentence("sidecar", root.help),
         "",
-        "`-h` or `--help` after a command shows its help. The commands that look at a run accept each other's options",
-        "for settings, so that scripts can pass the same ones to all; this page lists those that matter to a command.",
+        "`-h` or `--help` after a command shows its help. The commands that inspect a run accept each other's options",
+        "for settings, so that scripts can pass the same options to all; this page lists those that affect a command.",
         "",
         *_parameters("sidecar", root),
     ]
@@ -206,7 +206,7 @@ def _parameters(name: str, command: Any) -> list[str]:
     shown = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
     rows = []
     for each in shown:
-        help_, default, variable = _told(name, each)
+        help_, default, variable = _help_of(name, each)
         is_argument = each.param_type_name == "argument"
         given = _code(_value(each)) if is_argument else ", ".join(map(_code, sorted(each.opts, key=len, reverse=True)))
         rows.append((given, "" if is_argument else _code(_value(each)), help_, default, _code(variable)))
@@ -222,15 +222,15 @@ def _value(parameter: Any) -> str:
     return str(parameter.name.upper() if parameter.metavar is None else parameter.metavar)
 
 
-def _told(name: str, parameter: Any) -> tuple[str, str, str]:
+def _help_of(name: str, parameter: Any) -> tuple[str, str, str]:
     """Return help, default and variable of a parameter; `commands.options` writes the latter two into the help."""
-    found = re.fullmatch(r"(.*?\.)(?: \\\[(?:default: (.*); )?env: (\w+)\])?", parameter.help or "", re.DOTALL)
-    if found is None:
-        raise MissingSentenceError(f"sidecar {name}: {parameter.name}: its help is no sentence: {parameter.help!r}")
-    default = found[2] or ""
+    parts = re.fullmatch(r"(.*?\.)(?: \\\[(?:default: (.*); )?env: (\w+)\])?", parameter.help or "", re.DOTALL)
+    if parts is None:
+        raise MissingSentenceError(f"sidecar {name}: {parameter.name}: its help is not a sentence: {parameter.help!r}")
+    default = parts[2] or ""
     if getattr(parameter, "show_default", False) and parameter.default is not None:
         default = str(parameter.default)
-    return found[1], default, found[3] or ""
+    return parts[1], default, parts[3] or ""
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def metrics_page() -> str:
     rows = []
     for each in families():
         if not each.help.endswith("."):
-            raise MissingSentenceError(f"metric {each.name}: its help is no sentence: {each.help!r}")
+            raise MissingSentenceError(f"metric {each.name}: its help is not a sentence: {each.help!r}")
         rows.append((_code(each.name), each.type, ", ".join(map(_code, each.labels)), each.help))
     lines += _table(("Family", "Type", "Labels", "Meaning"), rows)
     lines += ["", "## Values of labels", ""]
@@ -299,8 +299,8 @@ def log_events_page() -> str:
     lines = [
         *_head("Log events", "events.py and sentences.py in sidecar/observability, and from the calls that write them"),
         'With `log_format = "json"` each line is an object with `event`, `level`, `timestamp` (UTC) and the fields',
-        "below; `run` and `node` say whose it is. On a terminal most events are the sentence below, in which a field",
-        "stands in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",
+        "below; `run` and `node` identify its source. On a terminal most events are the sentence below, where fields",
+        "are in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",
     ]
     found = log_events(PACKAGE)
     if odd := found.keys() ^ EVENTS.keys():
@@ -323,7 +323,7 @@ class _Field(str):
 
 
 class _AnyEvent(dict[str, Any]):
-    """An event whose every field is its own name in braces, but for those that are no texts."""
+    """An event in which each text field holds its own name in braces; other fields have examples."""
 
     def __init__(self, name: str) -> None:
         super().__init__(event=name, attempt=1, workers=2, nodes=["{nodes}"], eval_sets=["{eval_sets}"])
@@ -337,7 +337,7 @@ class _AnyEvent(dict[str, Any]):
         return _Field(f"{{{key}}}")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a field, also one that an event may lack."""
+        """Return a field, even if an event may lack it."""
         return super().get(key, self[key] if default is None else default)
 
 
@@ -362,7 +362,7 @@ def _code(text: str) -> str:
 def _sentence(name: str, text: str | None) -> str:
     joined = " ".join((text or "").split())
     if not joined.endswith("."):
-        raise MissingSentenceError(f"{name}: {joined!r} is no sentence")
+        raise MissingSentenceError(f"{name}: {joined!r} is not a sentence")
     return joined
 
 

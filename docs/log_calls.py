@@ -1,7 +1,7 @@
 """Find the log events of a package in its source: the calls that write them, with their levels and fields.
 
-Nothing is imported or run. A field is found if its name is written down: as a keyword of the call, or as the key of a
-mapping that is passed on, made in the same function or returned by a function of the same module.
+The source is not imported or run. A field is found if its name is in the source: as a keyword of the call, or as the
+key of a mapping that is passed on, created in the same function or returned by a function of the same module.
 """
 
 import ast
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 _LEVELS: Final = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
-"""Methods of a log, and the level that a line then has."""
+"""Methods of a log, with the level of the line that each writes."""
 
 _NAME: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One log event: the levels that it is written at, and the fields that the calls name."""
+    """One log event, with its levels and the fields that the calls name."""
 
     name: str
     levels: tuple[str, ...]
@@ -28,17 +28,17 @@ class LogEvent:
 
 def log_events(package: Path) -> dict[str, LogEvent]:
     """Return every event that the modules below a folder log, by name."""
-    found: dict[str, LogEvent] = {}
+    events: dict[str, LogEvent] = {}
     for path in sorted(package.rglob("*.py")):
         for event in _Module(ast.parse(path.read_text(encoding="utf-8"))).events():
-            known = found.get(event.name, event)
-            levels, fields = (*known.levels, *event.levels), (*known.fields, *event.fields)
-            found[event.name] = LogEvent(event.name, tuple(dict.fromkeys(levels)), tuple(dict.fromkeys(fields)))
-    return found
+            before = events.get(event.name, event)
+            levels, fields = (*before.levels, *event.levels), (*before.fields, *event.fields)
+            events[event.name] = LogEvent(event.name, tuple(dict.fromkeys(levels)), tuple(dict.fromkeys(fields)))
+    return events
 
 
 class _Module:
-    """The log calls in the functions of one module."""
+    """Find the log calls in the functions of one module."""
 
     def __init__(self, module: ast.Module) -> None:
         self._all = [each for each in ast.walk(module) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -55,7 +55,7 @@ class _Module:
                             yield LogEvent(name, levels, (*more, *self._keywords(node, function)))
 
     def _log(self, called: ast.expr, function: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the levels at which a call logs, none if it does not, and the fields that the called function adds."""
+        """Return the levels of a log call, none for any other call, and the fields that the called function adds."""
         match called:
             case ast.Attribute(attr=level, value=ast.Name(id="log" | "_log") | ast.Attribute(attr="log")):
                 return _levels([level]), ()
@@ -76,7 +76,7 @@ class _Module:
         return tuple(names)
 
     def _keys(self, mapping: ast.expr, function: ast.AST) -> Iterator[str]:
-        """Yield the keys of a mapping that is passed on, as far as they are written down."""
+        """Yield the keys of a mapping that is passed on, if they are in the source."""
         values = [mapping]
         match mapping:
             case ast.Name(id=name):

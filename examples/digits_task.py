@@ -1,6 +1,6 @@
-"""The task of the digits: what is evaluated after each checkpoint of digits_train.py or custom_loop_train.py.
+"""Define the task that evaluates each checkpoint of digits_train.py or custom_loop_train.py on handwritten digits.
 
-Run it on all checkpoints that are there, next to training or afterwards:
+Run it on all existing checkpoints, during training or afterwards:
 
     sidecar run ckpts --task digits_task.py:task --once
 """

@@ -1,4 +1,4 @@
-"""Train on handwritten digits with Keras and MultiWorkerMirroredStrategy. It knows nothing of the evaluation.
+"""Train on handwritten digits with Keras and MultiWorkerMirroredStrategy, without any code for the evaluation.
 
 Run it in one process:
 
@@ -24,7 +24,7 @@ EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 
 
 def folder() -> Path:
-    """Return where this process saves."""
+    """Return the folder in which this process saves."""
     index = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
     return Path("ckpts") if index == 0 else Path(f"ckpts-of-worker-{index}")
 

@@ -1,9 +1,9 @@
-"""A metric of your own: how often the right digit is one of the two most likely ones, and by how much it leads.
+"""Define metrics of your own: how often the right digit is one of the two most likely ones, and by how much it leads.
 
     sidecar eval ckpts --task own_metric_task.py:task --replicas 2
 
-Give a function that returns one value for each example. The package adds the values up, exactly, over all workers:
-never return a mean over a batch.
+Give a function that returns one value for each example, never a mean over a batch. The package adds the values up
+exactly, over all workers.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from sidecar.metrics import Accuracy, Mean
 
 
 def among_two(y: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return 1.0 where the label is one of the two most likely classes. Shapes: (n,), (n, 10), result (n,)."""
+    """Return 1.0 if the label is one of the two most likely classes, else 0.0. Shapes: (n,), (n, 10), result (n,)."""
     two = np.argsort(predictions, axis=1)[:, -2:]
     return (two == y[:, np.newaxis]).any(axis=1).astype(float)
 
 
 def margin(y: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return the probability of the label minus that of the most likely other class."""
+    """Return the probability of the label minus the probability of the most likely other class."""
     rows = np.arange(len(y))
     others = predictions.copy()
     others[rows, y] = -np.inf

@@ -1,8 +1,8 @@
-"""Read back what all workers saved of the newest evaluation, and count which digits are taken for which.
+"""Read the predictions that all workers saved in the newest evaluation, and print a confusion matrix of the digits.
 
     python read_predictions.py            # after `sidecar run ckpts --task digits_task.py:task --once`
 
-It needs numpy and no framework.
+This program needs numpy and no framework.
 """
 
 from pathlib import Path

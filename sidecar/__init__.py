@@ -1,7 +1,7 @@
-"""A sidecar evaluator: watches checkpoints, evaluates each with a group of workers, exports exact metrics.
+"""Watch checkpoints, evaluate each with a group of workers, and export exact metrics.
 
-This module is what a task needs, and imports no framework. The only public API is this module, `sidecar.metrics`,
-`sidecar.data` and `sidecar.results`: everything else may change with any release.
+This module exports the names that a task needs, and imports no framework. The only public API is this module,
+`sidecar.metrics`, `sidecar.data` and `sidecar.results`: everything else may change with any release.
 """
 
 from sidecar.evaluation.data.shard import Shard

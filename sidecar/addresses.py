@@ -1,4 +1,4 @@
-"""Find the addresses of this machine, and tell public addresses from private ones. The kernel answers at once."""
+"""Find the addresses of this machine, and distinguish public from private addresses. The kernel answers at once."""
 
 import contextlib
 import ipaddress
@@ -14,29 +14,34 @@ _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 
 def own_addresses(ipv4: Path = IPV4, ipv6: Path = IPV6) -> tuple[str, ...]:
-    """Return all addresses of all interfaces, IPv4 first; none where the kernel does not tell them."""
+    """Return all addresses of all interfaces, IPv4 first; none if the kernel does not list them."""
     addresses: dict[str, None] = {}
     with contextlib.suppress(OSError, ValueError):
         addresses |= dict.fromkeys(_LOCAL.findall(ipv4.read_text()))
     with contextlib.suppress(OSError, ValueError):
         # The first field is the address: 32 hexadecimal digits.
         lines = [line.split()[0] for line in ipv6.read_text().splitlines() if line]
-        addresses |= dict.fromkeys(str(ipaddress.IPv6Address(int(each, 16))) for each in lines)
+        addresses |= dict.fromkeys(str(ipaddress.IPv6Address(int(digits, 16))) for digits in lines)
     return tuple(addresses)
 
 
+def dialled(host: str) -> str:
+    """Return the address by which this machine reaches a server that listens on `host`, without brackets."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
+
+
 def public(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those that are routed in the internet."""
-    return tuple(each for each in addresses if ipaddress.ip_address(each).is_global)
+    """Return the addresses that are routed in the internet."""
+    return tuple(address for address in addresses if ipaddress.ip_address(address).is_global)
 
 
 def outgoing_address() -> str:
-    """Return the address that this host's routes would send from, in brackets if IPv6; 127.0.0.1 without any network.
+    """Return the address from which this host's routes would send, in brackets if IPv6; 127.0.0.1 without any network.
 
-    Never waits and never asks DNS: connecting a datagram socket sends nothing, it only picks a route. Hosts without a
-    default route, such as compute nodes of a cluster, fall back to their first interface's address.
+    This never waits and never uses DNS, because connecting a datagram socket only selects a route and sends nothing.
+    For a host without a default route, such as a compute node of a cluster, return its first interface's address.
     """
-    # Addresses reserved for documentation: never a neighbour, so the default route answers.
+    # These addresses are reserved for documentation. They are never neighbours, so the default route is selected.
     for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -50,18 +55,18 @@ def outgoing_address() -> str:
 
 
 def public_address(host: str, *, resolve: bool = True) -> str | None:
-    """Return the public address that `host` names, or None. Names are looked up only if `resolve`."""
+    """Return the public address of `host`; None if it has none. Names are looked up only with `resolve`."""
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:
         answers = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=flags)
-    except OSError:  # a name that nobody knows, nobody reaches
+    except OSError:  # the name is unknown, so nobody reaches it
         return None
     addresses = (str(answer[4][0]).partition("%")[0] for answer in answers)
     return next((address for address in addresses if ipaddress.ip_address(address).is_global), None)
 
 
 def _first_interface_address() -> str | None:
-    """Return the first IPv4 address of an interface that is not loopback: netdevice(7), SIOCGIFADDR."""
+    """Return the first IPv4 address of an interface that is not loopback, by SIOCGIFADDR of netdevice(7)."""
     import fcntl  # noqa: PLC0415 - Linux only, and only without a default route
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,7 +1,7 @@
-"""Declare the commands and their options, and exit: no other module does.
+"""Declare the commands and their options, and exit. No other module exits.
 
-Which options a command takes is in `commands.options`. Errors that we know end in one sentence and their exit code;
-docs/reference/exit-codes.md lists the codes.
+`commands.options` defines the options that are settings. Known errors end the program with one sentence and their exit
+code; docs/reference/exit-codes.md lists the codes.
 """
 
 import json
@@ -60,7 +60,7 @@ app = typer.Typer(
 def root(
     version: Annotated[bool, _switch("--version", "-V", "Print the version.")] = False,
 ) -> None:
-    """Print the version, if that is asked."""
+    """Print the version if `--version` is given."""
     if version:
         typer.echo(f"sidecar-evaluator {__version__}")
         raise typer.Exit
@@ -157,7 +157,7 @@ def status(
 ) -> None:
     """Show the newest and the best result, nodes, queue and progress.
 
-    It reads shared storage alone, so it works on any node, and when every daemon is down.
+    This command reads only shared storage, so it works on any node, and also while every daemon is down.
     """
     from sidecar.commands.status.collect import OBSERVED_BEATS
     from sidecar.commands.status.command import print_again, print_once
@@ -326,7 +326,7 @@ def main() -> None:
             from typer._completion_classes import completion_init
 
             completion_init()
-        app()  # ends in SystemExit; Typer tells what is wrong with the options, with code 2
+        app()  # ends in SystemExit; for invalid options Typer prints a message and exits with code 2
     except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
@@ -337,7 +337,7 @@ def main() -> None:
         who = f"the user with id {os.geteuid()}"
         warn(f"{where} cannot be reached: {who} has no right to it, or above it")
         code = StorageError.exit_code
-    except Exception:  # noqa: BLE001 - the last resort: our bug, said as such
+    except Exception:  # noqa: BLE001 - any other exception is a bug of this program, and is reported as such
         traceback.print_exc()
         typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
         code = _A_BUG

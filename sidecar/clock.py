@@ -1,4 +1,4 @@
-"""Time as a collaborator: durations from a clock that counts through suspend, wall time only for records."""
+"""Provide the time: durations from a clock that counts through suspend, and wall time for records only."""
 
 import time
 from datetime import UTC, datetime
@@ -9,22 +9,22 @@ _LAST_SECOND: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Clock(Protocol):
-    """The clocks of a daemon; tests pass one that they move by hand."""
+    """Provide the clocks of a daemon. Tests pass a clock that they move by hand."""
 
     def now(self) -> float:
-        """Return seconds since an arbitrary start; they never go back, and count while the machine sleeps."""
+        """Return seconds since an arbitrary start. They never decrease, and count while the machine sleeps."""
         ...
 
     def wall(self) -> float:
-        """Return seconds since 1970-01-01 UTC, for records only: they are never compared between machines."""
+        """Return seconds since 1970-01-01 UTC, for records only: these are never compared between machines."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """Read the machine's own clocks."""
 
     def now(self) -> float:
-        """Return CLOCK_BOOTTIME: a suspended node must notice that its lease ran out."""
+        """Return CLOCK_BOOTTIME, because a suspended node must notice afterwards that its lease ran out."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
@@ -33,6 +33,6 @@ class SystemClock:
 
 
 def timestamp(wall_seconds: float) -> str:
-    """Return RFC 3339 in UTC with milliseconds, as records have it: `2026-01-31T12:00:00.123Z`."""
+    """Return a time in RFC 3339, UTC with milliseconds, as in records: `2026-01-31T12:00:00.123Z`."""
     wall_seconds = min(max(wall_seconds, _FIRST_SECOND), _LAST_SECOND)  # a file may have any time
     return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

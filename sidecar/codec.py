@@ -1,7 +1,7 @@
-"""Records as strict JSON (no NaN), and back.
+"""Convert records to strict JSON (without NaN), and back.
 
-Reading ignores unknown fields, checks the type of each known field, and raises `RecordError` naming the field. Standard
-library only, since worker processes import this under the user's interpreter.
+The reader ignores unknown fields, checks the type of each known field, and raises a `RecordError` that names the field.
+Standard library only, because worker processes import this module under the user's interpreter.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ R = TypeVar("R")
 
 
 def dumps(record: Any) -> bytes:
-    """Return strict JSON of a record, one line."""
+    """Return a record as strict JSON in one line."""
     text = json.dumps(record, default=fields_of, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")  # a file name that is no UTF-8 holds \udc80 and the like: valid JSON
+    return text.encode(errors="backslashreplace")  # file names that are not UTF-8 contain \udc80 etc.
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """Return the JSON fields of a record as they are: `dataclasses.asdict` would copy all that is below them, too."""
+    """Return the JSON fields of a record without copying their values, unlike `dataclasses.asdict`."""
     kind: type = type(record)
     values = {}
     for field in _fields(kind):
@@ -38,7 +38,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def loads(cls: type[R], data: bytes) -> R:
-    """Read a record back; raises `RecordError` naming the field that is missing or of the wrong type."""
+    """Parse a record. Raises a `RecordError` that names the field which is missing or has the wrong type."""
     try:
         parsed = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
@@ -47,7 +47,7 @@ def loads(cls: type[R], data: bytes) -> R:
 
 
 def from_json(cls: type[R], parsed: Any) -> R:
-    """Build a record from parsed JSON, checking every field's type."""
+    """Build a record from parsed JSON, and check the type of every field."""
     if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
         raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
     value = _convert(cls, parsed, cls.__name__)
@@ -59,7 +59,10 @@ def _reject_constant(name: str) -> float:
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: C901, PLR0911 - one return per kind reads best
-    """Check `value` against the annotation `kind`: a record, a state, or made of tuples, mappings, literals, unions."""
+    """Return the JSON `value` as the type `kind`: a record, a state, a number, a text, or tuples and the like of them.
+
+    Raises `RecordError` if it does not match. `where`: the name of the field, for the message.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -77,15 +80,16 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: C901, PLR0911 -
         return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     elif origin is dict and isinstance(value, dict):
         return {sys.intern(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 is read as inf
+    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 would be inf
         return float(value)
     elif kind is not float and isinstance(kind, type) and type(value) is kind:
-        # A journal says the same names again and again: each is kept once, however long the journal grows.
+        # A long journal repeats the same names; interning stores each of them only once.
         return sys.intern(str(value)) if kind is str else value
     raise RecordError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {str(value)[:80]!r}")
 
 
 def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    """Return `value` as the one type of a union that is not None, or None if the union allows it."""
     if value is None and type(None) in arguments:
         return None
     (kind,) = (argument for argument in arguments if argument is not type(None))
@@ -93,20 +97,23 @@ def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _convert_record(cls: type, value: Any, where: str) -> Any:
+    """Return the JSON object `value` as a record. Raises `RecordError`."""
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected an object, found {str(value)[:80]!r}")
-    known = {}
+    values = {}
     for field in _fields(cls):
         if field.inlined:
-            known[field.name] = _convert_record(field.kind, value, where)
+            values[field.name] = _convert_record(field.kind, value, where)
         elif field.name in value:
-            known[field.name] = _convert(field.kind, value[field.name], f"{where}.{field.name}")
+            values[field.name] = _convert(field.kind, value[field.name], f"{where}.{field.name}")
         elif field.required:
             raise RecordError(f"{where}.{field.name}: missing")
-    return cls(**known)
+    return cls(**values)
 
 
 class _Field(NamedTuple):
+    """Describe one field of a record."""
+
     name: str
     kind: Any
     required: bool

@@ -23,11 +23,11 @@ _NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF)
 """Errors of fsync on a folder where it is not needed: some network filesystems, and read-only mounts."""
 
 _DEEPEST: Final = 64
-"""Most levels of nested folders that are removed: each level holds a descriptor, and this program nests far fewer."""
+"""The most levels of nested folders that are removed: each level holds a descriptor, and this program nests few."""
 
 
 class NotRegularError(OSError):
-    """A link, folder, FIFO, socket or device stands where a regular file is expected."""
+    """Report a link, folder, FIFO, socket or device where a regular file is expected."""
 
 
 @contextlib.contextmanager
@@ -61,6 +61,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _folder(self, name: str, *, make: bool) -> Iterator["Folder"]:
+        """Open one sub-folder, or create it first if it is missing and `make` is given."""
         with self._with_path(name):
             try:
                 descriptor = self._open(name)
@@ -77,6 +78,7 @@ class Folder:
             os.close(descriptor)
 
     def _open(self, name: str) -> int:
+        """Return the descriptor of a sub-folder. Raises OSError with ELOOP for a link."""
         try:
             return os.open(_component(name), _FOLDER, dir_fd=self.descriptor)
         except NotADirectoryError as error:  # Linux raises this for a link, too
@@ -201,13 +203,11 @@ def read_from(file: BinaryIO, limit: int) -> bytes:
 
 
 def _remove(folder: Folder, name: str, errors: list[OSError], deepest: int) -> None:
+    """Remove an entry and everything below it, as `Folder.remove`, and append each error to `errors`."""
     try:
         try:
             folder.unlink(name)
-        except (
-            IsADirectoryError,
-            PermissionError,
-        ) as refused:  # which of the two a folder raises depends on the system
+        except (IsADirectoryError, PermissionError) as refused:  # systems raise one or the other for a folder
             if not stat.S_ISDIR(folder.stat(name).st_mode):
                 raise
             if deepest == 0:
@@ -224,6 +224,7 @@ def _remove(folder: Folder, name: str, errors: list[OSError], deepest: int) -> N
 
 
 def _reject_irregular(mode: int) -> None:
+    """Raise `NotRegularError` unless the mode is that of a regular file."""
     if stat.S_ISDIR(mode):
         raise NotRegularError(errno.EISDIR, "it is a folder, not a regular file")
     if not stat.S_ISREG(mode):

@@ -1,6 +1,7 @@
-"""Files as eval sets, for tasks: `from sidecar.data import npz, tfrecords`. Part of the public API.
+"""Provide files as eval sets, for tasks: `from sidecar.data import npz, tfrecords`. Part of the public API.
 
-Light, like `from sidecar import Task`: numpy or the framework is imported once a source is called, in the worker.
+This module imports only the standard library, like `from sidecar import Task`. The worker imports numpy or the
+framework when a source is called.
 """
 
 from sidecar.evaluation.data.file_sources import npz, tfrecords

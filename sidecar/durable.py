@@ -1,8 +1,8 @@
-"""Writes files and folders so that they survive a power failure: the only module that does, for all parts.
+"""Write files and folders so that they survive a power failure. No other module does this.
 
-A file is durable once its content is fsynced and the folder that holds its name is (`Folder.sync`). Some network
-filesystems refuse to fsync a folder and need not: `Folder.sync` tolerates that, so every write works there. Standard
-library only, since worker processes write through it, too.
+A file is durable once its content and the folder that holds its name are fsynced (`Folder.sync`). Some network
+filesystems refuse to fsync a folder, which does not need it there: `Folder.sync` tolerates that. Standard library only,
+because worker processes use this module, too.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from sidecar.confined import Folder
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Make the content of a file durable that is open for writing."""
+    """Make the content of a file that is open for writing durable."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def write_new(folder: Folder, name: str, data: bytes, *, survives_crash: bool = True) -> None:
-    """Create a file with durable content; raises `FileExistsError` if anything stands under the name.
+    """Create a file with durable content. Raises `FileExistsError` if the name is taken.
 
     A file that could not be written is removed. The caller makes the name durable with `Folder.sync`.
     """
@@ -38,10 +38,10 @@ def write_new(folder: Folder, name: str, data: bytes, *, survives_crash: bool = 
 
 
 def replace(folder: Folder, name: str, data: bytes, *, temporary: str, survives_crash: bool = True) -> None:
-    """Put data under a name, whatever stood there; readers see all of it, or all of what was there before.
+    """Replace the file of a name, or create it. Readers see either the whole old or the whole new content.
 
-    `temporary` is the name that the file has until it is whole. Without `survives_crash` nothing waits for the disk:
-    after a power failure the file may be empty or torn.
+    `temporary`: the name of the file until it is whole. `survives_crash`: whether to wait for the disk. Without that
+    the file may be empty or torn after a power failure.
     """
     write_new(folder, temporary, data, survives_crash=survives_crash)
     try:
@@ -55,7 +55,7 @@ def replace(folder: Folder, name: str, data: bytes, *, temporary: str, survives_
 
 
 def sync_below(folder: Folder) -> None:
-    """Make durable all files and folders below a folder; links are left alone.
+    """Make all files and folders below a folder durable, without following links.
 
     The caller makes the names in the folder itself durable with `Folder.sync`.
     """

@@ -1,8 +1,7 @@
-"""Metrics that need no framework, for tasks: `from sidecar.metrics import Accuracy`. Part of the public API.
+"""Provide metrics without a framework, for tasks: `from sidecar.metrics import Accuracy`. Part of the public API.
 
-A metric of your own is a `Mean` of a function, or a class with the methods of `Metric`, whose states are `ExactSum`,
-`MinMax` and `PerExampleValues`. This module imports numpy, so no module of the daemon imports it, nor does
-`sidecar/__init__.py`.
+A custom metric is a `Mean` of a function, or a class with the methods of `Metric` and with the states `ExactSum`,
+`MinMax` and `PerExampleValues`. This module imports numpy, so neither the daemon nor `sidecar/__init__.py` imports it.
 """
 
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK

@@ -17,12 +17,12 @@ def interval(lower: float | None, upper: float | None) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters except tabs and line ends, so that a message cannot control a terminal."""
-    return "".join(letter if letter in "\n\t" else one_line(letter) for letter in text)
+    return "".join(character if character in "\n\t" else one_line(character) for character in text)
 
 
 def one_line(text: str) -> str:
     """Escape all control characters: the name of a file may hold any of them."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:

@@ -1,26 +1,27 @@
-"""Frozen values that cross a border: between packages, between processes, or into a journal file.
+"""Define the frozen records that are passed between packages and processes, or written to the journal.
 
-`sidecar.codec` writes them as JSON and reads them back. Standard library only, since worker processes import this
-under the user's interpreter.
+`sidecar.codec` converts them to JSON and back. Standard library only, because worker processes import this module under
+the user's interpreter.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from sidecar.states import NodeState, OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
-"""Version of every record in the state directory. A newer one means: do not act."""
+"""Version of every record in the state directory. A daemon does not act on records with a newer version."""
 
 INLINED: Final = "inlined"
-"""Marks a part of a record whose fields stand in the JSON object of the record itself: see `Inlined`."""
+"""Marker of a part whose fields are in the JSON object of the whole record: see `Inlined`."""
 
 T = TypeVar("T")
 Inlined = Annotated[T, INLINED]
-"""The type of a field that holds a part of a record. The JSON has the part's fields, and no name for the part."""
+"""The type of a field that holds a part of a record. The JSON has the fields of the part, but not its name."""
 
 Key = tuple[str, str]
 """The identity of a checkpoint: its name and digest."""
@@ -28,11 +29,11 @@ Key = tuple[str, str]
 Role = Literal["worker", "chief"]
 SaveWeights = Literal["all", "first", "none"]
 StepSource = Literal["step_key", "step_pattern", "optimizer", "variable", "name", "order"]
-"""How a step was found: by the user's settings, in a variable of the files (the optimizer's count, or another), or in
-the name. `order`: none was found; the journal numbers such checkpoints in the order in which they were written."""
+"""The source of a step: the user's settings, a variable in the files (the optimizer's count, or another), or the name.
+`order` means that no step was found; the journal numbers such checkpoints in the order in which they were written."""
 Lasting = Literal["checkpoint", "task"]
 
-_LONGEST_FOLDER: Final = 200  # of the 255 bytes that a file name may have
+_LONGEST_FOLDER: Final = 200  # a file name may have 255 bytes
 
 PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
 """The phases into which the time from the save of a checkpoint to its gauges is divided."""
@@ -40,11 +41,11 @@ PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One complete checkpoint. Changed content under a known name is another checkpoint.
+    """One complete checkpoint. A known name with changed content is another checkpoint.
 
-    `name` is its path prefix relative to checkpoint_dir, `digest` a hex SHA-256 over names, sizes and the format's own
-    checksums, `pin` the folder that holds it, relative to the run's state directory, once it is pinned. `step` is
-    `None` in files where `step_source` is `order`: `JournalState` numbers such checkpoints.
+    `name` is the path prefix relative to checkpoint_dir. `digest` is a hex SHA-256 over names, sizes and the checksums
+    of the format. `pin` is the folder of the pinned files relative to the run's state directory, once there is one.
+    `step` is `None` in journal files if `step_source` is `order`: `JournalState` numbers such checkpoints.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Checkpoint:
     step: int | None
     format: str
     pin: str | None = None
-    step_source: str | None = None  # a StepSource, or a word of a newer release; null: written by an older one
+    step_source: str | None = None  # a StepSource, or a newer release's value; None: an older one's
 
     @property
     def key(self) -> Key:
@@ -61,25 +62,26 @@ class Checkpoint:
 
     @property
     def shown_step(self) -> str:
-        """Return the step for people: `500`, `#3` for the third in order of writing, or nothing."""
+        """Return the step as people read it: see the function `shown_step`."""
         return shown_step(self.step, self.step_source)
 
     @property
     def folder(self) -> str:
-        """Return the name of the checkpoint's folder: see `folder_name`."""
+        """Return the name of the checkpoint's folder in pins and saves: see `folder_name`."""
         return folder_name(self.key)
 
 
+@lru_cache(maxsize=4096)
 def folder_name(key: Key) -> str:
     """Return a file name for a checkpoint, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
     name, digest = quote(key[0], safe="-_.+=,", errors="surrogatepass"), key[1]
-    if len(name) > _LONGEST_FOLDER:  # two names of one content may differ only in what is cut off
+    if len(name) > _LONGEST_FOLDER:  # names may differ only in the part that is cut off
         name = f"{name[: _LONGEST_FOLDER - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     return f"{name}@{digest[:12]}"
 
 
 def shown_step(step: int | None, source: str | None) -> str:
-    """Return a step for people: `500`, `#3` for the third in order of writing, or nothing."""
+    """Return a step as people read it: `500`, `#3` for the third in order of writing, or an empty text."""
     if step is None:
         return ""
     return f"#{step}" if source == "order" else str(step)
@@ -87,7 +89,7 @@ def shown_step(step: int | None, source: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank of an eval group. `worker` is unique for all time, `address` is HOST:PORT."""
+    """One rank of an eval group. The id `worker` is never used again, `address` is HOST:PORT."""
 
     rank: int
     node: str
@@ -97,9 +99,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The end of a checkpoint that no evaluation will succeed on, or (`requeued`) that a person reopened it.
+    """The end of a checkpoint whose evaluation cannot succeed or, as `requeued`, the note that a person reopened it.
 
-    `task` limits a failure to that task digest.
+    `task` limits a failure to the task with this digest.
     """
 
     name: str
@@ -117,11 +119,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One numbered attempt to evaluate one checkpoint with one group; without members it only settles.
+    """One numbered attempt to evaluate one checkpoint with one group. A plan without members only settles checkpoints.
 
-    `evaluated` counts the evaluations that had succeeded since the task changed: it decides which eval sets take part.
-    Whoever proposes has read every outcome, so all nodes would say the same. `line_open` is true as long as the next
-    plan settles more of what was there before the start (start=new): there may be more than one record holds.
+    `evaluated` is the number of successful evaluations since the task changed; it decides which eval sets take part. A
+    node that proposes a plan has read every outcome, so all nodes would write the same number. `line_open` is true if
+    the next plan also settles checkpoints from before the start (start=new), which may not fit into one record.
     """
 
     plan: int
@@ -140,14 +142,14 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """Return the folder in which the ranks save, relative to the run's state directory."""
+        """Return the folder of the saves of the ranks, relative to the run's state directory."""
         assert self.checkpoint is not None
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A metric's final number: `value` is None if it is not finite, `hex` is exact (`float.hex`, or nan, inf, -inf)."""
+    """The final number of a metric: `value` is None if not finite; `hex` is exact (`float.hex`, or nan, inf, -inf)."""
 
     value: float | None
     hex: str
@@ -162,79 +164,84 @@ class Value:
 
 
 Sharding = Literal["batches", "files", "own"]
-"""How an eval set is divided among the ranks: see `EvalData`."""
+"""The way in which an eval set is divided among the ranks: see `EvalData`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalData:
-    """Describe the data of an eval set. Two results are comparable if their fingerprints and example counts are equal.
+    """The data of an eval set. Two results are comparable if their fingerprints and example counts are equal.
 
-    `sharding` says how the data was divided among n ranks, and what that guarantees:
+    `sharding` is the way in which the data was divided among n ranks, with these guarantees:
 
     - `batches`: all ranks read the same stream, and batch b went to rank b mod n. Each example counts once, and the
       bits are those of one worker. Two cases divide differently, with the same guarantee. If a set that is read file
       by file has fewer files than workers, batch j of file i goes to rank (i + j) mod n. If the model has layers that
       carry state from batch to batch, all batches go to rank 0.
-    - `files`: file i went whole to rank i mod n, and no batch spans two files. The guarantee is the same, except that
-      the contents were not compared: all ranks saw the same list of files with their sizes.
+    - `files`: the whole file i went to rank i mod n, and no batch spans two files. The guarantee is the same, except
+      that the contents were not compared: all ranks saw the same list of files with their sizes.
     - `own`: the set divides itself. Only the counts are guaranteed.
     """
 
-    fingerprint: str | None  # of the contents of all batches in order, or of the list of files; null for `own`
-    batches: int | None  # null where no rank reads them all
+    fingerprint: str | None  # of all batches in order, or of the list of files; None for `own`
+    batches: int | None  # None if no rank reads all of them
     sharding: Sharding
 
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """Examples that hold NaN or infinite numbers in one place, and the first: its batch and its own number, from 0.
+    """The number of examples with NaN or infinite numbers in one place, and the numbers of the first, from 0.
 
-    Null where a set divides itself, so that no example has a number.
+    `first_batch` and `first_example` are None for a set that divides itself, where examples have no numbers.
     """
 
     examples: int
     first_batch: int | None
     first_example: int | None
 
-    def told(self, eval_set: str, place: str) -> str:
-        """It in words: `eval set 'test': 3 examples have NaN or infinite predictions, the first is …`."""
-        some = "1 example has" if self.examples == 1 else f"{self.examples} examples have"
+    def describe(self, eval_set: str, place: str) -> str:
+        """Return a sentence: `eval set 'test': 3 examples have NaN or infinite predictions, the first is …`."""
+        subject = "1 example has" if self.examples == 1 else f"{self.examples} examples have"
         first = "" if self.first_example is None else f", the first is example {self.first_example}"
         batch = "" if self.first_batch is None else f" (batch {self.first_batch}), counted from 0"
-        return f"eval set {eval_set!r}: {some} NaN or infinite {place}s{first}{batch}"
+        return f"eval set {eval_set!r}: {subject} NaN or infinite {place}s{first}{batch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of an evaluation: the same on every rank."""
+    """Hold the result of an evaluation, which is the same on every rank."""
 
     group: str
     workers: int
     examples: dict[str, int]
     metrics: dict[str, dict[str, Value]]
-    phases: dict[str, float]  # seconds of each of PHASES, the slowest rank's; detect and agree as the closer saw them
-    variables: str  # digest of the restored variables' values
+    phases: dict[str, float]  # seconds of each of PHASES on the slowest rank; the closing node measures detect, agree
+    variables: str  # digest of the values of the restored variables
     task: str  # digest of the task's code
-    profile: dict[str, str]  # numeric profile: results are bit-identical within one
+    profile: dict[str, str]  # numeric profile: equal profiles give equal bits
     saves: tuple[str, ...]  # one folder per rank, relative to the run's state directory
     classes: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)  # eval set, metric, class
     data: dict[str, EvalData] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()  # eval sets that hold other data than when they were evaluated before
+    changed: tuple[str, ...] = ()  # eval sets whose data has changed since an earlier evaluation
     nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
-    notes: tuple[str, ...] = ()  # what the numbers are where they are not what a reader expects, in sentences
+    notes: tuple[str, ...] = ()  # sentences about numbers that differ from a reader's expectation
 
     def warnings(self) -> list[str]:
-        """Return what people should know before they believe the numbers."""
-        return [each.told(name, place) for name, places in self.nonfinite.items() for place, each in places.items()]
+        """Return sentences about numbers that are not finite, which people should know before they use the result."""
+        return [
+            nonfinite.describe(name, place)
+            for name, places in self.nonfinite.items()
+            for place, nonfinite in places.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a plan ended. `plan_nonce` is that of the plan: a number alone may come to stand for another one.
+    """The end of a plan.
 
-    `odd` names the nodes whose values were not those of most others; empty if nobody can say. `lasting`: the failure
-    follows from code and shapes alone, so that every attempt at this `checkpoint`, or at any one with this `task`, ends
-    like this; null if another attempt may succeed.
+    `plan_nonce` is the nonce of the plan, because the number alone could later belong to another plan. `odd` names the
+    nodes whose values differ from those of the majority; it is empty if there is no majority. `lasting` means that the
+    failure follows only from code and shapes: every attempt at this `checkpoint`, or at any checkpoint with this
+    `task`, ends in the same way. None: another attempt may succeed.
     """
 
     plan: int
@@ -249,14 +256,14 @@ class Outcome:
     rank: int | None = None
     message: str | None = None
     odd: tuple[str, ...] = ()
-    plan_nonce: str | None = None  # null: written by an older release
-    lasting: Lasting | None = None  # null, too, if written by an older release
+    plan_nonce: str | None = None  # None: written by an older release
+    lasting: Lasting | None = None  # also None if written by an older release
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One replica of a node in its heartbeat: the worker in a group, and the worker that stands by."""
+    """One replica of a node in its heartbeat: the worker in a group, and the standby worker."""
 
     worker: str | None
     group: str | None
@@ -267,7 +274,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """Describe the progress of one worker in the open plan, at the time of its node's heartbeat.
+    """The progress of one worker in the open plan, at the time of its node's heartbeat.
 
     `batches` of `total` are done. `total` is `None` while the number of batches is unknown.
     """
@@ -280,7 +287,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """The newest plan and the newest outcome that a node has read."""
+    """Hold the numbers of the newest plan and the newest outcome that a node has read."""
 
     plan: int
     outcome: int
@@ -288,37 +295,37 @@ class JournalPosition:
 
 @dataclass(frozen=True, slots=True)
 class NumericProfiles:
-    """Digests of a node's numeric profile; null where it is not known yet."""
+    """The digests of a node's numeric profile; None while unknown."""
 
     profile: str | None = None  # measured when the task was checked
     joined_profile: str | None = None  # from a worker that joined a group and built the model
 
     @property
     def shown(self) -> str:
-        """Return the digests that are known, for people."""
+        """Return the known digests, as people read them."""
         return "+".join(digest for digest in (self.profile, self.joined_profile) if digest is not None)
 
     def fit(self, other: "NumericProfiles") -> bool:
-        """Return whether each of these profiles equals that of `other`, or is not known yet."""
+        """Return whether each of these profiles is unknown or equal to that of `other`."""
         return self.profile in (None, other.profile) and self.joined_profile in (None, other.joined_profile)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSightings:
-    """Checkpoints that need an evaluation, as one node finds them. The names are those of `Checkpoint.folder`."""
+    """The checkpoints that need an evaluation, according to one node. Names are those of `Checkpoint.folder`."""
 
-    unreadable: tuple[str, ...] = ()  # this node cannot read them now
+    unreadable: tuple[str, ...] = ()  # checkpoints that this node cannot read now
     sees: tuple[str, ...] = ()  # the oldest complete ones
-    sees_more: bool = False  # whether there are more of those than `sees` lists
+    sees_more: bool = False  # whether there are more than `sees` lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Describe a node in the file that it rewrites with every beat.
+    """The state of a node, in a file that it rewrites with every beat.
 
-    `beat` counts up, and a change of any field is a sign of life. `doing` and `checkpoints` are brought up to date by
-    the next beat, and a change of them causes no beat of its own. `doing` is the progress of the node's workers in the
-    plan `journal.plan`; `None` if the node has no part in that plan, or runs an older version.
+    `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
+    beat; the next beat writes them. `doing` is the progress of the node's workers in the plan `journal.plan`, or `None`
+    if the node has no part in that plan or runs an older version.
     """
 
     run: str

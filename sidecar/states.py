@@ -1,7 +1,7 @@
-"""The states of nodes, plans, checkpoints and workers, and the words for them on disk and on pipes.
+"""Define the states of nodes, plans, checkpoints and workers, and the words for them on disk and on pipes.
 
-Each state is a `StrEnum`, so JSON holds the same words as the code. Standard library only, since worker processes
-import this under the user's interpreter.
+Each state is a `StrEnum`, so JSON holds the same words as the code. Standard library only, because worker processes
+import this module under the user's interpreter.
 """
 
 from collections.abc import Mapping
@@ -13,31 +13,31 @@ _SMALL_STATE_BYTES: Final = 4 * 1024 * 1024
 
 
 class NodeState(StrEnum):
-    """The state of a daemon, as its heartbeat says it.
+    """Name the state of a daemon in its heartbeat.
 
         STARTING ──task checked──▶ READY ──signal──▶ DRAINING ──evaluation ended──▶ LEFT
            ▲                         │
            └──storage or GPU away────┘
 
-    A daemon that gets a signal while it starts drains, too. A daemon that is killed says nothing: silence for a lease
-    means the same as `LEFT`.
+    A daemon that gets a signal while it starts drains, too. A daemon that is killed cannot write `LEFT`: silence for a
+    lease means the same.
     """
 
-    STARTING = auto()  # takes part in no plan yet, or for now
+    STARTING = auto()  # takes part in no plan for now
     READY = auto()  # may be listed in plans
     DRAINING = auto()  # finishes the open plan, and is listed in no other
     LEFT = auto()  # wrote its last heartbeat
 
 
 class OutcomeStatus(StrEnum):
-    """The end of a plan: open ──▶ SUCCEEDED or FAILED. Both are final."""
+    """Name the end of a plan: open ──▶ SUCCEEDED or FAILED. Both are final."""
 
     SUCCEEDED = auto()
     FAILED = auto()
 
 
 class Verdict(StrEnum):
-    """The verdict on a checkpoint that no evaluation will succeed on, or that a person reopened.
+    """Name the verdict on a checkpoint for which no evaluation will succeed, or that a person reopened.
 
         waiting ──▶ SKIPPED | VANISHED | CORRUPT | FAILED ──`sidecar requeue`──▶ REQUEUED = waiting again
 
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
     another task may still succeed.
     """
 
-    SKIPPED = auto()  # a newer one was preferred, or it was there before the start
+    SKIPPED = auto()  # a newer checkpoint was preferred, or this one existed before the start
     VANISHED = auto()  # deleted before it was pinned
     CORRUPT = auto()  # its files contradict each other
     FAILED = auto()  # failed as often as the settings allow, or failed for a lasting reason
@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
 
 class FailureClass(StrEnum):
-    """The cause of a failed plan. It decides how often a checkpoint is tried again."""
+    """Name the cause of a failed plan, which decides how often a checkpoint is tried again."""
 
     CHECKPOINT = auto()  # the checkpoint, the task or the data: trying again rarely helps, so at most `max_attempts`
     GROUP = auto()  # the machines: trying again with others usually helps, so at most `max_losses`
@@ -62,13 +62,13 @@ class FailureClass(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why a plan failed: the closed list behind the `kind` label. `FAILURE_CLASSES` gives the class of each."""
+    """Name why a plan failed: the closed list behind the `kind` label. `FAILURE_CLASSES` gives the class of each."""
 
     MISMATCH = auto()  # the model, the checkpoint or the ranks do not agree
     TASK_ERROR = auto()  # the user's code raised
     STREAM_DIFFERS = auto()  # ranks saw different data, or the data changed while they were read
-    NONFINITE_INPUT = auto()  # NaN or infinite numbers in data that are not allowed to have any
-    COUNT = auto()  # the examples counted are not the examples that exist
+    NONFINITE_INPUT = auto()  # NaN or infinite numbers in data that must not have any
+    COUNT = auto()  # the number of examples that were counted differs from the number that exists
     MEMBER_LOST = auto()  # a rank could not reach another one: a consequence, if the other one reports a cause
     WORKER_DIED = auto()
     STALLED = auto()
@@ -113,13 +113,13 @@ SECONDARY_KINDS: Final = frozenset({FailureKind.MEMBER_LOST})
 
 
 class PhaseBound(StrEnum):
-    """The bound on how long a worker may stay in a phase. `workers.timeouts` gives the seconds of each."""
+    """Name the bound on how long a worker may stay in a phase. `workers.timeouts` gives the seconds of each."""
 
     JOIN = auto()  # to import and to form the group
     FIRST_BATCH = auto()  # to build the model or to compute the final numbers
-    BATCHES = auto()  # each batch has its bound, and the first one a longer one
+    BATCHES = auto()  # each batch has a bound, and the first batch a longer one
     STORAGE = auto()  # to read the checkpoint or to write the saves
-    GROUP = auto()  # all ranks meet within seconds: daemons judge the whole group, no single worker
+    GROUP = auto()  # all ranks meet within seconds: daemons judge the whole group instead of single workers
     NONE = auto()
 
 
@@ -141,7 +141,7 @@ class WorkerPhase(StrEnum):
     IDLE = auto()
     READ = auto()
     RESTORE = auto()
-    HELLO = auto()  # ranks compare what they are about to do
+    HELLO = auto()  # ranks compare their next steps
     EVALUATE = auto()
     SAVE = auto()
     REDUCE = auto()  # ranks add up their metric states
@@ -151,14 +151,14 @@ class WorkerPhase(StrEnum):
 
     @property
     def bounded_by(self) -> PhaseBound:
-        """Return which bound holds in this phase."""
+        """Return the bound that holds in this phase."""
         return _BOUNDS.get(self, PhaseBound.NONE)
 
     @classmethod
     def adding_up(cls, state_bytes: int) -> "WorkerPhase":
         """Return the phase in which ranks add up metric states of that size.
 
-        Daemons hold a group for stuck whose ranks are all in a phase bounded by `PhaseBound.GROUP` for some seconds.
+        Daemons consider a group stuck if all its ranks are in a phase bounded by `PhaseBound.GROUP` for some seconds.
         Large states, such as a confusion matrix of a thousand classes, may take longer, so they have their own phase.
         """
         return cls.REDUCE if state_bytes <= _SMALL_STATE_BYTES else cls.SUM

@@ -1,3 +1,3 @@
-"""The version, alone, so that it can be read without importing anything else."""
+"""Hold the version alone, so that it can be read without importing anything else."""
 
 __version__ = "0.1.0"

@@ -1,6 +1,7 @@
 """Shared by all tests: the order of files, and checkpoints of a real training, made once by a process of its own."""
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -135,4 +136,5 @@ def digits(quiet_environment):
         import digits as module
 
         module.arrays()
+        gc.freeze()  # each full collection would go through TensorFlow's million objects
     return module

@@ -279,11 +279,13 @@ def test_completion_prints_a_script(type_, shell):
     assert "_SIDECAR_COMPLETE" in out
 
 
-def test_bash_completes_commands_and_options(tmp_path):
+def test_bash_completes_commands_and_options(type_, tmp_path):
     """What bash would offer, asked of a real bash with the printed script."""
     program = Path(sys.executable).with_name("sidecar")
+    printed = tmp_path / "completion"
+    printed.write_text(type_("completion", "bash")[1])
     script = (
-        f'eval "$({program} completion bash)"; PATH={program.parent}:$PATH; '
+        f". {printed}; PATH={program.parent}:$PATH; "
         'COMP_WORDS=(sidecar "$1"); COMP_CWORD=1; '
         '[ -z "$2" ] || { COMP_WORDS=(sidecar "$1" "$2"); COMP_CWORD=2; }; '
         '_sidecar_completion sidecar; echo "${COMPREPLY[@]}"'

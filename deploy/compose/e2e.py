@@ -1,8 +1,8 @@
-"""The whole thing, as a stranger would check it: does every checkpoint's value arrive in Prometheus, and is it right?
+"""Test the whole system from outside: whether every checkpoint's values arrive in Prometheus, and are right.
 
-Waits for new checkpoints of the training job beside it, computes their numbers itself, and compares. Prints a table;
-the exit code is the verdict: 0, or 1 with one sentence per failure. CHECKPOINTS says how many checkpoints.
-"""  # noqa: INP001 - a script beside others, no package
+The script waits for new checkpoints of the training job, computes their numbers itself, and compares. It prints a table
+and exits with 0, or with 1 and one sentence per failure. CHECKPOINTS is the number of checkpoints.
+"""  # noqa: INP001 - a script next to others, not a package
 
 import os
 import shutil
@@ -19,12 +19,12 @@ import verdict
 _RUN: Final = '{run="digits"}'
 _CHIEF: Final = '{run="digits",instance="daemon-chief:19108"}'
 START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
-PATIENCE_SECONDS: Final = 300.0  # for what takes a few seconds, unless others want the processors, too
-_LOOK_SECONDS: Final = 0.5
+PATIENCE_SECONDS: Final = 300.0  # for events that take a few seconds, and longer on a busy machine
+_PAUSE_SECONDS: Final = 0.5
 
 
 def main() -> None:
-    """Watch, compute, compare."""
+    """Wait for the checkpoints, compute their numbers, and compare."""
     started, count, save_seconds = time.time(), int(os.environ["CHECKPOINTS"]), float(os.environ["SAVE_SECONDS"])
     nodes = " and ".join(verdict.WORKERS)
     wait(f"a checkpoint was evaluated on {nodes} together", group_at_work, START_SECONDS)
@@ -53,23 +53,23 @@ def main() -> None:
 
 
 class Copies:
-    """What is compared at the end, copied as soon as it is there.
+    """Copy checkpoints and saves as soon as they exist, for the comparison at the end.
 
-    Training keeps a few checkpoints only, and daemons keep what workers saved in a few evaluations. How many come and
-    go until then depends on how busy the machine is.
+    Training retains only a few checkpoints, and daemons retain the saves of only a few evaluations. The number of
+    checkpoints that come and go until the end depends on the load of the machine.
     """
 
     def __init__(self, folder: Path, checkpoints: Path = run_files.CHECKPOINTS, state: Path = run_files.STATE) -> None:
         self.folder = folder
-        self.names: list[str] = []  # of new checkpoints
+        self.names: list[str] = []  # names of new checkpoints
         self.saved_at: dict[str, float] = {}
-        self.saves: dict[str, tuple[Path, ...]] = {}  # by evaluated checkpoint: copies of what each worker saved
+        self.saves: dict[str, tuple[Path, ...]] = {}  # by evaluated checkpoint: copies of each worker's saves
         self._checkpoints, self._state = checkpoints, state
         self._old = set(run_files.checkpoints(checkpoints))
         folder.mkdir()
 
     def look(self) -> int:
-        """Copy checkpoints that are new, and what workers saved about those copied; returns how many there are."""
+        """Copy new checkpoints, and the saves of those that were copied; return the number of copied checkpoints."""
         for name in run_files.checkpoints(self._checkpoints):
             if name not in self._old and name not in self.saved_at:
                 written_at = (self._checkpoints / f"{name}.index").stat().st_mtime
@@ -87,7 +87,8 @@ class Copies:
 
 
 def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidence:
-    import recompute  # noqa: PLC0415 - imports TensorFlow, which takes its time: nothing was being waited for
+    """Return everything that the verdict needs, from the copies, the journal and Prometheus."""
+    import recompute  # noqa: PLC0415 - imports TensorFlow, which is slow, so not before it is needed
 
     since = time.time() - started
     plans = list(run_files.plans())
@@ -114,32 +115,34 @@ def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidenc
 
 
 def group_at_work() -> bool:
-    """Whether the evaluation that succeeded last was both workers' own."""
+    """Return whether both workers made the evaluation that succeeded last."""
     succeeded = [plan for plan in run_files.plans() if plan.status == "succeeded"]
     return bool(succeeded) and sorted(succeeded[-1].nodes) == sorted(verdict.WORKERS)
 
 
 def _recorded(started: float) -> verdict.Seen:
+    """Return the values of the recording rules since the start."""
     since = time.time() - started
     steps = promql.samples(f"sidecar:eval_checkpoint_step:latest{_RUN}", since)
     return verdict.join(steps, promql.samples(f"sidecar:eval_metric:latest{_RUN}", since), by=None)
 
 
 def step(name: str) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     return int(name.rpartition("-")[2])
 
 
 def wait(what: str, condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until it is so; end with a sentence if that takes too long."""
+    """Wait until a condition holds, or exit with a sentence if that takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             sys.exit(f"FAILED: within {seconds:.0f} s it did not happen that {what}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _show(evidence: verdict.Evidence) -> None:
+    """Print a table of the computed and the stored values."""
     row = "{:<12} {:<9} {:>20} {:>20}  {}"
     say(row.format("checkpoint", "metric", "computed here", "seen in Prometheus", ""))
     for checkpoint in evidence.checkpoints:

@@ -1,9 +1,9 @@
-"""A daemon's container is paused, cut off and killed just before a checkpoint: is each evaluated once, and right?
+"""Test that each checkpoint is evaluated once and right if a daemon is paused, cut off or killed just before it.
 
-Says what it wants done to which service, a line each: `DO pause daemon-worker-1`, later `UNDO pause daemon-worker-1`;
-whoever runs this container does it (deploy/compose/try). Computes the numbers itself and compares them with what the
-journal holds. The exit code is the verdict: 0, or 1 with one sentence per failure.
-"""  # noqa: INP001 - a script beside others, no package
+The script prints a line for each fault, such as `DO pause daemon-worker-1` and later `UNDO pause daemon-worker-1`, and
+deploy/compose/try, which runs this container, obeys. The script computes the numbers itself and compares them with the
+journal. It exits with 0, or with 1 and one sentence per failure.
+"""  # noqa: INP001 - a script next to others, not a package
 
 import os
 import sys
@@ -17,11 +17,11 @@ from e2e import PATIENCE_SECONDS, START_SECONDS, Copies, group_at_work, say, ste
 
 _FAULTS: Final = ("pause", "disconnect", "kill")
 _VICTIM: Final = "daemon-worker-1"
-_EARLY_SECONDS: Final = 3.0  # it is still counted as there when the next checkpoint is planned
+_EARLY_SECONDS: Final = 3.0  # so short that the node still counts as alive when the next checkpoint is planned
 
 
 def main() -> None:
-    """Ask for one fault after the other, then compute and compare."""
+    """Request one fault after the other, then compute and compare."""
     started, save_seconds = time.time(), float(os.environ["SAVE_SECONDS"])
     copies = Copies(Path("/tmp/faults"))  # noqa: S108 - a file system of this container's own
     suffered = []
@@ -46,23 +46,24 @@ def main() -> None:
 
 
 def _problems(copies: Copies, names: list[str]) -> list[str]:
-    import recompute  # noqa: PLC0415 - imports TensorFlow, which takes its time: nothing was being waited for
+    """Return a sentence for each failure with the checkpoints of these names."""
+    import recompute  # noqa: PLC0415 - imports TensorFlow, which is slow, so not before it is needed
 
     plans = list(run_files.plans())
     found = []
     for name in names:
-        own = [plan for plan in plans if plan.checkpoint == name]
+        attempts = [plan for plan in plans if plan.checkpoint == name]
         try:
             expected = recompute.measure(copies.folder / name, copies.saves[name])
         except ValueError as error:
             sys.exit(f"FAILED: {error}")
         checkpoint = verdict.Checkpoint(name, step(name), copies.saved_at[name], expected)
-        found += verdict.suffered(checkpoint, own)
+        found += verdict.suffered(checkpoint, attempts)
     return found
 
 
 def _until_shortly_before(saved_at: float, save_seconds: float) -> float:
-    """Seconds until a checkpoint is about to be saved, if one follows the other by the clock."""
+    """Return the seconds until shortly before the next save, if checkpoints are saved at regular times."""
     due = saved_at + save_seconds - _EARLY_SECONDS
     while due < time.time():
         due += save_seconds

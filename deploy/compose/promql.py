@@ -1,4 +1,4 @@
-"""What Prometheus knows, through its HTTP API."""  # noqa: INP001 - a script beside others, no package
+"""Read series from Prometheus by its HTTP API."""  # noqa: INP001 - a script next to others, not a package
 
 import json
 import os
@@ -11,25 +11,25 @@ from typing import Any, Final
 
 URL: Final = os.environ.get("PROMETHEUS_URL", "http://prometheus:9090")
 _ANSWER_SECONDS: Final = 10.0
-_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # it is a neighbour, not behind a proxy
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # Prometheus is near, so without a proxy
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Labels, and values by the time at which they were stored (seconds)."""
+    """Hold the labels of a series, and its values by the time at which they were stored (seconds)."""
 
     labels: Mapping[str, str]
     values: Mapping[float, float]
 
 
 def samples(selector: str, seconds: float) -> list[Series]:
-    """The samples of so many seconds, as they were stored: none added, none left out."""
+    """Return the samples of the last seconds exactly as they were stored, without interpolation."""
     found = _ask(f"{selector}[{max(1, round(seconds))}s]")
-    return [Series(each["metric"], {stamp: float(value) for stamp, value in each["values"]}) for each in found]
+    return [Series(series["metric"], {stamp: float(value) for stamp, value in series["values"]}) for series in found]
 
 
 def _ask(query: str) -> list[dict[str, Any]]:
-    """The answer to an instant query; none while Prometheus cannot be reached."""
+    """Return the result of an instant query; empty while Prometheus cannot be reached."""
     address = f"{URL}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with _open(address, timeout=_ANSWER_SECONDS) as answer:

@@ -1,7 +1,7 @@
-"""The numbers of a checkpoint, computed anew: one process, the whole eval set, Keras' `predict` and plain numpy.
+"""Compute the numbers of a checkpoint again, in one process on the whole eval set, by Keras' `predict` and plain numpy.
 
-Nothing of the daemon takes part, so that an error of its own cannot hide itself.
-"""  # noqa: INP001 - a script beside others, no package
+No code of the daemon takes part, so that its errors cannot hide themselves.
+"""  # noqa: INP001 - a script next to others, not a package
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from sidecar.demo.digits import build_model, test_set
 
 
 def measure(original: Path, saves: Sequence[Path]) -> dict[str, float]:
-    """Accuracy and mean log loss of the weights in `original`, a checkpoint's prefix.
+    """Return accuracy and mean log loss of the weights in `original`, a checkpoint's prefix.
 
     Raises `ValueError` unless each worker's saved weights are the same, to the bit.
     """
@@ -27,12 +27,14 @@ def measure(original: Path, saves: Sequence[Path]) -> dict[str, float]:
 
 
 def _restore(prefix: Path) -> Any:
+    """Return the model with the weights of a checkpoint."""
     model = build_model()
     tf.train.Checkpoint(model=model).read(str(prefix)).assert_existing_objects_matched().expect_partial()
     return model
 
 
 def _measure(model: Any) -> dict[str, float]:
+    """Return accuracy and mean log loss of a model."""
     examples = list(test_set().as_numpy_iterator())
     labels = np.array([label for _, label in examples])
     probabilities = model.predict(np.stack([image for image, _ in examples]), verbose=0).astype("float64")

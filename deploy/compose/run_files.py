@@ -1,7 +1,7 @@
-"""What the training job and the daemons leave on shared storage, read without any of the daemon's code.
+"""Read the files of the training job and the daemons on shared storage, without any of the daemon's code.
 
-The checkpoints that TensorFlow's `checkpoint` file names, and the plans and outcomes of the journal.
-"""  # noqa: INP001 - a script beside others, no package
+These are the checkpoints that TensorFlow's `checkpoint` file names, and the plans and outcomes of the journal.
+"""  # noqa: INP001 - a script next to others, not a package
 
 import json
 import re
@@ -19,7 +19,7 @@ _NAMED: Final = re.compile(r'^all_model_checkpoint_paths: "(.+)"$', re.MULTILINE
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan with members, and how it ended: `status` is null while it runs."""
+    """Hold a plan with members, and how it ended. `status` is None while it runs."""
 
     number: int
     checkpoint: str
@@ -27,13 +27,13 @@ class Plan:
     nodes: tuple[str, ...]  # one per worker process
     status: str | None
     kind: str | None
-    saves: tuple[Path, ...]  # what its workers saved, one folder each
-    values: Mapping[str, float]  # what they found, by metric
-    completed_at: float = 0.0  # when its end was written down: seconds since 1970
+    saves: tuple[Path, ...]  # the folders in which its workers saved
+    values: Mapping[str, float]  # the results by metric
+    completed_at: float = 0.0  # when its end was written, in seconds since 1970
 
 
 def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
-    """Names of the complete checkpoints that are there, oldest first."""
+    """Return the names of the complete checkpoints, oldest first."""
     try:
         return _NAMED.findall((directory / "checkpoint").read_text())
     except FileNotFoundError:
@@ -41,11 +41,11 @@ def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
 
 
 def plans(state: Path = STATE) -> Iterator[Plan]:
-    """Every attempt at an evaluation, in order."""
+    """Yield every attempt at an evaluation, in order."""
     for path in sorted((state / "plans").glob("*.json")):
         plan = json.loads(path.read_text())
         if not plan["members"] or not plan["checkpoint"]:
-            continue  # it only settles
+            continue  # this plan only settles
         outcome = _read(state / "outcomes" / path.name)
         result = outcome.get("result") or {}
         yield Plan(
@@ -56,12 +56,13 @@ def plans(state: Path = STATE) -> Iterator[Plan]:
             outcome.get("status"),
             outcome.get("kind"),
             tuple(state / folder for folder in result.get("saves", ())),
-            {name: each["value"] for found in result.get("metrics", {}).values() for name, each in found.items()},
+            {name: value["value"] for values in result.get("metrics", {}).values() for name, value in values.items()},
             datetime.fromisoformat(outcome["completed_at"]).timestamp() if outcome else 0.0,
         )
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the record in a file; empty if there is no file."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Health of the training job: exit code 1 unless it saved a checkpoint lately.
+"""Check the health of the training job: exit with 1 unless it saved a checkpoint lately.
 
 python saving.py DIRECTORY SAVE_SECONDS
-"""  # noqa: INP001 - a script beside others, no package
+"""  # noqa: INP001 - a script next to others, not a package
 
 import sys
 import time

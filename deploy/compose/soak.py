@@ -1,8 +1,8 @@
-"""Minutes of the running job, in figures: checkpoints saved, evaluated, repeated, lost; what the daemons took.
+"""Observe the running job for some minutes, and print the numbers of saved, evaluated, repeated and lost checkpoints.
 
-Disturb the job meanwhile: restart a trainer, stop a daemon. Exit code 1 if a checkpoint was lost or evaluated twice.
-MINUTES says how long it looks on.
-"""  # noqa: INP001 - a script beside others, no package
+Disturb the job meanwhile: restart a trainer, stop a daemon. The script also prints the resources of the daemons, and
+exits with 1 if a checkpoint was lost or evaluated twice. MINUTES is the time of the observation.
+"""  # noqa: INP001 - a script next to others, not a package
 
 import os
 import sys
@@ -14,8 +14,8 @@ from typing import Final
 import promql
 import run_files
 
-_LOOK_SECONDS: Final = 1.0
-_DRAIN_SECONDS: Final = 300.0  # what a group needs to form again after the last checkpoint, on a busy machine
+_PAUSE_SECONDS: Final = 1.0
+_DRAIN_SECONDS: Final = 300.0  # the time in which a group forms again after the last checkpoint, on a busy machine
 _SETTLED_SECONDS: Final = 60.0  # at the start a daemon still fills its caches
 
 _MEBIBYTE: Final = 2**20
@@ -28,7 +28,7 @@ _FIGURES: Final[Mapping[str, tuple[str, float]]] = {
 
 
 def main() -> None:
-    """Look on, wait for what is still under way, count."""
+    """Observe the job, wait for the running evaluations, and count."""
     started, seconds = time.time(), 60 * float(os.environ["MINUTES"])
     old = set(run_files.checkpoints())
     saved: dict[str, float] = {}  # name: when it was seen
@@ -37,10 +37,10 @@ def main() -> None:
             if name not in old and name not in saved:
                 saved[name] = time.time()
                 _say(f"{saved[name] - started:6.0f} s  {name}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
     deadline = time.time() + _DRAIN_SECONDS
     while not saved.keys() <= _evaluated().keys() and time.time() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
 
     evaluated = _evaluated()
     lost = [name for name in saved if name not in evaluated]
@@ -60,6 +60,7 @@ def _evaluated() -> Counter[str]:
 
 
 def _resources(seconds: float) -> None:
+    """Print memory, descriptors and CPU time of the daemons and their workers."""
     row = "{:<22} {:<24} {:>9} {:>9} {:>9}"
     _say(row.format("", "", "start", "most", "end"))
     for metric, (title, unit) in _FIGURES.items():

@@ -1,8 +1,8 @@
-"""One process of the training job: the example that `sidecar demo` trains, slowed down until it saves by the clock.
+"""Run one process of the training job: the example that `sidecar demo` trains, slowed down to save at regular times.
 
-A process whose peers are gone ends at once, so that its container starts it again: all of them meet anew and go on from
-the newest checkpoint. Left to itself it would wait half a minute for the others' farewell.
-"""  # noqa: INP001 - a script beside others, no package
+A process whose peers are gone ends at once, so that its container starts it again, and all processes continue together
+from the newest checkpoint. Otherwise it would wait half a minute for the others to shut down.
+"""  # noqa: INP001 - a script next to others, not a package
 
 import os
 import sys
@@ -13,7 +13,7 @@ from sidecar.demo import train
 
 _STEPS_PER_SAVE: Final = 20
 _DIRECTORY: Final = "/ckpts/digits"
-_BATCH_SIZE: Final = 63  # the example's own does not divide by three
+_BATCH_SIZE: Final = 63  # the example's batch size is not divisible by three
 
 if __name__ == "__main__":
     pause = float(os.environ["SAVE_SECONDS"]) / _STEPS_PER_SAVE
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     train.BATCH_SIZE = _BATCH_SIZE
     try:
         train.main([str(word) for option in options.items() for word in option])
-    except BaseException:  # noqa: BLE001 - whatever it is, the process must go
+    except BaseException:  # noqa: BLE001 - the process must end, whatever the error
         traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""PURE: what the end-to-end test has found ▶ what is wrong with it, in sentences; none is success."""  # noqa: INP001
+"""Judge the evidence of the end-to-end test, with one sentence per failure. Pure."""  # noqa: INP001
 
 import itertools
 import math
@@ -12,15 +12,15 @@ from run_files import Plan
 WORKERS: Final = ("worker-0", "worker-1")
 CHIEF: Final = "chief"
 LOSS_TOLERANCE: Final = 1e-6  # float32 probabilities, added up in another order
-LEAST_SECONDS: Final = 15.0  # three scrapes: a value that shows for less could be missed by chance
+LEAST_SECONDS: Final = 15.0  # three scrapes: a value that is shown for a shorter time may be missed
 
 Seen = Mapping[tuple[int, str], set[float]]
-"""Every value that was stored for a step's metric."""
+"""The values that were stored, by step and metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was saved while the test looked on, and what one process makes of it."""
+    """Hold a checkpoint that was saved during the test, and the values that one process computes for it."""
 
     name: str
     step: int
@@ -30,30 +30,31 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that is judged."""
+    """Hold everything that is judged."""
 
     checkpoints: Sequence[Checkpoint]
     plans: Sequence[Plan]
     scraped: Seen  # the daemons' own series
-    recorded: Seen  # those of the recording rules, which dashboards read
+    recorded: Seen  # the series of the recording rules, which dashboards read
     group_sizes: Mapping[int, set[float]]  # by step, while its values were shown
-    chief_roles: Sequence[str]  # that the chief's daemon told
+    chief_roles: Sequence[str]  # as the chief's daemon reported them
     chief_processes: Sequence[float]  # worker processes of the chief's daemon, at every scrape
 
 
 def failures(evidence: Evidence) -> Iterator[str]:
-    """Every reason not to pass."""
+    """Yield a sentence for every failure."""
     if not evidence.checkpoints:
         yield "no checkpoint was judged"
     yield from _spacing(evidence.checkpoints)
     shown = _shown_seconds(evidence.plans)
-    if evidence.checkpoints and all(shown.get(each.name, 0.0) < LEAST_SECONDS for each in evidence.checkpoints):
+    briefly_shown = [shown.get(checkpoint.name, 0.0) < LEAST_SECONDS for checkpoint in evidence.checkpoints]
+    if evidence.checkpoints and all(briefly_shown):
         yield f"no checkpoint's values were shown for {LEAST_SECONDS:g} s, so none can be judged: raise SAVE_SECONDS"
     for checkpoint in evidence.checkpoints:
         plans = [plan for plan in evidence.plans if plan.checkpoint == checkpoint.name]
         yield from _evaluated_once(checkpoint, plans)
         yield from _found_right(checkpoint, plans)
-        # Evaluations that waited for a busy processor may follow each other between two scrapes.
+        # Evaluations that waited for a busy processor may all end between two scrapes.
         briefly = shown.get(checkpoint.name, math.inf) < LEAST_SECONDS
         yield from _arrived(checkpoint, "Prometheus", evidence.scraped, briefly=briefly)
         yield from _arrived(checkpoint, "the recording rules", evidence.recorded, briefly=briefly)
@@ -65,20 +66,20 @@ def failures(evidence: Evidence) -> Iterator[str]:
 
 
 def suffered(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
-    """Every reason not to be content with the plans of a checkpoint that something happened to: whoever was left."""
+    """Yield a sentence for every failure with a checkpoint during a fault, whichever nodes evaluated it."""
     yield from _once(checkpoint, plans)
     yield from _found_right(checkpoint, plans)
 
 
 def matches(metric: str, expected: float, seen: set[float]) -> bool:
-    """Whether exactly that was seen: counts to the bit, sums of logarithms nearly."""
+    """Return whether only the expected value was seen: counts to the bit, sums of logarithms within a tolerance."""
     tolerance = 0.0 if metric == "accuracy" else LOSS_TOLERANCE
     return bool(seen) and all(math.isclose(value, expected, rel_tol=0.0, abs_tol=tolerance) for value in seen)
 
 
 def join(steps: Sequence[Series], metrics: Sequence[Series], *, by: str | None) -> Seen:
-    """Values by the step that was shown at the same instant, and by the same target where `by` names its label."""
-    shown = {(_target(each, by), at): int(step) for each in steps for at, step in each.values.items()}
+    """Return values by the step that was shown at the same time. `by`: the label of the target that both must share."""
+    shown = {(_target(series, by), at): int(step) for series in steps for at, step in series.values.items()}
     seen: dict[tuple[int, str], set[float]] = {}
     for series in metrics:
         for at, value in series.values.items():
@@ -92,6 +93,7 @@ def _target(series: Series, by: str | None) -> str:
 
 
 def _spacing(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield a sentence for each pair of checkpoints that were saved too soon after each other."""
     for before, after in itertools.pairwise(checkpoints):
         if (apart := after.saved_at - before.saved_at) < LEAST_SECONDS:
             yield (
@@ -101,6 +103,7 @@ def _spacing(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def _evaluated_once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield a sentence unless a checkpoint was evaluated once, by all workers."""
     yield from _once(checkpoint, plans)
     for plan in plans:
         if plan.status == "succeeded" and sorted(plan.nodes) != sorted(WORKERS):
@@ -108,6 +111,7 @@ def _evaluated_once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[s
 
 
 def _once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield a sentence unless exactly one plan succeeded."""
     succeeded = [plan for plan in plans if plan.status == "succeeded"]
     if len(succeeded) != 1:
         kinds = ", ".join(plan.kind or "still running" for plan in plans if plan.status != "succeeded")
@@ -116,6 +120,7 @@ def _once(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def _found_right(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield a sentence for each value in the journal that is wrong."""
     for plan in plans:
         if plan.status != "succeeded":
             continue
@@ -126,13 +131,14 @@ def _found_right(checkpoint: Checkpoint, plans: Sequence[Plan]) -> Iterator[str]
 
 
 def _shown_seconds(plans: Sequence[Plan]) -> dict[str, float]:
-    """How long each checkpoint's values were the newest, as the journal says; those of the last still are."""
+    """Return the seconds for which each checkpoint's values were the newest in the journal; infinite for the last."""
     succeeded = [plan for plan in plans if plan.status == "succeeded"]
     shown = {plan.checkpoint: after.completed_at - plan.completed_at for plan, after in itertools.pairwise(succeeded)}
     return shown | {plan.checkpoint: math.inf for plan in succeeded[-1:]}
 
 
 def _arrived(checkpoint: Checkpoint, place: str, seen: Seen, *, briefly: bool) -> Iterator[str]:
+    """Yield a sentence for each value that did not arrive. `briefly`: shown for so short that it may be missing."""
     for metric, expected in checkpoint.expected.items():
         values = seen.get((checkpoint.step, metric), set())
         if briefly and not values:
@@ -143,6 +149,7 @@ def _arrived(checkpoint: Checkpoint, place: str, seen: Seen, *, briefly: bool) -
 
 
 def _chief_idle(evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence for each sign that the chief evaluated."""
     if listed := [plan.number for plan in evidence.plans if CHIEF in plan.nodes]:
         yield f"the chief evaluated: it is a member of plans {listed}"
     if set(evidence.chief_roles) != {CHIEF}:

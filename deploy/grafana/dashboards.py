@@ -13,7 +13,7 @@ FOLDER = Path(__file__).with_name("dashboards")
 
 
 def dashboards() -> dict[str, str]:
-    """What each file holds, by its name."""
+    """Return the content of each file, by its name."""
     return {
         "training-run.json": to_json(training_run.build()),
         "eval-fleet.json": to_json(eval_fleet.build()),

@@ -1,7 +1,7 @@
 """Show links to files of the repository that are not pages as plain paths, since the site has no copy of them.
 
-MkDocs calls it for each page (https://www.mkdocs.org/user-guide/configuration/#hooks). The repository has no address of
-its own that the site could link to. `[the unit](../../systemd/sidecar@.service)` leads to the file where the page is
+MkDocs calls this hook for each page (https://www.mkdocs.org/user-guide/configuration/#hooks). The repository has no
+address that the site could link to. `[the unit](../../systemd/sidecar@.service)` leads to the file where the page is
 read in the repository; on the site it becomes "the unit (`systemd/sidecar@.service` in the repository)".
 """
 

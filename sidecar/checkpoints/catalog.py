@@ -1,6 +1,6 @@
-"""Say which checkpoints there are: in the watched directory, and in the pins that protect them against deletion.
+"""List the checkpoints in the watched directory, and in the pins that protect checkpoints against deletion.
 
-Each scan parses only files that changed. The catalog never waits, writes or imports a framework; it blocks for as long
+Each scan parses only files that changed. The catalog never waits, writes or imports a framework. It blocks for as long
 as the storage does, so the storage thread calls it. It does not decide which checkpoints are wanted.
 """
 
@@ -31,24 +31,24 @@ _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 
 
 class Catalog:
-    """Hold the checkpoints of one directory and its pins, as this process has come to know them.
+    """Hold the checkpoints of one directory and its pins, as of the last scan.
 
     Args:
-        root: the checkpoint directory; it may not exist yet.
-        pins_dir: the folder of pins; it may not exist yet.
-        pins: scans that folder.
-        quiet_seconds: how long the files of a checkpoint that no state file names must stay unchanged.
-        corrupt_after_seconds: how long those of a broken one must, before it is given up.
-        full_sweep_seconds: by then every file was compared again, however many there are.
-        step_key: the object-graph path of the variable that holds the step; no other is then looked at.
-        step_pattern: regular expression whose first group is the step in a name, whatever the files hold.
-        complete_marker: a file without which nothing counts as complete; see `complete_marker`.
-        formats: which formats to look for; empty: all.
-        checkpoint_pattern: glob of names that are checkpoints, whatever their format; nothing else is looked for then.
-        glob: in which sub-folders to look, and for which names.
-        clock: time.
-        calls: makes calls that may hang, by the name of what they read.
-        progress: called before each group of files that is read, because a scan may take long.
+        root: The checkpoint directory, which may not exist yet.
+        pins_dir: The folder of pins, which may not exist yet.
+        pins: Scans that folder.
+        quiet_seconds: How long the files of a checkpoint that no state file names must stay unchanged.
+        corrupt_after_seconds: How long the files of a broken checkpoint must stay unchanged before it is given up.
+        full_sweep_seconds: Every file is compared again within this time, however many there are.
+        step_key: The object-graph path of the variable that holds the step; then no other variable is read.
+        step_pattern: A regular expression whose first group is the step in a name, whatever the files hold.
+        complete_marker: The pattern of the marker that a complete checkpoint must have; see the module of this name.
+        formats: The formats to scan for; empty: all.
+        checkpoint_pattern: A glob of names that are checkpoints, whatever their format; then no other names count.
+        glob: The sub-folders to scan, and the names of checkpoints in them.
+        clock: The clock of this node.
+        calls: Makes calls that may hang, by the name of the entry that they read.
+        progress: Called before each group of files that is read, because a scan may take long.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Catalog:
         self._pins = pins
         self._clock = clock
         self._calls = calls
-        state = self._pins_dir.parent.parent  # of all runs: nothing in it is a checkpoint
+        state = self._pins_dir.parent.parent  # the state of all runs, which contains no checkpoints
         never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
         reader = FileGroupReader(
             top=self._root,
@@ -107,10 +107,10 @@ class Catalog:
         self._known = KnownCheckpoints(compares_names=step_pattern is None)
 
     def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:
-        """Scan once; raises `StorageError` if a folder exists and cannot be read.
+        """Scan once. Raises `StorageError` if a folder exists and cannot be read.
 
-        `hints`: paths from the checkpoint directory that file events told of since the last scan; None: there are no
-        events, or not of all changes. `sweep`: scan beyond the hints, too.
+        `hints`: paths from the checkpoint directory that file events reported since the last scan; None: there are no
+        events, or some were missed. `sweep`: whether the scan goes beyond the hints.
         """
         now = self._clock.now()
         missing = False
@@ -123,7 +123,8 @@ class Catalog:
             self._subfolders.forget()
         except OSError as error:
             raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
-        pins = self._pins.scan(now)  # after the directory: what is pinned and deleted meanwhile is seen in one of them
+        # The pins come second: a checkpoint that is pinned and deleted meanwhile is then found in one of both.
+        pins = self._pins.scan(now)
         directories = (self._directory, *self._subfolders.directories())
         self._known.merge([found for directory in directories for found in directory.found()], pins.found, now)
         found, places = self._known.by_key, self._known.places
@@ -150,14 +151,14 @@ class Catalog:
         )
 
     def ask(self, found: DiscoveredCheckpoint) -> Answer:
-        """Ask whether the files of a checkpoint are there, by their names."""
+        """Return whether the files of a checkpoint exist, by their names."""
         try:
             return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask(found, self._root, self._pins_dir))
         except HangingError as error:
             return Answer(Presence.UNKNOWN, str(error.strerror))
 
     def _unknown(self, directories: Collection[CheckpointDirectory], pins: PinScan) -> Mapping[str, str]:
-        """Return what cannot be read now, and is not read from a pin that can."""
+        """Return why checkpoints cannot be read now, by folder name, without those that have a readable pin."""
         unread = dict(chain.from_iterable(directory.unknown() for directory in directories))
         if not unread:
             return pins.unknown
@@ -166,5 +167,5 @@ class Catalog:
 
 
 def _in_root(hints: Collection[str]) -> set[str]:
-    """Return the names directly in the directory, also of what happened further down."""
+    """Return the first part of each path, which is a name directly in the checkpoint directory."""
     return {hint.partition("/")[0] for hint in hints}

@@ -1,6 +1,6 @@
-"""Know the checkpoints in one directory, and read again only what changed; sub-folders are the matter of `subfolders`.
+"""Hold the checkpoints in one directory, and read only changed files again. `subfolders` holds those of sub-folders.
 
-Nothing here waits or writes; it blocks for as long as the storage does, so calls that may hang are made by `calls`.
+This module neither waits nor writes. Reading blocks for as long as the storage does, so `calls` makes such calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """When time alone may change what a group is: at the latest `at`; and each sweep before `until` reads it again."""
+    """Hold the times at which a group is read again without any change: once at `at`, and in each sweep until `until`.
+
+    Time alone may make its files complete or corrupt.
+    """
 
     at: float
     until: float
@@ -36,15 +39,15 @@ _NEVER: Final = _Due(float("inf"), float("-inf"))
 
 
 class CheckpointDirectory:
-    """Hold what lies in the checkpoint directory, or in one of its sub-folders, as this process has come to know it.
+    """Hold the candidates in the checkpoint directory, or in one of its sub-folders, as of the last scan.
 
     Args:
-        reader: reads groups of files; it knows which directory it is, and which checkpoints and sub-folders count.
-        give_up: called with each candidate that is given up as corrupt.
-        full_sweep_seconds: by then every file was compared again, however many there are.
-        clock: time.
-        calls: makes calls that may hang, by the name of what they read.
-        progress: called before each group of files that is read, because a scan may take long.
+        reader: Reads groups of files in the directory, and decides which checkpoints and sub-folders count.
+        give_up: Called with each candidate that is given up as corrupt.
+        full_sweep_seconds: Every file is compared again within this time, however many there are.
+        clock: The clock of this node.
+        calls: Makes calls that may hang, by the name of the entry that they read.
+        progress: Called before each group of files that is read, because a scan may take long.
     """
 
     def __init__(
@@ -74,15 +77,15 @@ class CheckpointDirectory:
         self._late: set[str] = set()  # groups whose reading did not come to an end in the last scan
         self._is_gone = False
         self._candidates: dict[str, tuple[KnownCandidate, ...]] = {}  # by group, also if it holds none
-        self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by group: what is not complete, or not yet
-        self._unknown: dict[str, Mapping[str, str]] = {}  # by group: what cannot be read now
+        self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by group: why candidates are not complete
+        self._unknown: dict[str, Mapping[str, str]] = {}  # by group: why checkpoints cannot be read now
         self._due: dict[str, _Due] = {}
-        self.folders: set[str] = set()  # sub-folders that are no checkpoint, and in which some may lie
+        self.folders: set[str] = set()  # sub-folders that are not checkpoints, but may contain some
 
     def scan(self, now: float, hints: Collection[str] | None, *, sweep: bool) -> bool:
         """Scan once; return whether anything was read again. Raises OSError if the directory cannot be read.
 
-        `hints`: names in it that file events told of; None: there are no events, or not of all changes.
+        `hints`: names in the directory that file events reported; None: there are no events, or some were missed.
         """
         sweep = sweep or hints is None
 
@@ -110,7 +113,7 @@ class CheckpointDirectory:
         return any(now >= due.at for due in self._due.values())
 
     def forget(self) -> None:
-        """Note that it is gone. It may come back with all that was in it: what is the same then is still complete."""
+        """Note that the directory is gone. If it comes back, checkpoints with unchanged files are complete at once."""
         self._index.forget()
         self._state_file = StateFile(self._reader.root)
         self._is_gone = True
@@ -120,20 +123,20 @@ class CheckpointDirectory:
         self.folders.clear()
 
     def retain(self, error: OSError) -> None:
-        """Retain what was known of it, because it cannot be read now."""
+        """Retain the known candidates, because the directory cannot be read now."""
         for group, candidates in self._candidates.items():
             _note(self._unknown, group, self._reader.unread(group, candidates, error).unknown)
         self._to_read |= self._candidates.keys()
 
     def found(self) -> list[DiscoveredCheckpoint]:
-        """Return the complete checkpoints that lie in it."""
+        """Return the complete checkpoints in the directory."""
         if self._is_gone:
             return []
         candidates = chain.from_iterable(self._candidates.values())
         return [found for candidate in candidates if (found := candidate.found) is not None]
 
     def waiting(self) -> Iterator[tuple[str, str]]:
-        """Return (name, reason) of what is not complete, or not yet."""
+        """Return (name, reason) of each candidate that is not complete."""
         return chain.from_iterable(self._reasons.values())
 
     def unknown(self) -> Iterator[tuple[str, str]]:
@@ -141,7 +144,7 @@ class CheckpointDirectory:
         return chain.from_iterable(reasons.items() for reasons in self._unknown.values())
 
     def _concerned_by(self, group: str | MarkerGroup) -> Collection[str]:
-        """Return the groups to read if one changed: a marker concerns what it marks."""
+        """Return the groups to read if one changed. For a marker these are the groups of the marked checkpoints."""
         if not isinstance(group, MarkerGroup):
             return (group,)
         if group.checkpoint is None:
@@ -149,12 +152,12 @@ class CheckpointDirectory:
         return {group.checkpoint, f"{group.checkpoint}.index"} & self._candidates.keys()
 
     def _compare(self, groups: Iterable[str | MarkerGroup]) -> set[str]:
-        """Return the groups whose files are not those that were read."""
+        """Return the groups whose files changed after they were read."""
         files = [group for group in groups if not isinstance(group, MarkerGroup) and group not in self._to_read]
         return self._comparison.changed({group: self._candidates.get(group) for group in files})
 
     def _read(self, group: str, now: float) -> FileGroupReading:
-        """Read a group; if that does not come to an end, what was known of it still holds."""
+        """Read a group. If the storage hangs, return a reading that retains the known candidates."""
         before, names, named = self._candidates.get(group, ()), self._index.names(group), self._state_file.named
 
         def read() -> FileGroupReading:
@@ -166,13 +169,13 @@ class CheckpointDirectory:
         except HangingError as error:
             self._late.add(group)
             return self._reader.unread(group, before, error)
-        if group in self._late:  # what it tells may be old
+        if group in self._late:  # the reading may be outdated
             self._late.discard(group)
             reading.again = True
         return reading
 
     def _update(self, group: str, now: float) -> None:
-        """Read one group and remember what it brought."""
+        """Read one group, remember its candidates, and decide when to read it again."""
         is_new, names = group not in self._candidates, self._index.names(group)
         reading = self._read(group, now)
         if reading.listing is not None:
@@ -196,7 +199,7 @@ class CheckpointDirectory:
             self._due[group] = due
 
     def _note_folder(self, group: str, reading: FileGroupReading) -> None:
-        """Remember whether a group is a folder in which checkpoints may lie; a checkpoint is not entered."""
+        """Note whether a group is a sub-folder that may contain checkpoints. A checkpoint is not entered."""
         assert reading.listing is not None
         is_entered = group in reading.listing.folders and group not in NOT_ENTERED and not reading.candidates
         if is_entered and self._reader.glob.enters(self._reader.named(group)):
@@ -205,7 +208,10 @@ class CheckpointDirectory:
             self.folders.discard(group)
 
     def _due_of(self, group: str, candidates: Sequence[KnownCandidate], now: float, *, is_young: bool) -> _Due:
-        """Return when to read a group again though nothing tells of changes in it."""
+        """Return when to read a group again even if its files do not change.
+
+        `is_young`: the group is new and a folder, whose checkpoint may still be incomplete.
+        """
         at, until = _NEVER.at, _NEVER.until
         for candidate in candidates:
             if not candidate.is_over:
@@ -216,14 +222,14 @@ class CheckpointDirectory:
                 elif not candidate.accepted:
                     at = min(at, accepted_at)
         if is_young:
-            until = now + self._reader.corrupt_after_seconds  # the marker of a model comes last, and inside
+            until = now + self._reader.corrupt_after_seconds  # a model's marker is written last, inside its folder
         elif not candidates and group in self._due:
             until = self._due[group].until
         return _Due(at, until) if at < _NEVER.at or now < until else _NEVER
 
 
 def _note(by_group: dict[str, T], group: str, value: T) -> None:
-    """Remember something about a group if there is anything to remember."""
+    """Set the value of a group, or remove it if the value is empty."""
     if value:
         by_group[group] = value
     else:

@@ -1,7 +1,7 @@
 """Find the marker file that the user's training writes last, such as `{name}.STABLE` or `_SUCCESS`.
 
 The marker is required in addition to the files of the format: a marker that is written too early does not make a
-checkpoint complete. Markers are opened, and not looked up in listings, which may be outdated on NFS.
+checkpoint complete. Markers are opened instead of searched in listings, which may be outdated on NFS.
 """
 
 import re

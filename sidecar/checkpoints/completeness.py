@@ -3,11 +3,11 @@
 A checkpoint is complete as soon as all of this holds:
 
 1. Its structure is whole, as its format says: every file is there, and the files agree with one another.
-2. It is finished: the writer's own state file names it and no newer write has begun (`committed`), or its files have
-   not changed for `quiet_seconds`.
+2. The write is finished: the writer's own state file names the checkpoint and no newer write has begun (`committed`),
+   or its files have not changed for `quiet_seconds`.
 3. The user's marker is there, if `complete_marker` asks for one.
 
-A checkpoint whose structure is not whole waits. It is corrupt once its files have not changed for
+A checkpoint whose structure is not whole waits, and is corrupt once its files have not changed for
 `corrupt_after_seconds`. Pure: the reading is done by `file_group_reader`, in the formats of `formats/`.
 """
 
@@ -19,19 +19,19 @@ from sidecar.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The files are a complete checkpoint."""
+    """Accept the files as a complete checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The files may become a complete checkpoint; `reason` says what is missing."""
+    """Wait, because the files may become a complete checkpoint; `reason` says what is missing."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """The files will never be a complete checkpoint, because they are damaged and nobody writes them."""
+    """Give the files up, because they are damaged and nobody writes them any more."""
 
     error: CheckpointError
 
@@ -45,15 +45,15 @@ def completeness(
     quiet_seconds: float,
     corrupt_after_seconds: float,
 ) -> Complete | Wait | Corrupt:
-    """Decide what files are that have not changed for `unchanged_seconds`.
+    """Decide whether files that have not changed for `unchanged_seconds` are a complete checkpoint.
 
-    `verdict`: what reading them as their format showed. `committed`: whether they need not be waited for.
-    `missing_marker`: the path of the user's marker if one is asked for and not there.
+    `verdict`: the result of reading them as their format. `committed`: whether they may be used before they have been
+    unchanged for `quiet_seconds`. `missing_marker`: the path of the user's marker if it is required and missing.
     """
     if isinstance(verdict, CheckpointError):
         return Wait(str(verdict)) if unchanged_seconds < corrupt_after_seconds else Corrupt(verdict)
     if not committed and unchanged_seconds < quiet_seconds:
-        return Wait(f"whole, but no state file says so: waits until unchanged for {quiet_seconds:g} s")
+        return Wait(f"whole, but no state file names it: waits until unchanged for {quiet_seconds:g} s")
     if missing_marker is not None:
-        return Wait(f"whole, but {missing_marker} is not there (complete_marker)")
+        return Wait(f"whole, but {missing_marker} is missing (complete_marker)")
     return Complete()

@@ -1,13 +1,13 @@
-"""Find out what changed in a directory of checkpoints since the last scan, without touching what did not change.
+"""Find out what changed in a directory of checkpoints since the last scan, without reading unchanged files.
 
 If nobody writes into a directory of 100,000 files, a scan costs one `fstat` of the directory:
 
-- names that file events told of are asked for;
-- a sweep lists the directory if its times changed, because then something was created, renamed or deleted. A listing
-  gives names and inodes. A name that is new, has another inode or is gone has changed;
-- files that are rewritten under their names change neither, so each sweep compares some files with what was seen: all
-  of them if they are few, else as many as it takes to compare all within `full_sweep_seconds`. At that pace the
-  directory is listed in any case, in case its times are wrong.
+- The scan calls `stat` for each name that file events reported.
+- A sweep lists the directory if its times changed, because then something was created, renamed or deleted. A listing
+  gives names and inodes. A name has changed if it is new, has another inode or is gone.
+- A file that is rewritten under its name changes neither the listing nor the directory's times. So each sweep compares
+  some files with the last reading: all files if they are few, else enough to compare all within `full_sweep_seconds`.
+  The directory is listed at least that often, too, in case its times are wrong.
 """
 
 import contextlib
@@ -24,26 +24,26 @@ from sidecar.confined import open_folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 
 _COARSE_SECONDS: Final = 2.0
-"""Two changes within these seconds may leave the same times: the coarsest that filesystems keep."""
+"""Two changes within these seconds may leave the same times: the resolution of the coarsest filesystem."""
 
-_EACH_SWEEP: Final = 256
+_FILES_PER_SWEEP: Final = 256
 """At least this many files are compared in each sweep, so the usual directory is compared as a whole: 1 ms of work."""
 
 _LISTING_SHARE: Final = 1000
-"""While file events say what changed, listing may take one part in 1,000 of the time: 100,000 names take 0.1 s."""
+"""While file events report changes, listing may take one part in 1,000 of the time: 100,000 names take 0.1 s."""
 
 Times = tuple[int, int]
 
 
 class DirectoryIndex:
-    """Hold the names in a directory that may be of checkpoints, by group of files.
+    """Hold the names in a directory that may belong to checkpoints, by group of files.
 
     Args:
-        root: the checkpoint directory; it may not exist yet.
-        group_of: returns the group of a file by its name, None if it belongs to none.
-        below: the path of the folder in it that is indexed; no link in that path is followed.
-        full_sweep_seconds: by then everything was compared again.
-        clock: time.
+        root: The checkpoint directory, which may not exist yet.
+        group_of: Returns the group of a file by its name; None if the file belongs to no group.
+        below: The path from `root` of the folder that is indexed. No link in that path is followed.
+        full_sweep_seconds: All files are compared again within this time.
+        clock: The clock of this node.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class DirectoryIndex:
         self._inodes: dict[str, int] = {}  # by name, as listed
         self._members: dict[FileGroup, tuple[str, ...]] = {}  # names by group
         self._identity: tuple[int, int] | None = None
-        self._changed: tuple[Times, float] | None = None  # the directory's times, and when they were seen first
-        self._listed: tuple[Times, float, float] | None = None  # the same of the last listing, and how long it took
-        self._turn: list[FileGroup] = []  # groups that are still to be compared in this round
+        self._changed: tuple[Times, float] | None = None  # (the directory's times, when they were first seen)
+        self._listed: tuple[Times, float, float] | None = None  # the last listing: (times, begun at, seconds it took)
+        self._uncompared: list[FileGroup] = []  # groups that are still to be compared in this round
         self._pending: set[FileGroup] = set()  # groups that changed: they stay here if listing fails midway
         self._compared_at = float("-inf")
 
     @contextlib.contextmanager
     def open(self) -> Iterator[int]:
-        """Open the directory: on NFS that makes its times be asked for anew. Raises OSError."""
+        """Open the directory and yield its descriptor. On NFS this refreshes the cached times. Raises OSError."""
         with contextlib.ExitStack() as stack:
             opened = stack.enter_context(open_folder(self._root))
             if self._below:
@@ -79,114 +79,125 @@ class DirectoryIndex:
             yield opened.descriptor
 
     def forget(self) -> None:
-        """Start anew, as after the directory was gone."""
+        """Forget all names, because the directory is gone."""
         self._inodes.clear()
         self._members.clear()
         self._identity = self._changed = self._listed = None
-        self._turn = []
+        self._uncompared = []
 
     def changed(self, descriptor: int, now: float, hints: Collection[str] | None, *, sweep: bool) -> set[FileGroup]:
-        """Families of which names came, went or were replaced.
+        """Return the groups in which names were added, removed or replaced since the last call. Raises OSError.
 
-        `hints` are names that file events told of; None: there are no events, so this is for the listing to find out.
+        `hints`: the names that file events reported; None: there are no events, so the directory is listed if its times
+        changed. `sweep`: list the directory in spite of events, unless listing is slow.
         """
-        there = os.fstat(descriptor)
-        times, identity = (there.st_mtime_ns, there.st_ctime_ns), (there.st_dev, there.st_ino)
+        status = os.fstat(descriptor)
+        times, identity = (status.st_mtime_ns, status.st_ctime_ns), (status.st_dev, status.st_ino)
         if self._identity != identity:  # the first scan, or another directory under this name
             self._identity, self._listed, hints = identity, None, None
         if self._changed is None or self._changed[0] != times:
             self._changed = times, now
-        self._pending |= self._hinted(descriptor, hints or ())
+        self._pending |= self._check_hinted(descriptor, hints or ())
         if hints is None or (sweep and not self._is_listing_slow(now, is_awaited=bool(hints))):
             self._list(descriptor, times, self._changed[1], now)
         pending, self._pending = self._pending, set()
         return pending
 
     def names(self, group: FileGroup) -> tuple[str, ...]:
-        """Return the names of a group, as they are known."""
+        """Return the names of a group, as of the last scan."""
         return self._members.get(group, ())
 
     def note(self, names: Collection[str], listing: Listing) -> None:
-        """Remember whether any of a group's names was missing when the names were asked for."""
+        """Ask for a new listing if some of a group's `names` were missing when they were read into `listing`."""
         if len(listing.files) < len(names) and len(listing.escaping) + len(listing.folders) == 0:
-            self._listed = None  # what is gone may come back as it was, and only a listing would tell
+            self._listed = None  # a missing file may come back unchanged, and only a listing shows that
 
     def groups(self) -> Collection[FileGroup]:
         """Return all groups."""
         return self._members.keys()
 
     def to_compare(self, now: float) -> Iterator[FileGroup]:
-        """Return the groups whose turn it is in this sweep."""
+        """Yield the groups whose files are to be compared in this sweep."""
         seconds = min(max(0.0, now - self._compared_at), self._full_sweep_seconds)
         self._compared_at = now
-        left = max(_EACH_SWEEP, len(self._inodes) * seconds / self._full_sweep_seconds)
-        if not self._turn:
-            self._turn = list(self._members)
-        while self._turn and left > 0:
-            group = self._turn.pop()
+        left = max(_FILES_PER_SWEEP, len(self._inodes) * seconds / self._full_sweep_seconds)
+        if not self._uncompared:
+            self._uncompared = list(self._members)
+        while self._uncompared and left > 0:
+            group = self._uncompared.pop()
             left -= len(self._members.get(group, ()))
             yield group
 
     def _list(self, descriptor: int, times: Times, since: float, now: float) -> None:
-        """List the directory if that is due, and note the groups of what changed."""
+        """List the directory if that is due, and note the groups whose names changed.
+
+        `since`: the time at which the directory was first seen with these `times`.
+        """
         if self._listed is not None:
             listed, at, _ = self._listed
             if listed == times and at >= since + _COARSE_SECONDS and now < at + self._full_sweep_seconds:
                 return
         begin, self._listed = self._clock.now(), None
-        if self._listed_now(descriptor):
+        if self._read_names(descriptor):
             self._listed = times, now, self._clock.now() - begin
 
     def _is_listing_slow(self, now: float, *, is_awaited: bool) -> bool:
-        """Return whether to list later; for longer if events told of something, which should not wait for a listing."""
+        """Return whether the directory should be listed later, because the last listing took long.
+
+        `is_awaited`: events reported changes, which should not wait for a listing, so it is postponed for longer.
+        """
         share = 2 * _LISTING_SHARE if is_awaited else _LISTING_SHARE
         return self._listed is not None and now < self._listed[1] + share * self._listed[2]
 
-    def _listed_now(self, descriptor: int) -> bool:
-        """List the directory and note the groups of what changed; return whether folders could be told from files."""
+    def _read_names(self, descriptor: int) -> bool:
+        """List the directory and note the groups whose names changed. Raises OSError.
+
+        Return whether the listing is whole: whether the filesystem distinguished folders from files for all names.
+        """
         seen, is_whole = list[str](), True
-        known, group_of = self._inodes, self._group_of
+        inodes, group_of = self._inodes, self._group_of
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name, inode = entry.name, entry.inode()
-                if known.get(name) == inode:
+                if inodes.get(name) == inode:
                     seen.append(name)
                     continue
                 group: FileGroup | None = group_of(name)
                 try:
                     if entry.is_dir(follow_symlinks=False):
                         group = _folder_group(name)
-                except OSError:  # some filesystems do not list what is a folder: then it is asked for each name
+                except OSError:  # some filesystems do not list which names are folders: then each name needs a `stat`
                     is_whole = False
                     seen.append(name)
                     continue
                 if group is not None:
                     self._pending |= self._add(name, inode, group)
                     seen.append(name)
-        if len(seen) < len(known) or not is_whole:
-            for name in known.keys() - set(seen):
+        if len(seen) < len(inodes) or not is_whole:
+            for name in inodes.keys() - set(seen):
                 self._pending |= self._remove(name)
         return is_whole
 
-    def _hinted(self, descriptor: int, names: Iterable[str]) -> set[FileGroup]:
+    def _check_hinted(self, descriptor: int, names: Iterable[str]) -> set[FileGroup]:
+        """Call `stat` for the names that file events reported, and return the groups that may have changed."""
         changed = set[FileGroup]()
         for name in names:
             try:
-                there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             except OSError as error:
                 if meaning(Entry.CHECKPOINT, error, again=True) is Meaning.GONE:
                     changed |= self._remove(name)
-                else:  # it cannot be asked for now: reading its group says why
+                else:  # the name has no `stat` now: reading its group reports the reason
                     self._listed = None
                     changed |= self._groups_with(name)
                 continue
-            group: FileGroup | None = _folder_group(name) if stat.S_ISDIR(there.st_mode) else self._group_of(name)
+            group: FileGroup | None = _folder_group(name) if stat.S_ISDIR(status.st_mode) else self._group_of(name)
             if group is not None:
-                changed |= self._add(name, there.st_ino, group)
+                changed |= self._add(name, status.st_ino, group)
         return changed
 
     def _add(self, name: str, inode: int, group: FileGroup) -> set[FileGroup]:
-        """Note a name; return the groups that changed by that."""
+        """Add a name to its group, and return the groups that this changed."""
         changed = {group}
         members = self._members.get(group, ())
         if name not in members:
@@ -210,9 +221,10 @@ class DirectoryIndex:
         return groups
 
     def _groups_with(self, name: str) -> set[FileGroup]:
-        """Return the groups that a name may belong to, as a folder or as a file, and that are known."""
+        """Return the indexed groups that a name may belong to, as a folder or as a file."""
         return {group for group in (name, self._group_of(name)) if group is not None and group in self._members}
 
 
 def _folder_group(name: str) -> str | None:
+    """Return the group of a folder, which is its name; None if the name is a temporary one."""
     return None if is_temporary(name, folder=True) else name

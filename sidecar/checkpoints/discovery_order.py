@@ -1,11 +1,11 @@
-"""The order in which this node discovered checkpoints, which is the order in which they are evaluated.
+"""Define the order in which this node discovered checkpoints, which is the order in which they are evaluated.
 
 Checkpoints of one scan are ordered by step if all of their steps are known and were found in the same way. Otherwise
-they are ordered by the time at which they were written, because steps of two kinds do not compare.
+they are ordered by the time at which they were written, because steps of two kinds cannot be compared.
 
-A checkpoint of a later scan comes last, with two exceptions that were written before what is known already: a pin that
-another node made of a checkpoint that training has deleted since, and a checkpoint in the directory of a lower step,
-which could not be read until now. After a rollback training writes lower steps later, so the time of writing decides.
+A checkpoint of a later scan comes last, with two exceptions, both written before a known checkpoint: a pin that another
+node made of a checkpoint that training has deleted since, and a checkpoint of a lower step that could not be read until
+now. After a rollback training writes lower steps later, so the time of writing decides.
 """
 
 import re
@@ -18,9 +18,9 @@ from sidecar.records import Checkpoint, Key
 
 @dataclass(slots=True)
 class DiscoveryOrder:
-    """The checkpoints that were ever discovered: one that vanishes for a while must not look new again.
+    """Hold all checkpoints that were ever discovered: one that vanishes for a while must not appear new again.
 
-    `places`: for sorting, 0 is the first. `seen_at`: `Clock.now()` of the discovery.
+    `places`: the place of each in the order; 0 is the first. `seen_at`: `Clock.now()` of the discovery.
     """
 
     places: dict[Key, int] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class DiscoveryOrder:
         in_directory: Container[Key],
         now: float,
     ) -> None:
-        """Give each of `new` a place; those that have one keep it.
+        """Give each checkpoint in `new` a place. One that has a place retains it.
 
-        `known`: found by the scan before; `in_directory`: which checkpoints training has not deleted.
+        `known`: the checkpoints that the last scan found. `in_directory`: those that training has not deleted.
         """
         newest = max((item.written_at for item in known.values()), default=0.0) if new else 0.0
         for item in _in_order(new):
@@ -49,7 +49,7 @@ class DiscoveryOrder:
                 self.places[key], self.seen_at[key] = len(self.places), now
 
     def _insert(self, key: Key, successor: Key) -> None:
-        """Give a checkpoint the place and time of discovery of another one, which comes right after it."""
+        """Give a checkpoint the place and time of discovery of its `successor`, which moves one place up."""
         place = self.places[successor]
         for other, after in self.places.items():
             if after >= place:
@@ -68,13 +68,14 @@ def _later(this: DiscoveredCheckpoint, known: Mapping[Key, DiscoveredCheckpoint]
 
 
 def _is_of_lower_step(this: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether both steps are known, found in the same way, and the first is lower."""
     if this.step is None or other.step is None:
         return False
     return this.step_source == other.step_source and this.step < other.step
 
 
 def _in_order(new: Iterable[DiscoveredCheckpoint]) -> list[DiscoveredCheckpoint]:
-    """Return the checkpoints of one scan in order; of two contents under one name the newer comes last."""
+    """Return the checkpoints of one scan in order. Two contents under one name are ordered by time of writing."""
     items = list(new)
     names = {id(item): natural(item.checkpoint.name) for item in items}
     sources = {None if item.checkpoint.step is None else item.checkpoint.step_source for item in items}
@@ -84,5 +85,5 @@ def _in_order(new: Iterable[DiscoveredCheckpoint]) -> list[DiscoveredCheckpoint]
 
 
 def natural(name: str) -> list[str | int]:
-    """Return a sort key that puts `ckpt-10` after `ckpt-9`: text and numbers alternate, so two names compare."""
+    """Return a sort key that puts `ckpt-10` after `ckpt-9`: text and numbers alternate, so any two keys compare."""
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]

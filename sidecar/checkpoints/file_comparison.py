@@ -1,6 +1,6 @@
-"""Compare files with what was read of them, because file events may be lost and times may be coarse.
+"""Compare files with their last reading, because file events may be lost and file times may be coarse.
 
-Nothing here waits or writes; calls that may hang are made by `calls`.
+This module neither waits nor writes. `calls` makes the calls that may hang.
 """
 
 import os
@@ -16,7 +16,7 @@ class FileComparison:
 
     Args:
         opened: Opens the directory and returns its descriptor, in a context that closes it.
-        below: The directory's path from the checkpoint directory, which names the calls.
+        below: The directory's path from the checkpoint directory, which is part of the names of the calls.
         calls: Makes calls that may hang.
     """
 
@@ -28,9 +28,9 @@ class FileComparison:
         self._hung = 0  # calls that hung so far: the next comparison needs another key
 
     def changed(self, groups: Mapping[str, Sequence[KnownCandidate] | None]) -> set[str]:
-        """Return the groups whose files are not those that were read, or that are not finished.
+        """Return the groups whose files changed after they were read, or that are not finished.
 
-        `groups`: the candidates that were read of each group; None: nothing was read of it yet.
+        `groups`: the candidates of each group by its last reading; None if the group was not read yet.
         """
         self._hanging = {call: group for call, group in self._hanging.items() if self._hangs(call)}
         left_out = set(self._hanging.values())
@@ -52,6 +52,7 @@ class FileComparison:
         return set(changed)  # the thread of a call that hangs may still add to the other set
 
     def _hangs(self, call: str) -> bool:
+        """Return whether an earlier call of this name has not ended yet."""
         try:
             self._calls(call, lambda: None)
         except HangingError:
@@ -60,7 +61,7 @@ class FileComparison:
 
 
 def _is_as_read(directory: int, candidates: Sequence[KnownCandidate] | None) -> bool:
-    """Return whether the files of a group are those that were read; False if the group is not finished."""
+    """Return whether the files of a group are unchanged since they were read; False if the group is not finished."""
     if not candidates:
         return False
     for candidate in candidates:
@@ -68,9 +69,9 @@ def _is_as_read(directory: int, candidates: Sequence[KnownCandidate] | None) -> 
             return False  # in a folder there may be more by now
         for file in candidate.files:
             try:
-                there = os.stat(file.name, dir_fd=directory)
+                status = os.stat(file.name, dir_fd=directory)
             except OSError:
                 return False
-            if file[1:] != (there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns):
+            if file[1:] != (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns):
                 return False
     return True

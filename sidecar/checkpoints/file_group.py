@@ -1,4 +1,4 @@
-"""Which files belong together: a group of files may be one checkpoint, and is named like its main file. No I/O."""
+"""Decide which files belong together. A group of files may be one checkpoint; its name is its main file's. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sidecar.checkpoints.formats import Format, file_group
 
 @dataclass(frozen=True, slots=True)
 class MarkerGroup:
-    """The group of a user's marker. `checkpoint`: the name of the one it marks; None: it marks all of the directory."""
+    """Identify the user's marker. `checkpoint`: the checkpoint that it marks; None: it marks all in the directory."""
 
     checkpoint: str | None
 
@@ -19,9 +19,9 @@ FileGroup = str | MarkerGroup
 
 
 def group_of(name: str, *, marker: CompleteMarker | None, formats: Sequence[Format]) -> FileGroup | None:
-    """Return the group that a file in a directory of checkpoints belongs to; None: it belongs to none.
+    """Return the group that a file in a directory of checkpoints belongs to; None if it belongs to no group.
 
-    `formats`: those that are looked for.
+    `formats`: the formats that the scan is for.
     """
     if marker is not None:
         if marker.marks_all(name):

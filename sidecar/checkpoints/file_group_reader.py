@@ -1,7 +1,7 @@
 """Read the files of one group, and return its complete checkpoints, with a reason for every other candidate.
 
-`FileGroupReader.read` does all the reading for a group of files. It has no state: the caller passes the candidates of
-the last scan and gets those of this scan. It blocks for as long as the storage does. `completeness` decides when files
+`FileGroupReader.read` reads all files of a group. The reader is stateless: the caller passes the candidates of the last
+scan and gets those of this scan. Reading blocks for as long as the storage does. `completeness` decides when files
 count as complete.
 """
 
@@ -24,12 +24,12 @@ from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import Settlement
 from sidecar.states import Verdict
 
-_OLD_SECONDS: Final = 3600.0  # far more than the clocks of two machines that share storage differ
+_OLD_SECONDS: Final = 3600.0  # far more than the difference between the clocks of two machines that share storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCandidate:
-    """Hold the facts about one candidate that are kept between two scans.
+    """Hold the facts about one candidate that are retained between two scans.
 
     Args:
         format: The format of its files.
@@ -92,7 +92,7 @@ class FileGroupReader:
         step_key: The variable that holds the step, if the user named one.
         step_pattern: A pattern that finds the step in a name, if the user set one.
         marker: The file that the user's training writes after each checkpoint, if any.
-        formats: The formats of checkpoints to look for.
+        formats: The formats of checkpoints to scan for.
         clock: The clock of this node, to compare with the times of files.
         glob: The checkpoints that are wanted, by their names.
         below: The sub-folder of `top` that is read; empty: `top` itself.
@@ -143,7 +143,7 @@ class FileGroupReader:
                 reading.reasons.append((self.named(name), _unreadable(error)))
                 reading.again = True
                 continue
-            except Exception as error:  # noqa: BLE001 - one group, whoever wrote it, must not end the daemon
+            except Exception as error:  # noqa: BLE001 - files are untrusted, and must not end the daemon
                 reading.reasons.append((self.named(name), _failed(error)))
                 reading.again = True
                 continue
@@ -161,7 +161,7 @@ class FileGroupReader:
         return reading
 
     def ends(self, candidate: KnownCandidate) -> tuple[float, float]:
-        """Return the times at which files that do not change any more are accepted, and given up."""
+        """Return the times at which a candidate is accepted, and given up, if its files do not change any more."""
         since = candidate.unchanged_since
         return since + self.quiet_seconds, since + self.corrupt_after_seconds
 
@@ -182,7 +182,7 @@ class FileGroupReader:
             try:
                 inspected = self._inspect(format_, candidate, known, now)
                 reading.candidates.append(self._decide(candidate, inspected, reading, now))
-            except VanishedError:  # it was deleted during the reading, or does not show on NFS yet
+            except VanishedError:  # a file was deleted during the reading, or is not visible on NFS yet
                 reading.again = True
             except OSError as error:
                 meant = meaning(Entry.CHECKPOINT, error, again=again)
@@ -217,7 +217,7 @@ class FileGroupReader:
             raise
         except CheckpointError as error:
             verdict = error
-        except Exception as error:  # noqa: BLE001 - one file, whoever wrote it, must not end the daemon
+        except Exception as error:  # noqa: BLE001 - a file is untrusted, and must not end the daemon
             verdict = CorruptError(_failed(error))
         if known is not None and contents(known.files) == contents(candidate.files):
             # Its links changed, or it was repaired, or its last write came within one tick of the clock of file times.
@@ -258,7 +258,7 @@ class FileGroupReader:
         if inspected.is_over or inspected.verdict is None:
             return inspected
         decision = self._completeness(candidate, inspected, None, now)
-        if isinstance(decision, Complete):  # the marker is asked for only if nothing else is missing
+        if isinstance(decision, Complete):  # the marker is only searched if nothing else is missing
             inspected = replace(inspected, accepted=True)
             decision = self._completeness(candidate, inspected, self._missing_marker(inspected), now)
         if isinstance(decision, Wait):
@@ -273,6 +273,7 @@ class FileGroupReader:
     def _completeness(
         self, candidate: Candidate, inspected: KnownCandidate, missing_marker: str | None, now: float
     ) -> Complete | Wait | Corrupt:
+        """Decide by the settings whether the candidate is complete. `missing_marker`: as for `completeness`."""
         assert inspected.verdict is not None
         return completeness(
             inspected.verdict,
@@ -293,6 +294,7 @@ class FileGroupReader:
     def _found(
         self, candidate: Candidate, inspected: KnownCandidate, inspection: Inspection, now: float
     ) -> DiscoveredCheckpoint:
+        """Return the complete checkpoint that a candidate is, with only the files that it needs."""
         needed = set(inspection.files)
         files = tuple(file for file in candidate.files if file.name in needed)
         files = inspected.files if files == inspected.files else files  # one copy in memory: there may be thousands
@@ -300,6 +302,7 @@ class FileGroupReader:
         return DiscoveredCheckpoint(checkpoint, self.root, written_at(files), now, files)
 
     def _settlement(self, candidate: KnownCandidate, error: CheckpointError) -> Settlement:
+        """Return the record that settles a candidate as corrupt. The digest samples its files."""
         digest = sampled_digest(self.root, (file.name for file in candidate.files))
         name = self.named(candidate.name)
         return Settlement(
@@ -312,12 +315,13 @@ class FileGroupReader:
 
 
 def _among(known: KnownCandidate, candidate: Candidate) -> list[File]:
-    """Return the candidate's files that are known. Only the needed files of a complete checkpoint are."""
+    """Return those files of a candidate that `known` has, too. A complete checkpoint has only the needed files."""
     names = {file.name for file in known.files}
     return [file for file in candidate.files if file.name in names]
 
 
 def _failed(error: Exception) -> str:
+    """Return a reason for an error that only a bug in this program explains."""
     return f"reading it failed, please report it: {type(error).__name__}: {error}"
 
 

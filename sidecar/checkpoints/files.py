@@ -1,6 +1,6 @@
-"""List, open and sample the regular files of one folder without ever leaving it. No format is known here.
+"""List, open and sample the regular files of one folder without ever leaving it. This module knows no format.
 
-A file in a sub-folder is named by its path from the folder, with `/`.
+The name of a file in a sub-folder is its path from the folder, with `/`.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CorruptError, VanishedError
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
-"""Names that writers use for what is not finished, and this program for its own."""
+"""Names that writers give to unfinished files, and this program to its own files."""
 
 _NEVER: Final = re.compile("|".join(map(translate, NEVER)))
 _NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "*.orbax-checkpoint-tmp*"))))
 _SAMPLE_BYTES: Final = 64 * 1024
-_ALL_BYTES: Final = 16 * 1024 * 1024  # below this, hashing all of a file costs less than a scan may take
-_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path cannot be there
+_ALL_BYTES: Final = 16 * 1024 * 1024  # a file up to this size is hashed as a whole: that takes less than a scan may
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path does not exist
 _STRIDE_BYTES: Final = 1024 * 1024
 _PROBE_BYTES: Final = 4096
 _MOST_PROBES: Final = 16 * 1024
 
 
 class File(NamedTuple):
-    """A regular file as one `stat` saw it."""
+    """Hold the state of a regular file, from one `stat`."""
 
     name: str
     size: int
@@ -41,19 +41,20 @@ class File(NamedTuple):
 
     @property
     def content(self) -> tuple[str, int, int]:
-        """Return what changes when the content does; a hard link made to the file changes only its ctime."""
+        """Return the values that change with the content. A new hard link to the file changes only its ctime."""
         return self.name, self.size, self.mtime_ns
 
 
 def contents(files: "Iterable[File]") -> list[tuple[str, int, int]]:
-    """Return what changes when one of these does; links that are made to them do not count."""
+    """Return the values that change with the content of one of the files. New hard links to them do not count."""
     return [file.content for file in files]
 
 
 class Listing(NamedTuple):
-    """A folder's own regular files by name, the names of links that lead out of it, and its sub-folders, unentered.
+    """List the entries of a folder, or some of them, without entering its sub-folders.
 
-    It may be of some names only. `named`: what the folder's state file lists; None if that is to be read.
+    `files`: its regular files by name. `escaping`: links that lead out of the folder. `folders`: its sub-folders.
+    `named`: the checkpoints that the folder's state file lists; None if the reader of the listing must read that file.
     """
 
     files: dict[str, File]
@@ -63,15 +64,15 @@ class Listing(NamedTuple):
 
 
 def is_temporary(name: str, *, folder: bool = False) -> bool:
-    """Return whether a name says that this is not finished, or not a checkpoint's."""
+    """Return whether a name is one of unfinished files, or of files that belong to no checkpoint."""
     return (_NEVER_FOLDERS if folder else _NEVER).match(name) is not None
 
 
 def list_files(folder: Path, *, all_names: bool = False) -> Listing:
-    """List a folder, not its sub-folders; raises OSError if the folder itself cannot be read.
+    """List a folder, not its sub-folders. Raises OSError if the folder itself cannot be read.
 
-    Links to files are followed, within the folder; links to folders are not. Names of what is not finished are left
-    out, unless `all_names` are asked for.
+    Links to files in the folder are followed, links to folders are not. `all_names`: whether names of unfinished files
+    are listed, too.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -83,33 +84,36 @@ def list_files(folder: Path, *, all_names: bool = False) -> Listing:
 
 
 def stat_files(folder: Path, descriptor: int, names: Iterable[str]) -> Listing:
-    """Return what lies under some names of an opened folder, without names that are gone. Raises OSError."""
+    """Return the listing of some names in an opened folder, without names that are gone. Raises OSError."""
     files, escaping, folders = {}, set(), []
     for name in names:
-        there = _stat(folder, descriptor, name)
-        if there is None:
+        status = _stat(folder, descriptor, name)
+        if status is None:
             continue
-        if stat.S_ISLNK(there.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             escaping.add(name)
-        elif stat.S_ISREG(there.st_mode):
-            files[name] = as_file(name, there)
-        elif stat.S_ISDIR(there.st_mode) and not is_temporary(name, folder=True):
+        elif stat.S_ISREG(status.st_mode):
+            files[name] = as_file(name, status)
+        elif stat.S_ISDIR(status.st_mode) and not is_temporary(name, folder=True):
             folders.append(name)
     return Listing(files, frozenset(escaping), tuple(sorted(folders)))
 
 
 def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> os.stat_result | None:
-    """A name, or the file that it links to; the link itself if it leads out of the folder; None if it is not there."""
-    link = False
+    """Return the `stat` of a name, following a link within the folder; None if there is no such file or folder.
+
+    For a link out of the folder return the `stat` of the link itself. Raises OSError.
+    """
+    is_link = False
     try:
-        there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        if link := stat.S_ISLNK(there.st_mode):
+        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        if is_link := stat.S_ISLNK(status.st_mode):
             if not _is_inside(folder, folder / name):
-                return there
-            there = os.stat(name, dir_fd=descriptor)
-            return None if stat.S_ISDIR(there.st_mode) else there
+                return status
+            status = os.stat(name, dir_fd=descriptor)
+            return None if stat.S_ISDIR(status.st_mode) else status
     except OSError as error:
-        if link and error.errno in (errno.ENOTDIR, errno.ELOOP):
+        if is_link and error.errno in (errno.ENOTDIR, errno.ELOOP):
             return None  # a link to nothing
         match meaning(Entry.CHECKPOINT, error, again=again):
             case Meaning.GONE:
@@ -117,40 +121,41 @@ def _stat(folder: Path, descriptor: int, name: str, *, again: bool = False) -> o
             case Meaning.RETRY:
                 return _stat(folder, descriptor, name, again=True)
         raise
-    return there
+    return status
 
 
-def as_file(name: str, there: os.stat_result) -> File:
-    """Return the part of a `stat` that is remembered."""
-    return File(name, there.st_size, there.st_mtime_ns, there.st_ino, there.st_ctime_ns)
+def as_file(name: str, status: os.stat_result) -> File:
+    """Return the part of a file's `stat` that is compared between scans."""
+    return File(name, status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
 def resolve(folder: Path, name: str) -> Path:
-    """Return the real path of a file; a link may lead elsewhere in the folder, never out of it."""
+    """Return the path of a file without links in `name`. Raises `CorruptError` if a link leads out of the folder."""
+    path = folder / name
+    if "/" not in name and name not in ("", ".", "..") and not path.is_symlink():
+        return path  # the usual case, without asking for each folder above it
     root = Path(os.path.realpath(folder))
-    path = root / name
-    if path.parent != root or path.name in ("", "..") or path.is_symlink():
-        path = Path(os.path.realpath(path))
-        if not path.is_relative_to(root):
-            raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
+    path = Path(os.path.realpath(root / name))
+    if not path.is_relative_to(root):
+        raise CorruptError(f"{folder / name} leads out of {folder}: copy the file there instead of linking it")
     return path
 
 
 def size_of(folder: Path, name: str) -> int | None:
-    """Return bytes of a regular file; None if there is none of that name."""
+    """Return the bytes of a regular file; None if there is no regular file of that name. Raises OSError."""
     try:
-        there = resolve(folder, name).stat()
+        status = resolve(folder, name).stat()
     except OSError as error:
         if error.errno in _ABSENT:
             return None
         raise
-    return there.st_size if stat.S_ISREG(there.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 @contextlib.contextmanager
 def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, unbuffered; raises `VanishedError` if it is gone, else OSError."""
-    # Not following, since it was resolved; not blocking, in case somebody put a FIFO there meanwhile.
+    """Open a regular file for reading, unbuffered. Raises `VanishedError` if it is gone, else OSError."""
+    # O_NOFOLLOW, because only `resolve` follows links. O_NONBLOCK, in case a FIFO has replaced the file.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(resolve(folder, name), flags)
@@ -165,11 +170,11 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a regular file is there. It is opened, because on NFS listings and cached names may be old."""
+    """Return whether a regular file exists. Raises OSError. The file is opened, because NFS may cache old names."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except PermissionError:
-        return path.is_file()  # that it exists is all that it has to say
+        return path.is_file()  # the question is only whether the file exists
     except OSError as error:
         if error.errno in (*_ABSENT, errno.ESTALE, errno.ENXIO, errno.ELOOP):  # ENXIO: a socket
             return False
@@ -181,13 +186,13 @@ def is_there(path: Path) -> bool:
 
 
 def read_file(folder: Path, name: str, *, limit: int) -> bytes:
-    """Return all of a file of at most `limit` bytes; a larger one is a `CorruptError`."""
+    """Return the content of a file. Raises `CorruptError` if it has more than `limit` bytes."""
     with open_file(folder, name) as file:
         return read_opened(file, folder / name, limit=limit)
 
 
 def read_opened(file: BinaryIO, path: Path, *, limit: int) -> bytes:
-    """As `read_file`, of a file that is open."""
+    """Return the content of an open file from its position on, as `read_file` does. `path` is for the message."""
     parts, left = [], limit + 1
     while left > 0 and (part := file.read(min(left, 1 << 20))):
         parts.append(part)
@@ -198,7 +203,7 @@ def read_opened(file: BinaryIO, path: Path, *, limit: int) -> bytes:
 
 
 def sampled_digest(folder: Path, names: Iterable[str]) -> str:
-    """A name for content that has no structure to take one from: SHA-256 of names, sizes, heads and tails."""
+    """Return a digest of files whose structure is not known: SHA-256 of their names, sizes, heads and tails."""
     digest = hashlib.sha256()
     for name in sorted(names):
         with open_file(folder, name) as file:
@@ -210,10 +215,11 @@ def sampled_digest(folder: Path, names: Iterable[str]) -> str:
 
 
 def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
-    """Add a file that has no checksums of its own: its size and all of it, or if it is large a part of each MiB.
+    """Update a digest with a file that has no checksums: its size and its content, of a large file a part of each MiB.
 
-    Head and tail are 64 KiB, since formats keep their tables there; between them 4 KiB of each MiB, so that weights
-    that changed show, wherever they lie. Above 16 GiB the parts lie further apart: a scan must end.
+    These parts are 64 KiB at the head and at the tail, where formats have their tables, and 4 KiB of each MiB between
+    them, so that changed weights change the digest wherever they lie. Above 16 GiB the parts lie further apart, because
+    a scan must end.
     """
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size
@@ -230,5 +236,6 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
 
 
 def _is_inside(folder: Path, path: str | Path) -> bool:
+    """Return whether a path, with all its links followed, lies in a folder."""
     root = os.path.realpath(folder)
     return os.path.commonpath([root, os.path.realpath(path)]) == root

@@ -1,4 +1,4 @@
-"""Inspect one checkpoint whose place is known: which it is, whether its checksums match, where it is restored from."""
+"""Inspect one checkpoint whose path is known: its digest and step, its checksums, and the path to restore it from."""
 
 import re
 from pathlib import Path, PurePath
@@ -12,17 +12,17 @@ from sidecar.records import Checkpoint, StepSource
 
 
 def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:
-    """Return the path that a worker restores from, `folder` being where the files are on that worker's node."""
+    """Return the path that a worker restores from. `folder`: the folder of the files on that worker's node."""
     record = checkpoint.checkpoint if isinstance(checkpoint, DiscoveredCheckpoint) else checkpoint
     return str(folder / PurePath(record.name).name)
 
 
 def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
-    """Return the digest of the checkpoint `name` as it lies in `folder` now.
+    """Return the digest of the checkpoint `name` in `folder`, by its present files.
 
     Raises:
-        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read, or its format is unknown to this version.
+        VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
+        StorageError: The checkpoint cannot be read, or this version does not know its format.
     """
     if format_name not in FORMATS:
         raise StorageError(
@@ -38,9 +38,9 @@ def check(path: Path, format_name: str) -> None:
     """Compare all checksums of the checkpoint at a path.
 
     Raises:
-        ChecksumError: one does not match.
-        VanishedError, IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read.
+        ChecksumError: A checksum does not match.
+        VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
+        StorageError: The checkpoint cannot be read.
     """
     try:
         FORMATS[format_name].check(path.parent, path.name)
@@ -49,10 +49,10 @@ def check(path: Path, format_name: str) -> None:
 
 
 def as_checkpoint(format_: Format, name: str, inspection: Inspection, pattern: re.Pattern[str] | None) -> Checkpoint:
-    """Return the record of what was inspected.
+    """Return the record of a checkpoint that was inspected.
 
-    Its step is the one that the user's settings find, or else the one that it holds, or else the one in its name. A
-    count of 0 is believed last: it may be of an optimizer that training does not use.
+    The step is the one that the user's settings find, else the one in the files, else the one in the name. A step of 0
+    in the files is used only if the name has no step: it may belong to an optimizer that training does not use.
     """
     held, held_source = inspection.step, inspection.step_source
     named = step_in(name, format_, pattern)
@@ -70,19 +70,19 @@ def as_checkpoint(format_: Format, name: str, inspection: Inspection, pattern: r
 
 
 def step_in(name: str, format_: Format, pattern: re.Pattern[str] | None) -> int | None:
-    """Return the step in a name: what the user's pattern finds, if there is one, or else what the usual names tell."""
+    """Return the step in a name: found by the user's pattern if there is one, or else by the words that are usual."""
     stem = stem_of(name, format_)
     if pattern is None:
         return step_in_name(stem)
     match = pattern.search(stem) or pattern.search(name)
     try:
         return int(match[1]) if match else None
-    except (IndexError, TypeError, ValueError):  # the user's pattern: no group, one that took no part, no number
+    except (IndexError, TypeError, ValueError):  # the pattern has no group, or the group matched nothing or no number
         return None
 
 
 def stem_of(name: str, format_: Format) -> str:
-    """Return a name without the suffix that tells its format."""
+    """Return a name without the suffix of its format."""
     return name.removesuffix(next((suffix for suffix in format_.suffixes if name.endswith(suffix)), ""))
 
 
@@ -94,14 +94,14 @@ def inspect_one(
     step_pattern: str | None = None,
     checkpoint_pattern: str | None = None,
 ) -> Checkpoint:
-    """Return the checkpoint at a path that somebody named, whether it is in a watched directory or not.
+    """Return the checkpoint at a path that the user named, in a watched directory or elsewhere.
 
-    `root`: the checkpoint directory; what lies below it is named by its path from there.
+    `root`: the checkpoint directory. A checkpoint below it is named by its path from there.
 
     Raises:
-        VanishedError: there is none; the message lists those that are there.
-        IncompleteError, CorruptError: as `Format.inspect`.
-        StorageError: it cannot be read.
+        VanishedError: There is no such checkpoint. The message lists those that exist.
+        IncompleteError, CorruptError: As `Format.inspect`.
+        StorageError: The checkpoint cannot be read.
     """
     folder, name = path.parent, path.name
     try:
@@ -110,14 +110,14 @@ def inspect_one(
             try:
                 inspection = format_.inspect(folder, name, step_key=step_key)
             except VanishedError:
-                continue  # there is none of this format
+                continue  # this format has no checkpoint of that name
             pattern = None if step_pattern is None else re.compile(step_pattern)
             is_below = root is not None and folder.is_relative_to(root) and ".." not in path.parts
             below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
             return as_checkpoint(format_, in_folder(below, name), inspection, pattern)
-        there = names_in(folder, formats=formats) if folder.is_dir() else []
-        hint = remedy_below(folder) if not there and folder.is_dir() else None
+        found = names_in(folder, formats=formats) if folder.is_dir() else []
+        hint = remedy_below(folder) if not found and folder.is_dir() else None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    names = ", ".join(there[:10]) or "none"
+    names = ", ".join(found[:10]) or "none"
     raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {names}" + (f"; {hint}" if hint else ""))

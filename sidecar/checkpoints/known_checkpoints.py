@@ -1,7 +1,7 @@
 """Hold the complete checkpoints that this process knows, from the checkpoint directory and from the pins. No I/O.
 
-A checkpoint that lies in both is known by its pin, because training may delete the other one at any moment. All of them
-are in order of discovery, and steps that were read from names agree with each other.
+A checkpoint that lies in both is represented by its pin, because training may delete the other one at any moment. The
+checkpoints are in order of discovery. Steps that were read from names are consistent with each other.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,24 +16,24 @@ from sidecar.records import Key
 
 
 class KnownCheckpoints:
-    """Merge what each scan reads in the directory and in the pins.
+    """Merge the checkpoints that each scan reads in the directory and in the pins.
 
     Args:
-        compares_names: Whether steps in names are found by a comparison of all names; the user named no pattern.
+        compares_names: Whether steps in names are found by a comparison of all names. False if the user set a pattern.
     """
 
     def __init__(self, *, compares_names: bool) -> None:
         self._compares_names = compares_names
         self._lying: Collection[DiscoveredCheckpoint] = []  # read in the directory by the last scan
         self._pinned: Mapping[Key, DiscoveredCheckpoint] = {}  # read in the pins by the last scan
-        self._sources: dict[Key, DiscoveredCheckpoint] = {}  # both of them, as they were read
-        self._merged: dict[Key, DiscoveredCheckpoint] = {}  # the same in order, with steps that agree
+        self._sources: dict[Key, DiscoveredCheckpoint] = {}  # both of these, as they were read
+        self._merged: dict[Key, DiscoveredCheckpoint] = {}  # the same in order of discovery, with consistent steps
         self._order = DiscoveryOrder()
         self._names = NamedSteps()
 
     @property
     def by_key(self) -> Mapping[Key, DiscoveredCheckpoint]:
-        """Return the complete checkpoints in order of discovery. It is the same object as long as nothing changes."""
+        """Return the complete checkpoints in order of discovery: the same object as long as nothing changes."""
         return self._merged
 
     @property
@@ -44,7 +44,7 @@ class KnownCheckpoints:
     def merge(
         self, lying: Collection[DiscoveredCheckpoint], pinned: Mapping[Key, DiscoveredCheckpoint], now: float
     ) -> None:
-        """Take in what one scan read: `lying` in the directory, and `pinned` in the pins."""
+        """Add the checkpoints that one scan read, and remove the others: `lying` in the directory, `pinned` in pins."""
         if lying == self._lying and pinned == self._pinned:
             return
         in_directory = {found.checkpoint.key: found for found in lying}
@@ -63,10 +63,10 @@ class KnownCheckpoints:
         self._lying, self._pinned, self._sources = lying, pinned, sources
 
     def _with_agreed_steps(self, items: Mapping[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
-        """Return those whose steps are in their names with steps from a comparison of all names.
+        """Return the checkpoints whose steps are in their names, with steps from a comparison of all names.
 
-        A step that a pin or an earlier scan gave to a checkpoint stays. So nodes that saw other names agree about what
-        is pinned, and the step of a checkpoint does not change.
+        A step that a pin or an earlier scan gave to a checkpoint stays. So nodes that saw different names agree about
+        pinned checkpoints, and the step of a checkpoint does not change.
         """
         named = {key: item for key, item in items.items() if item.checkpoint.step_source in ("name", "order")}
         if not self._compares_names or not named:
@@ -85,5 +85,6 @@ class KnownCheckpoints:
         return agreed
 
     def _as_discovered(self, item: DiscoveredCheckpoint) -> DiscoveredCheckpoint:
+        """Return a checkpoint with the time of its first discovery."""
         seen_at = self._order.seen_at[item.checkpoint.key]
         return item if item.seen_at == seen_at else replace(item, seen_at=seen_at)

@@ -25,7 +25,7 @@ class DiscoveredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokenPin:
-    """Describe a pin with wrong content. It is `certain` once that has been so for `corrupt_after_seconds`."""
+    """Describe a pin with wrong content, which is `certain` once that has lasted for `corrupt_after_seconds`."""
 
     expected: DiscoveredCheckpoint  # what it should hold
     why: str
@@ -95,10 +95,10 @@ def written_at(files: Iterable[File]) -> float:
 
 
 def parent_of(name: str) -> str:
-    """Return the folder that a checkpoint lies in, from the checkpoint directory; empty: that directory itself."""
+    """Return the path of a checkpoint's folder from the checkpoint directory; empty: that directory itself."""
     return name.rpartition("/")[0]
 
 
 def in_folder(folder: str, name: str) -> str:
-    """Return the full name of the checkpoint `name` in a folder of the checkpoint directory, or in that itself."""
+    """Return the full name of the checkpoint `name`. `folder`: its path from the checkpoint directory; may be empty."""
     return f"{folder}/{name}" if folder else name

@@ -1,8 +1,8 @@
-"""The training step in the name of a checkpoint, where its files hold none and the user named no pattern.
+"""Find the training step in the name of a checkpoint, if its files hold no step and the user set no pattern.
 
-Names are of people's own making: `ckpt-500`, `epoch_3`, `{epoch:02d}-{val_loss:.2f}`, but also `resnet-50`,
-`2026-11-22` and `lr-1e-05`. A number counts for what stands around it. Where names of one shape differ, a number that
-is the same in all of them is not the step, and one that differs may be. Pure; names are untrusted.
+People choose names freely: `ckpt-500`, `epoch_3`, `{epoch:02d}-{val_loss:.2f}`, but also `resnet-50`, `2026-11-22` and
+`lr-1e-05`. The words around a number decide whether it may be the step. In names of one shape, a number that is the
+same in all of them is not the step, and a number that differs may be. Pure; names are untrusted.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class _Kind(IntEnum):
-    """How well a number says that it is the step; the least is the best."""
+    """Rank the kinds of numbers by how likely they are the step; the least is the likeliest."""
 
     STEP = 0
     EPOCH = 1
@@ -21,7 +21,7 @@ class _Kind(IntEnum):
     WEIGHTS = 3
     PADDED = 4  # `mnist.03`
     PLAIN = 5
-    OTHER = 6  # a model's, a data set's or a setting's, or written together with a word
+    OTHER = 6  # the number of a model, a data set or a setting, or written together with a word
 
 
 _WORDS: Final = {
@@ -48,9 +48,9 @@ _SIZES: Final = frozenset(
 )
 """Words between a model's name and its number: `vit-b-16`."""
 
-_SURE: Final = _Kind.CHECKPOINT  # what stands behind these words is the step, whether it differs or not
+_SURE: Final = _Kind.CHECKPOINT  # a number of this kind or a better one is the step, whether it differs or not
 _MOST_DIGITS: Final = 15
-_SECONDS_DIGITS: Final = (10, 13)  # of seconds and milliseconds since 1970, which begin with 1
+_SECONDS_DIGITS: Final = (10, 13)  # digits of seconds and milliseconds since 1970, which begin with 1
 
 _TOKEN: Final = re.compile(
     r"""
@@ -68,28 +68,30 @@ _LAST_PART: Final = re.compile(r"(?:[A-Z]?[a-z]+|[A-Z]+)\Z")  # of `modelEpoch`
 
 @dataclass(frozen=True, slots=True)
 class _Number:
+    """Hold a whole number in a name."""
+
     value: int
     kind: _Kind
 
 
 @dataclass(slots=True)
 class _Shape:
-    """Names that differ in their numbers alone."""
+    """Summarise the names that differ in their numbers only."""
 
     first: str
-    values: tuple[int, ...]
-    differing: set[int] = field(default_factory=set)  # places of numbers that are not the same in all of them
-    several: bool = False
+    values: tuple[int, ...]  # the numbers of the first name
+    differing: set[int] = field(default_factory=set)  # places of numbers that are not the same in all names
+    several: bool = False  # whether there is more than one such name
 
 
 class NamedSteps:
-    """The steps in the names of one directory, compared with one another. It never forgets a name."""
+    """Find the steps in the names of one directory by comparing them with one another. No name is ever forgotten."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, _Shape] = {}
 
     def add(self, stem: str) -> None:
-        """Take in the name of a checkpoint, without its format's suffix."""
+        """Add the name of a checkpoint, without its format's suffix, to the names to compare with."""
         text, numbers = _parsed(stem)
         values = tuple(number.value for number in numbers)
         shape = self._shapes.setdefault(text, _Shape(stem, values))
@@ -97,28 +99,30 @@ class NamedSteps:
         shape.differing |= {place for place, value in enumerate(values) if value != shape.values[place]}
 
     def step(self, stem: str) -> int | None:
-        """Return the step in the name of a checkpoint, without its format's suffix; None if it holds none."""
+        """Return the step in the name of a checkpoint, without its format's suffix; None if there is no step."""
         text, numbers = _parsed(stem)
         shape = self._shapes.get(text)
         if shape is None or not shape.several:
-            return _alone(numbers)
-        return _compared(numbers, shape)
+            return _step_without_comparison(numbers)
+        return _step_by_comparison(numbers, shape)
 
 
 def step_in_name(stem: str) -> int | None:
-    """Return the step in a name that is compared with no other."""
-    return _alone(_parsed(stem)[1])
+    """Return the step in a name without comparing it with other names; None if there is no step."""
+    return _step_without_comparison(_parsed(stem)[1])
 
 
-def _alone(numbers: Sequence[_Number]) -> int | None:
+def _step_without_comparison(numbers: Sequence[_Number]) -> int | None:
+    """Return the likeliest step among the numbers of one name; None if no number is likely, or several are."""
     best = min((number.kind for number in numbers), default=_Kind.OTHER)
     values = [number.value for number in numbers if number.kind is best]
     if best is _Kind.OTHER or (len(set(values)) > 1 and best >= _Kind.PADDED):
-        return None  # of `12-75` only other names can say which number counts
+        return None  # in `12-75` only a comparison with other names shows which number counts
     return values[0]
 
 
-def _compared(numbers: Sequence[_Number], shape: _Shape) -> int | None:
+def _step_by_comparison(numbers: Sequence[_Number], shape: _Shape) -> int | None:
+    """Return the likeliest step among the numbers that are sure, or that differ between names of one shape."""
     among = [
         (number.kind, place, number.value)
         for place, number in enumerate(numbers)
@@ -131,7 +135,7 @@ def _parsed(stem: str) -> tuple[str, list[_Number]]:
     """Return the shape of a name, and its whole numbers in order."""
     tokens = [(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(stem)]
     shape, numbers = list[str](), list[_Number]()
-    in_model_name = False  # whether a model's name stands before, and nothing but its sizes and numbers since
+    in_model_name = False  # whether the last words are a model's name, followed only by its sizes and numbers
     for at, (group, text) in enumerate(tokens):
         kind = _kind(tokens, at, in_model_name=in_model_name) if group == "integer" else None
         if kind is not None:
@@ -139,13 +143,13 @@ def _parsed(stem: str) -> tuple[str, list[_Number]]:
         if group == "word":
             in_model_name = _KINDS.get(text.lower()) is _Kind.OTHER or (in_model_name and text.lower() in _SIZES)
         elif text == "/":
-            in_model_name = False  # what a folder is named after says nothing of what is in it
+            in_model_name = False  # the name of a folder does not describe the names in it
         shape.append("#" if kind is not None else "@" if group in ("date", "real", "integer") else text)
     return "".join(shape), numbers
 
 
 def _kind(tokens: Sequence[tuple[str, str]], at: int, *, in_model_name: bool) -> _Kind | None:
-    """Return how well the whole number at a place says that it is the step; None: it is a time, or too long."""
+    """Return the kind of the whole number at the place `at`; None if it is a time, or too long for a step."""
     digits = tokens[at][1]
     before, is_attached = _word(tokens, at, -1)
     behind, is_followed = _word(tokens, at, 1)
@@ -161,7 +165,7 @@ def _kind(tokens: Sequence[tuple[str, str]], at: int, *, in_model_name: bool) ->
 
 
 def _unsure(digits: str, kind: _Kind | None, *, is_attached: bool, in_model_name: bool) -> _Kind:
-    """Return what a number is behind a word that is not only written before steps, or behind none that is known."""
+    """Return the kind of a number whose preceding word is unknown, or does not only precede steps."""
     if kind is _Kind.WEIGHTS:
         return kind
     if is_attached:
@@ -172,7 +176,7 @@ def _unsure(digits: str, kind: _Kind | None, *, is_attached: bool, in_model_name
 
 
 def _word(tokens: Sequence[tuple[str, str]], at: int, step: int) -> tuple[str, bool]:
-    """Return the word before or behind a number, and whether nothing separates them; "" if it is not a word."""
+    """Return the word before (`step` -1) or after (1) a number, and whether nothing separates them; "" if no word."""
     place = at + step
     while 0 <= place < len(tokens) and tokens[place][0] == "other":
         place += step
@@ -182,5 +186,6 @@ def _word(tokens: Sequence[tuple[str, str]], at: int, step: int) -> tuple[str, b
 
 
 def _last_part(word: str) -> str:
+    """Return the last part of a word in camel case, in lower case: `epoch` of `modelEpoch`."""
     match = _LAST_PART.search(word)
     return (match[0] if match else word).lower()

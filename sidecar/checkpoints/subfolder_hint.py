@@ -1,6 +1,6 @@
-"""Checkpoints in sub-folders where nobody looks for them, and the setting that would find them.
+"""Find checkpoints in sub-folders that are not scanned, and recommend the setting that would find them.
 
-It reads listings of a bounded number of folders, and no file. It blocks for as long as the storage does.
+The search lists a bounded number of folders and reads no file. It blocks for as long as the storage does.
 """
 
 import contextlib
@@ -17,21 +17,24 @@ from sidecar.checkpoints.formats import FORMATS, Format
 from sidecar.checkpoints.scan import in_folder
 
 _SEARCH_SECONDS: Final = 30.0  # between two searches
-_LEVELS: Final = 2
+_DEEPEST: Final = 2  # folders below the checkpoint directory
 _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
 
 
 def names_in(folder: Path, listing: Listing | None = None, formats: Iterable[Format] = FORMATS.values()) -> list[str]:
-    """Return the names of what may be checkpoints directly in a folder, by its listing. Raises OSError."""
+    """Return the names of possible checkpoints directly in a folder, sorted. Raises OSError.
+
+    `listing`: the folder's listing, if it was read before.
+    """
     listing = list_files(folder) if listing is None else listing
     return sorted({candidate.name for format_ in formats for candidate in format_.candidates(folder, listing)})
 
 
 def remedy_below(root: Path, never: str | None = None) -> str | None:
-    """Return, as a sentence, what to set so that checkpoints in sub-folders are found; None if there are none.
+    """Return a sentence that recommends a setting by which checkpoints in sub-folders are found; None without any.
 
-    `never`: the path of a sub-folder that holds none, whatever lies in it.
+    `never`: the path of a sub-folder that is not searched, because it holds no checkpoints.
     """
     places = list(_found_below(root, never))
     if not places:
@@ -45,11 +48,11 @@ def remedy_below(root: Path, never: str | None = None) -> str | None:
 
 
 class SubfolderHint:
-    """Search sub-folders that are not scanned, now and then, because no checkpoint was ever found where it should lie.
+    """Search unscanned sub-folders for checkpoints now and then, as long as none was found in the scanned ones.
 
     Args:
         root: The checkpoint directory.
-        never: The path of a sub-folder that holds no checkpoint, whatever lies in it.
+        never: The path of a sub-folder that is not searched, because it holds no checkpoints.
         calls: Makes calls that may hang.
     """
 
@@ -61,9 +64,9 @@ class SubfolderHint:
         self._search_at = float("-inf")
 
     def remedy(self, now: float) -> str | None:
-        """Return what to set so that checkpoints in sub-folders are found, by the last search; None if there are none.
+        """Return the sentence of `remedy_below` by the last search; None if that found no checkpoints.
 
-        Search again if the last search was long ago. If that hangs, the result of the last search stays.
+        Search again if the last search was long ago. If the search hangs, the result of the last one stays.
         """
         if now >= self._search_at:
             self._search_at = now + _SEARCH_SECONDS
@@ -73,7 +76,7 @@ class SubfolderHint:
 
 
 def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
-    """Folders that hold checkpoints, the newest names first, each with one of them."""
+    """Yield (folder, name of a checkpoint in it) for the folders that hold checkpoints, highest names first."""
     waiting, left = [("", 0)], _MOST_FOLDERS
     while waiting and left > 0:
         folder, level = waiting.pop(0)
@@ -86,12 +89,12 @@ def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
         if folder and names:
             yield folder, names[-1]
         inner = [name for name in listing.folders if name not in names and name not in NOT_ENTERED]
-        if level < _LEVELS:
+        if level < _DEEPEST:
             paths = [in_folder(folder, name) for name in reversed(inner)]
             waiting += [(name, level + 1) for name in paths if name != never]
 
 
 def pattern_of(folder: str) -> str:
-    """Return a pattern for what lies in a folder and in those that are named alike, but for their numbers."""
+    """Return a glob for the checkpoints in a folder, and in folders whose names differ in their numbers only."""
     parts = ["*".join(glob.escape(text) for text in re.split("[0-9]+", part)) for part in folder.split("/")]
     return "/".join([*parts, "*"])

@@ -1,8 +1,8 @@
 """Scan the sub-folders of the checkpoint directory that `checkpoint_glob` enters, each as a directory of its own.
 
-A sub-folder is noticed by the scan of the directory above it. Those in which something changed lately are scanned in
-each sweep, the others in turn, so that all of them are scanned within `full_sweep_seconds`. An error stays with its
-folder: the others go on. Links are not entered.
+The scan of a directory finds the sub-folders in it. Sub-folders that changed lately are scanned in each sweep, the
+others in turn, so that all of them are scanned within `full_sweep_seconds`. An error in one sub-folder does not stop
+the scan of the others. Links are not entered.
 """
 
 import errno
@@ -15,25 +15,25 @@ from sidecar.checkpoints.discovery_order import natural
 from sidecar.checkpoints.scan import in_folder, parent_of
 
 MOST_FOLDERS: Final = 5000
-"""Sub-folders that are scanned: each costs some memory, and a request to the storage now and then."""
+"""The most sub-folders that are scanned. Each costs some memory, and a request to the storage now and then."""
 
-_EACH_SWEEP: Final = 64
+_FOLDERS_PER_SWEEP: Final = 64
 """This many of the folders that changed last are scanned in each sweep, and this many of the others in turn."""
 
 _WATCHED: Final = 4
-"""Sub-folders that file events are due for: two threads each. Sweeps see the others."""
+"""The most sub-folders with file events, which take two threads each. Sweeps see the others."""
 
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a file or a link is there instead
+_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last two: a file or a link replaced the folder
 
 
 class Subfolders:
-    """Hold the sub-folders.
+    """Hold the sub-folders of the checkpoint directory, and decide which of them each scan reads.
 
     Args:
-        root: the directory above all of them.
-        new: makes the directory of a path from there.
-        never: the path of the sub-folder in which nothing is a checkpoint: where the state lies.
-        full_sweep_seconds: by then every sub-folder was scanned again.
+        root: The checkpoint directory, above all sub-folders.
+        new: Creates the directory of a path from `root`.
+        never: The path of the sub-folder that holds the state, in which nothing is a checkpoint.
+        full_sweep_seconds: Every sub-folder is scanned again within this time.
     """
 
     def __init__(
@@ -49,14 +49,18 @@ class Subfolders:
         self._never = never
         self._full_sweep_seconds = full_sweep_seconds
         self._directories: dict[str, CheckpointDirectory] = {}  # by path; the one that changed last is the last
-        self._inner: dict[str, set[str]] = {}  # the paths directly in each
-        self._turn: list[str] = []  # that are still to be scanned in this round
+        self._inner: dict[str, set[str]] = {}  # by path: the paths of the sub-folders directly in it
+        self._unscanned: list[str] = []  # paths that are still to be scanned in this round
         self._swept_at = float("-inf")
-        self._unreadable: dict[str, str] = {}  # why, by path
-        self._left_out: dict[str, str] = {}  # how many of those directly in a path are not scanned
+        self._unreadable: dict[str, str] = {}  # by path: why it cannot be read
+        self._left_out: dict[str, str] = {}  # by path: how many of the sub-folders directly in it are not scanned
 
     def scan(self, now: float, hints: Collection[str] | None, *, sweep: bool) -> None:
-        """Scan those that may have changed, after the root was scanned; `hints` are paths from the root."""
+        """Scan the sub-folders that may have changed. The root must have been scanned before.
+
+        `hints`: paths from the root that file events reported; None: there are no events. `sweep`: whether some other
+        sub-folders are scanned, too.
+        """
         due = self._enter("", self._root)
         hinted = _by_folder(hints or ())
         due += [path for path in self._directories if path in hinted or self._directories[path].is_due(now)]
@@ -73,12 +77,12 @@ class Subfolders:
                 waiting += self._enter(path, self._directories[path])[::-1]
 
     def forget(self) -> None:
-        """Forget all of them, as the checkpoint directory is gone."""
+        """Forget all sub-folders, because the checkpoint directory is gone."""
         for path in self._inner.get("", set()).copy():
             self._leave(path)
 
     def directories(self) -> Iterable[CheckpointDirectory]:
-        """Return those that are scanned."""
+        """Return the sub-folders that are scanned."""
         return self._directories.values()
 
     def waiting(self) -> Iterator[tuple[str, str]]:
@@ -87,20 +91,20 @@ class Subfolders:
         yield from self._unreadable.items()
 
     def newest(self, root: Path) -> tuple[Path, ...]:
-        """Return those in which something changed last."""
+        """Return the paths below `root` of the few sub-folders that changed last."""
         return tuple(root / path for path in list(self._directories)[-_WATCHED:])
 
     def _enter(self, above: str, directory: CheckpointDirectory) -> list[str]:
-        """Note the sub-folders of a directory; returns those that are new."""
-        there = {in_folder(above, name) for name in directory.folders} - {self._never}
+        """Update the sub-folders of the directory at the path `above`, and return the paths of new ones."""
+        existing = {in_folder(above, name) for name in directory.folders} - {self._never}
         inner = self._inner.setdefault(above, set())
-        for path in inner - there:
+        for path in inner - existing:
             self._leave(path)
-        new = sorted(there - inner, key=natural)
+        new = sorted(existing - inner, key=natural)
         room = max(0, MOST_FOLDERS - len(self._directories))
         self._left_out.pop(above or ".", None)
         if len(new) > room:
-            reason = f"{len(new) - room} sub-folders are not looked at: there are more than {MOST_FOLDERS}"
+            reason = f"{len(new) - room} sub-folders are not scanned: there are more than {MOST_FOLDERS}"
             self._left_out[above or "."] = reason
         for path in (entered := new[:room]):
             self._directories[path] = self._new(path)
@@ -108,7 +112,7 @@ class Subfolders:
         return entered
 
     def _leave(self, path: str) -> None:
-        """Forget a sub-folder, and those in it."""
+        """Forget a sub-folder, and all sub-folders in it."""
         for inner in self._inner.pop(path, set()).copy():
             self._leave(inner)
         del self._directories[path]
@@ -117,6 +121,7 @@ class Subfolders:
         self._left_out.pop(path, None)
 
     def _scan(self, path: str, now: float, hints: Collection[str] | None, *, sweep: bool) -> None:
+        """Scan one sub-folder. If it changed, it becomes the last; if it is gone, it is forgotten."""
         directory = self._directories[path]
         try:
             is_changed = directory.scan(now, hints, sweep=sweep)
@@ -132,19 +137,19 @@ class Subfolders:
             self._directories[path] = self._directories.pop(path)
 
     def _in_sweep(self, now: float) -> list[str]:
-        """Return the folders that are scanned in this sweep."""
+        """Return the paths to scan in this sweep: those that changed last, and the next ones of this round."""
         paths = list(self._directories)
         seconds = min(max(0.0, now - self._swept_at), self._full_sweep_seconds)
         self._swept_at = now
-        share = max(_EACH_SWEEP, int(len(paths) * seconds / self._full_sweep_seconds))
-        if not self._turn:
-            self._turn = paths
-        turn, self._turn = self._turn[-share:], self._turn[:-share]
-        return [*paths[-_EACH_SWEEP:], *turn]
+        share = max(_FOLDERS_PER_SWEEP, int(len(paths) * seconds / self._full_sweep_seconds))
+        if not self._unscanned:
+            self._unscanned = paths
+        turn, self._unscanned = self._unscanned[-share:], self._unscanned[:-share]
+        return [*paths[-_FOLDERS_PER_SWEEP:], *turn]
 
 
 def _by_folder(hints: Collection[str]) -> dict[str, set[str]]:
-    """Return names by the folder that they are in, for each folder of each path."""
+    """Return the names in `hints` by the path of the folder that they are in, for each folder of each path."""
     names: dict[str, set[str]] = {}
     for hint in hints:
         parts = hint.split("/")

@@ -17,8 +17,8 @@ class WatchedCatalog:
 
     Args:
         catalog: Scans the checkpoints and the pins.
-        watch: Reports file events; None: there are none, and each scan goes through everything.
-        clock: Time.
+        watch: Reports file events; None: there are no events, so each scan covers everything.
+        clock: The clock of this node.
         sweep_seconds: Seconds between scans that go beyond the names that file events reported.
     """
 
@@ -31,7 +31,7 @@ class WatchedCatalog:
 
     @property
     def watch_problem(self) -> str | None:
-        """Return why there are no file events; None if there are, or if none are watched for."""
+        """Return why there are no file events; None if there are events, or if they are turned off."""
         return self.watch.problem if self.watch is not None else None
 
     def scan(self, *, everything: bool) -> ScanResult:

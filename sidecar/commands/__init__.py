@@ -1,1 +1,4 @@
-"""The commands, one module or folder each; `bootstrap` builds their parts. Imported by the command line alone."""
+"""The commands, one module or folder each. Imported by the command line alone.
+
+Their parts are built from the settings by `catalog_and_rules`, `worker_pool` and, for a daemon, `bootstrap`.
+"""

@@ -1,4 +1,4 @@
-"""Which settings only the backend of one framework reads; all other parts hand them on unread."""
+"""Select the settings that only the backend of one framework reads. All other parts pass them on unread."""
 
 from typing import Final
 
@@ -14,10 +14,10 @@ _LISTENING: Final = frozenset({"tensorflow"})
 
 
 def workers_listen(settings: Settings) -> bool:
-    """Return whether worker processes of the framework serve on ports; others meet in the state directory."""
+    """Return whether worker processes of the framework listen on ports. Those of others meet in the state directory."""
     return settings.framework in _LISTENING
 
 
 def backend_options(settings: Settings) -> BackendOptions:
-    """Return the settings of the framework's backend, as messages to workers carry them."""
+    """Return the settings of the framework's backend for messages to workers."""
     return {name: getattr(settings, name) for name in _NAMES[settings.framework]}

@@ -1,25 +1,22 @@
-"""Build the parts of a program from its settings. Called by the commands alone."""
+"""Build a daemon from its settings. Only `commands.serve` calls it, so that no other command imports the daemon."""
 
 import queue
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
 from sidecar.artifacts.retention import Retention
-from sidecar.bounded_calls import BoundedCalls, Calls, call_directly
-from sidecar.checkpoints.catalog import Catalog
+from sidecar.bounded_calls import BoundedCalls
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
-from sidecar.clock import Clock, SystemClock
-from sidecar.commands.backend_options import backend_options
+from sidecar.clock import Clock
+from sidecar.commands.catalog_and_rules import make_catalog, make_rules, record_of
+from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
@@ -34,24 +31,15 @@ from sidecar.observability.publisher import DaemonLog, Publisher
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
-from sidecar.pins.index import PinIndex
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.node_identity import Identity, advertised_host
+from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
-from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
-from sidecar.policy.selection import Selection
 from sidecar.settings import Settings
 from sidecar.version import __version__
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.devices import check_idle, describe, visible
-from sidecar.workers.environment import thread_variables
-from sidecar.workers.logs import usable_log_folder
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
-from sidecar.workers.ports import Ports
+from sidecar.workers.command_specs import EvaluateSpec
+from sidecar.workers.devices import describe
 from sidecar.workers.process import Post
-
-_Record = TypeVar("_Record", Timing, Selection, RetryRules, GroupRules, PlanRules, EndRules, PhaseTimeouts)
 
 
 def daemon_from_settings(
@@ -105,7 +93,7 @@ def daemon_from_settings(
     daemon = build_daemon(
         identity=identity,
         rules=rules,
-        timing=_record(Timing, settings),
+        timing=record_of(Timing, settings),
         start_new=settings.start == "new",
         vanished_after_seconds=settings.vanished_after_seconds,
         evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
@@ -124,13 +112,13 @@ def daemon_from_settings(
 
 
 def _marker(settings: Settings) -> Callable[[], bool]:
-    """Return a function that says whether training has created its marker, whatever kind of file that is."""
+    """Return a function that returns whether training has created its marker, as a file of any kind."""
     name = settings.done_marker
     return (lambda: False) if name is None else partial(is_there, settings.checkpoint_dir / name)
 
 
 def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
-    """Watch the checkpoints, and the journal: a plan is seen at once where file events of other nodes arrive."""
+    """Watch the checkpoints and the journal, so that plans of other nodes are seen at once if file events arrive."""
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     journal = [
         Watch(settings.run_dir / folder, lambda: inbox.put(JournalChanged()), unless=TEMPORARY, why_not=why_not)
@@ -140,93 +128,10 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
     return Watch(
         settings.checkpoint_dir,
         lambda: inbox.put(FilesChanged()),
-        beside=journal,
+        also=journal,
         folders=True,
         depth=depth,
         why_not=why_not,
-    )
-
-
-def make_catalog(
-    settings: Settings,
-    clock: Clock | None = None,
-    *,
-    once: bool = False,
-    calls: Calls = call_directly,
-    progress: Callable[[], None] = lambda: None,
-) -> Catalog:
-    """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet."""
-    pins_dir = settings.run_dir / "pins"
-    pins = PinIndex(
-        pins_dir,
-        corrupt_after_seconds=settings.corrupt_after_seconds,
-        step_key=settings.step_key,
-        step_pattern=settings.step_pattern,
-        checkpoint_pattern=settings.checkpoint_pattern,
-        calls=calls,
-        progress=progress,
-    )
-    return Catalog(
-        settings.checkpoint_dir,
-        pins_dir,
-        pins,
-        quiet_seconds=0.0 if once else settings.quiet_seconds,
-        corrupt_after_seconds=settings.corrupt_after_seconds,
-        full_sweep_seconds=settings.full_sweep_seconds,
-        step_key=settings.step_key,
-        step_pattern=settings.step_pattern,
-        complete_marker=settings.complete_marker,
-        formats=settings.formats,
-        checkpoint_pattern=settings.checkpoint_pattern,
-        glob=CheckpointGlob.of(settings.checkpoint_glob),
-        clock=clock or SystemClock(),
-        calls=calls,
-        progress=progress,
-    )
-
-
-def make_workers(
-    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
-) -> WorkerPool:
-    """Build the pool of this node's worker processes, and start none. `warn` is called if their logs go elsewhere."""
-    logs, moved = usable_log_folder(settings.worker_logs)
-    if moved is not None:
-        warn(moved)
-    devices = visible(settings.devices, settings.replicas, environ)
-    check_idle(devices, share=settings.share_gpu)
-    return WorkerPool(
-        WorkerLaunch(
-            interpreter=str(settings.worker_python),
-            framework=settings.framework,
-            environment=environ,
-            changes=_library_threads(settings) | settings.worker_env,
-            devices=devices,
-            logs=logs,
-            directory=str(Path.cwd()),
-        ),
-        _record(PhaseTimeouts, settings),
-        name,
-        advertised_host(settings, environ),
-        Ports(settings.ports.start, settings.ports.stop - 1),
-        post,
-        keep_standby=settings.standby,
-    )
-
-
-def _library_threads(settings: Settings) -> dict[str, str | None]:
-    """TensorFlow is told by its own functions how many threads it may use; other libraries read the environment."""
-    return dict(thread_variables(settings.threads)) if settings.framework == "python" else {}
-
-
-def make_task_spec(settings: Settings) -> TaskSpec:
-    """Build the description of the task for every worker of this node."""
-    return TaskSpec(
-        task=settings.task or "",
-        framework=settings.framework,
-        search_path=str(Path.cwd()),
-        threads=settings.threads,
-        cache_bytes=settings.cache_bytes,
-        options=backend_options(settings),
     )
 
 
@@ -245,20 +150,3 @@ def _supervisor(
         gpus=describe(workers.launch.devices),
         log=log,
     )
-
-
-def make_rules(settings: Settings) -> Rules:
-    """Build the rules of the policy from the settings."""
-    return Rules(
-        selection=_record(Selection, settings),
-        retries=_record(RetryRules, settings),
-        groups=_record(GroupRules, settings),
-        plans=_record(PlanRules, settings),
-        ending=_record(EndRules, settings),
-    )
-
-
-def _record(kind: type[_Record], settings: Settings) -> _Record:
-    """Build a record of settings, whose fields have the names of the settings; other fields keep their defaults."""
-    names = [field.name for field in fields(kind) if field.name in Settings.model_fields]
-    return kind(**{name: getattr(settings, name) for name in names})

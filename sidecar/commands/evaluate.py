@@ -1,4 +1,4 @@
-"""Find the checkpoint that `sidecar eval` is asked for, and build its evaluation."""
+"""Find the checkpoint that `sidecar eval` must evaluate, and build its evaluation."""
 
 import glob
 import queue
@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
-from sidecar.commands.bootstrap import make_catalog, make_task_spec, make_workers
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result, shown_progress
+from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
@@ -27,7 +28,7 @@ _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daem
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
 
 
-def find_checkpoint(flags: dict[str, Any], path: Path | None, tell: Callable[[str], None]) -> tuple[Settings, Path]:
+def find_checkpoint(flags: dict[str, Any], path: Path | None, report: Callable[[str], None]) -> tuple[Settings, Path]:
     """Return the settings, and the path of the checkpoint: the one at `path`, or the newest one of a directory.
 
     `flags`: the options that name settings; `checkpoint_dir` is taken from `path` if there is no option.
@@ -42,7 +43,7 @@ def find_checkpoint(flags: dict[str, Any], path: Path | None, tell: Callable[[st
         settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
     settings.require_task()
     if path is None or folder == path:
-        path = newest_in(settings if folder is None else settings.model_copy(update={"checkpoint_dir": folder}), tell)
+        path = newest_in(settings if folder is None else settings.model_copy(update={"checkpoint_dir": folder}), report)
     is_index = path.suffix == ".index" and not (pattern is not None and fnmatchcase(path.name, pattern))
     return settings, path.with_suffix("") if is_index else path
 
@@ -59,7 +60,7 @@ def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
     return any(fnmatchcase(entry.name, pattern) for entry in path.iterdir())
 
 
-def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
+def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
     """Return the newest complete checkpoint of the checkpoint directory. Raises `SettingsError` if it has none.
 
     The newest is the one with the highest step; among those without a step it is the one that was written last.
@@ -67,14 +68,14 @@ def newest_in(settings: Settings, tell: Callable[[str], None]) -> Path:
     place = settings.checkpoint_dir
     if not place.is_dir():
         raise SettingsError(f"there is no directory {place}: name the one that training saves its checkpoints in")
-    look = make_catalog(settings, once=True).scan()
-    there = [each for each in look.found if any(place.glob(glob.escape(each.checkpoint.name) + "*"))]
-    if not there:
-        waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in look.waiting[:3])
-        below = "" if look.below is None else f"; {look.below}"
+    scan = make_catalog(settings, once=True).scan()
+    present = [found for found in scan.found if any(place.glob(glob.escape(found.checkpoint.name) + "*"))]
+    if not present:
+        waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in scan.waiting[:3])
+        below = "" if scan.below is None else f"; {scan.below}"
         raise SettingsError(f"there is no complete checkpoint in {place}{waiting}{below}")
-    newest = max(there, key=lambda each: (-1 if (step := each.checkpoint.step) is None else step, each.written_at))
-    tell(f"{newest.checkpoint.name} is evaluated, the newest of {len(there)} in {place}")
+    newest = max(present, key=lambda found: (-1 if (step := found.checkpoint.step) is None else step, found.written_at))
+    report(f"{newest.checkpoint.name} is evaluated, the newest of {len(present)} in {place}")
     return place / newest.checkpoint.name
 
 
@@ -95,8 +96,8 @@ def evaluate(
     """
     node = node_name(settings, environ)
     # `sidecar eval` runs in the user's shell, which shows the job's environment: no hint of a role is fine here.
-    told = {name: value for name, value in environ.items() if name not in _HIDES_HINTS}
-    decision = decide_role(settings, node, told)
+    hints = {name: value for name, value in environ.items() if name not in _HIDES_HINTS}
+    decision = decide_role(settings, node, hints)
     if decision.role == "chief":
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     check_before_import(settings)

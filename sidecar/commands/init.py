@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.bootstrap import make_catalog
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.hints import short
 from sidecar.errors import SettingsError, StorageError
 from sidecar.settings import Settings
@@ -103,6 +103,7 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
 
 
 def _create(path: Path, text: str, report: Callable[[str], None]) -> None:
+    """Create a file unless it exists, and report which of both happened."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -122,6 +123,7 @@ def _candidates(here: Path) -> list[Path]:
 
 
 def _count(directory: Path) -> int:
+    """Return the number of complete checkpoints in a directory; 0 if it cannot be read."""
     if not directory.is_dir():
         return 0
     try:
@@ -138,6 +140,7 @@ def _builder(here: Path) -> str | None:
 
 
 def _is_safe_builder(path: Path) -> bool:
+    """Return whether a file defines `build_model`, and runs no other code when it is imported."""
     try:
         if not path.is_file() or path.stat().st_size > _PYTHON_BYTES:
             return False

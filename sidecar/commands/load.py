@@ -36,7 +36,7 @@ def load_settings(flags: dict[str, Any]) -> Settings:
 
 
 def load_in_time(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout]:
-    """Read the settings, and return the limit of later calls to storage. To look at the directories may hang, too."""
+    """Read the settings, and return the limit of later calls to storage. Resolving the directories may hang, too."""
     seconds = Settings.model_fields["storage_timeout_seconds"].default
     place = str(flags["checkpoint_dir"] or "the checkpoint directory")
     settings = StorageTimeout(seconds, place).call(lambda: load_settings(flags))

@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.coordination.liveness import HeartbeatReadings, SignsOfLife, natural_order
 from sidecar.records import Heartbeat
 
-_ARRIVALS_KEPT: Final = 64  # more than any measurement asks for
+_ARRIVALS_KEPT: Final = 64  # more than any measurement needs
 _GAPS_NEEDED: Final = 2
 
 
@@ -28,7 +28,7 @@ class ObservedNode:
 
     @property
     def left(self) -> bool:
-        """Return whether the daemon said that it ended."""
+        """Return whether the daemon reported its end."""
         return self.signs.left
 
     @property
@@ -38,7 +38,7 @@ class ObservedNode:
 
     @property
     def silent_seconds(self) -> float:
-        """Return for how long at least it has not changed: the time before the first reading is unknown."""
+        """Return the seconds since the last change, or since the first reading if there was no change."""
         return self.read_at - self.signs.since
 
     def fresh(self, lease_seconds: float) -> bool | None:
@@ -76,7 +76,7 @@ class ObservedNodes:
         return iter(self._of[node] for node in sorted(self._of, key=natural_order))
 
     def update(self, reading: HeartbeatReadings, now: float) -> None:
-        """Note what was read at `now`. A file that cannot be read counts as unchanged."""
+        """Note the reading at `now`. A file that cannot be read counts as unchanged."""
         for node in self._of.values():
             node.read_at = now
         for heartbeat in reading.heartbeats:
@@ -91,5 +91,5 @@ class ObservedNodes:
                 observed.heartbeat = heartbeat
 
     def unknown(self) -> list[str]:
-        """Return the nodes of which one more reading may tell whether they are alive."""
+        """Return the nodes for which one more reading may show whether they are alive."""
         return [observed.heartbeat.node for observed in self if not observed.changed and not observed.left]

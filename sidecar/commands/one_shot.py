@@ -62,7 +62,9 @@ def evaluate_once(
     try:
         _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Ready, len(started))
         now = clock.now()
-        members = tuple(Member(rank, workers.name, each.worker, each.address) for rank, each in enumerate(started))
+        members = tuple(
+            Member(rank, workers.name, worker.worker, worker.address) for rank, worker in enumerate(started)
+        )
         evaluate = EvaluateSpec(save_weights=once.save_weights, progress_seconds=0.2)
         for member in members:
             join = once.task.join(group=group_id(members), members=members, rank=member.rank)
@@ -77,7 +79,7 @@ def evaluate_once(
             )
             workers.evaluate(command, member.worker, now)
         done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
-        return sorted((each for each in done if isinstance(each, Done)), key=lambda each: each.rank)
+        return sorted((report for report in done if isinstance(report, Done)), key=lambda report: report.rank)
     finally:
         _end(workers, inbox)
         _remove_unfinished(once)
@@ -97,7 +99,7 @@ def _remove_unfinished(once: OneShot) -> None:
 
 def result_of(done: list[Done]) -> Result:
     """Return the result, after a check that all ranks hold the same one."""
-    results = {repr((each.result.metrics, each.result.examples, each.result.variables)) for each in done}
+    results = {repr((report.result.metrics, report.result.examples, report.result.variables)) for report in done}
     if len(results) != 1:
         raise EvaluationFailedError("the ranks hold different results: this is a bug, please report it")
     return done[0].result
@@ -110,7 +112,7 @@ def _end(workers: WorkerPool, inbox: Inbox) -> None:
         try:
             worker, report = inbox.get(timeout=_END_SECONDS)
         except queue.Empty:
-            return  # a process in an uninterruptible wait of the kernel: it ends when that does
+            return  # a process that waits in the kernel cannot be interrupted, and ends after that wait
         workers.observe(worker, report, 0.0)
 
 
@@ -156,6 +158,7 @@ def _wait(
 
 
 def _explained(report: Failed) -> SidecarError:
+    """Return the error to raise for a failure that a worker reported."""
     if report.kind == FailureKind.TASK_ERROR and report.phase == WorkerPhase.IMPORT:
         return TaskError(f"the task cannot be used: {report.message}")
     where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"

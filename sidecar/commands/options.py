@@ -83,7 +83,7 @@ _DIRECTORY: Final = inspect.Parameter(
 def takes_settings(
     *shown: str, directory: bool = True, no_wait: tuple[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `OPTIONS`. It is called with the given ones as `flags`.
+    """Give a command the options of `OPTIONS`, and call it with the given ones as `flags`.
 
     Args:
         shown: settings whose options the command's help shows.
@@ -92,7 +92,8 @@ def takes_settings(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [each for each in inspect.signature(command).parameters.values() if each.name != "flags"]
+        declared = inspect.signature(command).parameters.values()
+        others = [parameter for parameter in declared if parameter.name != "flags"]
 
         @wraps(command)
         def with_flags(**arguments: Any) -> None:
@@ -104,11 +105,11 @@ def takes_settings(
             command(**arguments, flags=flags)
 
         parameters = [_DIRECTORY] if directory else []
-        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
         parameters += [_parameter(name, hidden=name not in (*WHERE, *shown)) for name in OPTIONS]
         parameters += _switches(no_wait)
         with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_flags
 
     return decorate
@@ -116,8 +117,8 @@ def takes_settings(
 
 def examples(*lines: str) -> str:
     """Return the end of a command's help: examples, and the page that has all settings."""
-    told = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), f"All settings: {DOCUMENTATION}"])
-    return f"\b\n{told}"  # \b: line ends stay as they are
+    text = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), f"All settings: {DOCUMENTATION}"])
+    return f"\b\n{text}"  # \b: line ends stay as they are
 
 
 def _parameter(name: str, *, hidden: bool) -> inspect.Parameter:
@@ -137,8 +138,8 @@ def _origins(name: str, shape: Option) -> str:
     default = shape.default
     if default is None and name in Settings.model_fields and name != "checkpoint_dir":
         default = Settings.model_fields[name].default
-    told = ([] if default is None else [f"default: {default}"]) + [f"env: {variable(name)}"]
-    return rf"\[{'; '.join(told)}]"
+    origins = ([] if default is None else [f"default: {default}"]) + [f"env: {variable(name)}"]
+    return rf"\[{'; '.join(origins)}]"
 
 
 def _switches(no_wait: tuple[str, str] | None) -> list[inspect.Parameter]:

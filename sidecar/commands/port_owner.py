@@ -4,7 +4,7 @@ import http.client
 import json
 from typing import Final
 
-from sidecar.observability.http import dialled
+from sidecar.addresses import dialled
 from sidecar.settings import Settings
 
 _ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
@@ -18,7 +18,7 @@ def node_serving(settings: Settings) -> str | None:
         connection.request("GET", "/api/status")
         found = json.loads(connection.getresponse().read(_ANSWER_BYTES))
         return str(found["node"]) if found["run"] == settings.run else None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # somebody else's program
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # another program
         return None
     finally:
         connection.close()

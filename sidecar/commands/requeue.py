@@ -278,6 +278,7 @@ def _end(entry: Entry) -> _Ended | None:
 
 
 def _nothing_to_requeue(name: str, history: JournalState, scan: ScanResult, command: Callable[[str], str]) -> str:
+    """Return a sentence that explains why a checkpoint of this name cannot be requeued."""
     given_up = ", ".join(sorted({ended.key[0] for ended in _ended(history)})) or "none"
     existing = [discovered.checkpoint.key for discovered in scan.found if discovered.checkpoint.name == name]
     if history.verdicts.succeeded.intersection(existing):
@@ -320,6 +321,7 @@ def _subfolder_hint(names: Iterable[str]) -> str:
 
 
 def _plan(history: JournalState, run: str, settles: tuple[Settlement, ...], by: str, clock: Clock) -> Plan:
+    """Return a plan that only settles."""
     return Plan(
         plan=history.through + 1,
         run=run,

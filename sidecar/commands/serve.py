@@ -138,8 +138,8 @@ class _Life:
                 workers.observe(*message, clock.now())
             elif isinstance(message, Terminate):
                 signals.append(message)
-        for each in signals:
-            self.inbox.put(each)
+        for terminate in signals:
+            self.inbox.put(terminate)
 
     def hand_over(self, successor: "_Life") -> None:
         """Pass signals that came in the meantime to the next daemon, which receives all later ones."""
@@ -149,6 +149,7 @@ class _Life:
 
 
 def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
+    """Log the start of the daemon, and a doubtful or idle role."""
     log.info(
         "daemon_started",
         version=__version__,

@@ -75,44 +75,44 @@ class ActivityStorage:
         self._answered = answered
 
     def create(self, path: str, data: bytes) -> None:
-        """As `Storage.create`."""
+        """Create a file, as `Storage.create`."""
         self._storage.create(path, data)
         self._answered()
 
     def read(self, path: str) -> bytes | None:
-        """As `Storage.read`."""
+        """Read a file, as `Storage.read`."""
         found = self._storage.read(path)
         self._answered()
         return found
 
     def replace(self, path: str, data: bytes) -> None:
-        """As `Storage.replace`."""
+        """Replace a file, as `Storage.replace`."""
         self._storage.replace(path, data)
         self._answered()
 
     def names(self, folder: str) -> list[str]:
-        """As `Storage.names`."""
+        """Return the names in a folder, as `Storage.names`."""
         found = self._storage.names(folder)
         self._answered()
         return found
 
     def modified(self, folder: str) -> Mapping[str, float]:
-        """As `Storage.modified`."""
+        """Return when files were written, as `Storage.modified`."""
         found = self._storage.modified(folder)
         self._answered()
         return found
 
     def remove(self, path: str) -> None:
-        """As `Storage.remove`."""
+        """Remove a file, as `Storage.remove`."""
         self._storage.remove(path)
         self._answered()
 
     def sweep(self, folder: str, before: float) -> None:
-        """As `Storage.sweep`."""
+        """Remove unfinished writes, as `Storage.sweep`."""
         self._storage.sweep(folder, before)
         self._answered()
 
     def sync(self, folder: str) -> None:
-        """As `Storage.sync`."""
+        """Make names durable, as `Storage.sync`."""
         self._storage.sync(folder)
         self._answered()

@@ -60,6 +60,7 @@ def check_task(reference: str, search_path: Path, *, same_python: bool) -> None:
 
 
 def _check_text(reference: str, path: Path, attribute: str, *, same_python: bool) -> None:
+    """Raise `TaskError` if a task's file has a syntax error, or lacks the attribute."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
@@ -104,6 +105,7 @@ def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
 
 
 def _public(tree: ast.Module) -> set[str]:
+    """Return the public names that a module defines at its top level."""
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names = {node.name for node in tree.body if isinstance(node, defined)}
     names |= {
@@ -117,6 +119,7 @@ def _public(tree: ast.Module) -> set[str]:
 
 
 def _module_file(name: str, search_path: Path) -> Path | None:
+    """Return the file of a module below the search path; None if there is none."""
     base = search_path.joinpath(*name.split("."))
     return next((path for path in (base / "__init__.py", base.with_name(f"{base.name}.py")) if path.is_file()), None)
 
@@ -126,13 +129,14 @@ def _is_installed(top: str) -> bool:
     try:
         return importlib.util.find_spec(top) is not None
     except (ImportError, ValueError):
-        return True  # it is there, and odd
+        return True  # the module exists, but its spec cannot be read
 
 
 def _similar_file(path: Path) -> str:
+    """Return a hint for a missing file: a similar name, or that the directory is missing."""
     try:
-        there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
+        names = [file.name for file in path.parent.iterdir() if file.suffix == ".py"]
     except OSError:
         return f": there is no directory {path.parent}" if not path.parent.is_dir() else ""
-    close = difflib.get_close_matches(path.name, there, n=1)
+    close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""

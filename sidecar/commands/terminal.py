@@ -38,6 +38,7 @@ def shown_progress(framework: str) -> Iterator[Show]:
 
 
 def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerStatus, ...], framework: str) -> None:
+    """Update the progress lines of all worker processes."""
     for index, worker in enumerate(workers):
         doing = f"imports {framework}" if worker.state == "import" else worker.state
         counts = "" if worker.total_batches is None else f"{worker.batches}/{worker.total_batches} batches"
@@ -85,7 +86,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console = Console()
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
-    seconds = ", ".join(f"{name} {each:.2f} s" for name, each in result.phases.items())
+    seconds = ", ".join(f"{phase} {duration:.2f} s" for phase, duration in result.phases.items())
     workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
     console.print(Text(printable(f"{examples}; {workers}; {seconds}")))
     for warning in result.warnings():

@@ -1,1 +1,1 @@
-"""How daemons agree through shared storage: one primitive, create-if-absent."""
+"""Let daemons agree through shared storage, by one primitive: create-if-absent."""

@@ -7,7 +7,7 @@ from sidecar.states import FAILURE_CLASSES, FailureClass
 
 
 def blame(outcome: Outcome) -> FailureClass:
-    """Return the class of a failure: GROUP if it is one node's alone, or of a kind that this release does not know."""
+    """Return the class of a failure: GROUP if single nodes are to blame, or if this release does not know its kind."""
     return FailureClass.GROUP if outcome.odd else FAILURE_CLASSES.get(outcome.kind or "", FailureClass.GROUP)
 
 

@@ -12,7 +12,7 @@ from sidecar.records import Key, Outcome, Settlement
 from sidecar.states import Verdict
 
 BEFORE_START: Final = "it was there before the start (start=new)"
-"""The reason why a checkpoint is skipped that was there before the run."""
+"""The reason of settlements that skip the checkpoints from before the run."""
 
 Failures = dict[str | None, list[Outcome]]
 """Failed attempts at one checkpoint, by the digest of the task that tried it."""
@@ -20,18 +20,18 @@ Failures = dict[str | None, list[Outcome]]
 
 @dataclass(slots=True)
 class CheckpointVerdicts:
-    """The verdict on each checkpoint, and the attempts at those that may be tried again."""
+    """Hold the verdict on each checkpoint, and the attempts at those that may be tried again."""
 
     succeeded: set[Key] = field(default_factory=set)  # evaluated, and not requeued since; `Totals` has all
     settled: dict[Key, Verdict] = field(default_factory=dict)  # the newest verdict
-    before_start: set[Key] = field(default_factory=set)  # skipped ones that were there before the start, with start=new
-    failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # where it failed for good; None: all tasks
+    before_start: set[Key] = field(default_factory=set)  # skipped, because saved before the start, with start=new
+    failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # tasks with a final failure; None: all
     failures: dict[Key, Failures] = field(default_factory=dict)  # of checkpoints that may be tried again
     requeued: set[Key] = field(default_factory=set)  # requested again by a person, and not settled since
 
     @property
     def without_result(self) -> set[Key]:
-        """Return the checkpoints that were settled and have not succeeded since, say under a corrected task."""
+        """Return the checkpoints that were settled and have not succeeded since, for example under a corrected task."""
         return self.settled.keys() - self.succeeded
 
     def settle(self, settlement: Settlement) -> None:

@@ -1,4 +1,4 @@
-"""Find heartbeat files that were not written for long. They are not read at a start, and removed in the end.
+"""Find heartbeat files that were not written for long, so that a start skips them and they are removed later.
 
 `heartbeats` calls this module in the daemon's storage thread. The age of a file is the difference between the time at
 which it was written and the time at which this node's own heartbeat was written. Both times come from the storage's
@@ -30,15 +30,15 @@ _TIMES_AGAIN_SECONDS: Final = 30.0  # between two readings of the times of all f
 
 @dataclass(slots=True)
 class _Known:
-    """A dormant file as this node knows it."""
+    """Hold this node's knowledge of a dormant file."""
 
     written_at: float
-    content: object = None  # as it was read first
+    content: object = None  # by the first reading
     read_at: float | None = None  # on this node's clock
 
 
 class DormantHeartbeats:
-    """The dormant files of one folder, by path."""
+    """Hold the dormant files of one folder, by path."""
 
     def __init__(self, storage: Storage, folder: str, seconds: float, requests_per_second: float) -> None:
         self._storage, self._folder, self._seconds = storage, folder, seconds
@@ -60,10 +60,10 @@ class DormantHeartbeats:
         return None if self._own is None else self._own[0] + now - self._own[1]
 
     def update(self, own: str | None, now: float) -> list[str]:
-        """Read the times of all files, if it is time to, and return the files that are not dormant any more.
+        """Read the times of all files if that is due, and return the files that are not dormant any more.
 
-        `own` is the path of this node's file, which was written just now. Many files are read less often, so that the
-        load on storage stays that of `requests_per_second` reads.
+        `own`: the path of this node's file, which was written just now. If there are many files, their times are read
+        less often, so that the load on storage stays that of `requests_per_second` reads.
         """
         if own is None or now < self._next:
             return []
@@ -86,7 +86,7 @@ class DormantHeartbeats:
     def clean(self, now: float, read: Callable[[str], tuple[object, bool]]) -> None:
         """Remove a few files of nodes that left, and files that did not change and were not written for a week.
 
-        `read` returns the content of a file, to be compared, and whether its node left; it raises `StorageError`. Other
+        `read`: returns the content of a file, for a comparison, and whether its node left; raises `StorageError`. Other
         nodes may remove the same files at the same time.
         """
         if self._own is None:
@@ -102,9 +102,10 @@ class DormantHeartbeats:
                 if was_read and known.content == before and old:
                     self._storage.remove(path)
                     del self._known[path]
-            except StorageError:  # it is tried again after the other files
+            except StorageError:  # this file is tried again after the other files
                 continue
 
     @staticmethod
     def _is_due(known: _Known, now: float) -> bool:
+        """Return whether a file may be read again, to compare its content with the first reading."""
         return known.read_at is None or now >= known.read_at + _OBSERVED_SECONDS

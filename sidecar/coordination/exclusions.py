@@ -10,13 +10,13 @@ from sidecar.coordination.blame import losers
 from sidecar.records import Outcome, Plan
 
 LOSERS_KEPT: Final = 256
-"""Daemons that lost plans, the newest: more than run at the same time."""
+"""The number of newest daemons with lost plans that are remembered: more than run at the same time."""
 
 _MOST_PLANS_WITHOUT: Final = 16
 """A node that lost plans in a row is left out of at most that many plans before it is tried again."""
 
 RETIRED_WORKERS_KEPT: Final = 10_000
-"""Retired workers that are remembered: more than old heartbeats in storage could still name."""
+"""The number of retired workers that are remembered: more than old heartbeats in storage could still name."""
 
 Daemon = tuple[str, str]
 """The node and the incarnation of a daemon."""
@@ -27,7 +27,7 @@ Witness = tuple[str | None, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Plans that one daemon lost in a row while others took part. It is left out of the plans up to `until`."""
+    """Count the plans that one daemon lost in a row while others took part. `until`: the last plan without it."""
 
     node: str
     incarnation: str
@@ -37,7 +37,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class UnusableTask:
-    """A task that fails on every checkpoint, as one daemon found. `outcome` is the newest proof."""
+    """Describe a task that fails on every checkpoint, as one daemon found. `outcome`: the newest proof."""
 
     task: str | None
     node: str
@@ -47,9 +47,9 @@ class UnusableTask:
 
 @dataclass(slots=True)
 class Exclusions:
-    """The workers that are never listed again, the daemons that lost plans, and the tasks that cannot work."""
+    """Hold the workers that are never listed again, the daemons that lost plans, and the tasks that cannot work."""
 
-    retired_workers: dict[str, None] = field(default_factory=dict)  # of failed plans, and replaced ones, in order
+    retired_workers: dict[str, None] = field(default_factory=dict)  # workers of failed plans, and replaced ones
     losses: dict[Daemon, Losses] = field(default_factory=dict)
     unusable: dict[Witness, UnusableTask] = field(default_factory=dict)
 
@@ -60,15 +60,15 @@ class Exclusions:
             del self.retired_workers[worker]
 
     def lose(self, plan: Plan, outcome: Outcome) -> None:
-        """Count a loss against the nodes to blame, if others were in the plan that may do better without them.
+        """Count a loss against the nodes to blame, if the plan had other nodes that may succeed without them.
 
         Such a node is left out of the next plan. From the second loss in a row it is left out of one more plan, then of
         twice as many each time. A daemon that is restarted has another incarnation, and no losses.
         """
         daemons = daemons_of(plan)
-        if len(daemons) < 2:  # noqa: PLR2004 - without others nobody does better
+        if len(daemons) < 2:  # noqa: PLR2004 - there are no other nodes
             return
-        for daemon in [each for each in daemons if each[0] in losers(outcome)]:
+        for daemon in [daemon for daemon in daemons if daemon[0] in losers(outcome)]:
             known = self.losses.pop(daemon, None)
             count = 1 if known is None else known.count + 1
             more = 0 if count == 1 else min(_MOST_PLANS_WITHOUT, 2 ** min(count - 2, _MOST_PLANS_WITHOUT))
@@ -78,21 +78,21 @@ class Exclusions:
 
     def find_unusable(self, plan: Plan, outcome: Outcome) -> None:
         """Remember the daemon that found that the task of a plan fails on every checkpoint."""
-        for node, incarnation in [each for each in daemons_of(plan) if each[0] == outcome.node]:
+        for node, incarnation in [daemon for daemon in daemons_of(plan) if daemon[0] == outcome.node]:
             self.unusable[plan.task, node, incarnation] = UnusableTask(plan.task, node, incarnation, outcome)
         for witness in list(self.unusable)[:-LOSERS_KEPT]:
             del self.unusable[witness]
 
     def succeed(self, plan: Plan) -> None:
-        """Forget the losses of the daemons of a plan that succeeded, and what was found about its task."""
+        """Forget the losses of the daemons of a plan that succeeded, and the proofs against its task."""
         if len(daemons := daemons_of(plan)) > 1:  # alone, a node proves nothing about its links to others
             for daemon in daemons:
                 self.losses.pop(daemon, None)
-        for witness in [each for each in self.unusable if each[0] == plan.task]:
+        for witness in [witness for witness in self.unusable if witness[0] == plan.task]:
             del self.unusable[witness]
 
     def is_left_out(self, node: str, incarnation: str, through: int) -> bool:
-        """Return whether a daemon is left out of the plan after plan `through`, since it lost too many in a row."""
+        """Return whether a daemon is left out of the plan after plan `through`, because it lost too many in a row."""
         losses = self.losses.get((node, incarnation))
         return losses is not None and losses.until > through
 
@@ -104,4 +104,5 @@ def incarnation_of(worker: str, node: str) -> str:
 
 def daemons_of(plan: Plan) -> list[Daemon]:
     """Return the daemons whose workers a plan lists, each once."""
-    return list(dict.fromkeys((each.node, incarnation_of(each.worker, each.node)) for each in plan.members or ()))
+    members = plan.members or ()
+    return list(dict.fromkeys((member.node, incarnation_of(member.worker, member.node)) for member in members))

@@ -1,4 +1,4 @@
-"""Read and write heartbeat files: every node writes its own, and reads those of the others in turn.
+"""Read and write heartbeat files. Every node writes its own, and reads those of the others in turn.
 
 The daemon's storage thread calls this module. `liveness` decides which nodes are alive.
 """
@@ -22,17 +22,17 @@ from sidecar.states import NodeState
 FOLDER: Final = "members"
 
 READS_PER_SECOND: Final = 12.0
-"""With all its other requests, a node among 64 then sends less than 20 requests to storage in a second."""
+"""The limit of reads. With all its other requests, a node among 64 then sends less than 20 requests in a second."""
 
 _READS_AT_ONCE_SECONDS: Final = 2.0
-"""Seconds' worth of reads that may be made at once: those of one beat."""
+"""The reads of so many seconds may be made at once: those of one beat."""
 
 _SILENT_SECONDS: Final = 60.0
 _SHARE_OF_SILENT: Final = 4
 """Nodes that have been silent for `_SILENT_SECONDS` share one of that many reads, so that live nodes come first."""
 
 _RARELY_SECONDS: Final = 30.0
-"""Nodes that have been silent for `LONG_SILENT_SECONDS` are read that often, however few others there are."""
+"""The seconds between two reads of a node that was silent for `LONG_SILENT_SECONDS`, however few others there are."""
 
 _UNANSWERED_AT_ONCE: Final = 3
 """A reading ends after that many unreadable files: each may take as long as the storage's own timeout."""
@@ -52,30 +52,30 @@ def heartbeat_path(node: str) -> str:
 
 @dataclass(slots=True)
 class _HeartbeatFile:
-    """One heartbeat file as this node knows it. That decides which files are read next."""
+    """Hold this node's knowledge of one heartbeat file, which decides when it is read next."""
 
     signs: SignsOfLife
     read_at: float = float("-inf")
     problem: str | None = None  # why it gave no heartbeat, as a sentence
-    unanswered: bool = False  # as storage gave an error
+    unanswered: bool = False  # the last read ended with an error of storage
     returned: bool = False  # it was dormant, and was not read since
 
     @property
     def silent(self) -> bool:
-        """Return whether it has not changed for a while."""
+        """Return whether the file has not changed for a while."""
         return self.read_at - self.signs.since > _SILENT_SECONDS
 
     def is_due(self, now: float) -> bool:
-        """Return whether it may be read again."""
+        """Return whether the file may be read again."""
         return self.read_at - self.signs.since <= LONG_SILENT_SECONDS or now - self.read_at >= _RARELY_SECONDS
 
 
 class Heartbeats:
-    """The heartbeat files of one run, of which this daemon writes one.
+    """Read the heartbeat files of one run, and write this daemon's own.
 
     The other files are read in turn, at most `reads_per_second` of them. With few nodes each reading covers all files;
     with many nodes it covers some of them. So the load on storage does not grow with the number of nodes. The lease
-    does, since it follows the gaps between the changes that are seen.
+    does, because it follows the gaps between the changes that are seen.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Heartbeats:
         self.run = run
         self._calls = calls
         self._reads_per_second = reads_per_second
-        self._saved_reads = reads_per_second  # of the time that went by without any
+        self._saved_reads = reads_per_second  # reads that were allowed until now and not made
         self._last_read_at: float | None = None
         self._files: dict[str, _HeartbeatFile] = {}
         self._own: str | None = None
@@ -111,7 +111,7 @@ class Heartbeats:
         self._written = True
 
     def read_due(self, now: float) -> HeartbeatReadings:
-        """Read the files of other nodes that are due; raises `StorageError` if the folder cannot be listed.
+        """Read the files of other nodes that are due. Raises `StorageError` if the folder cannot be listed.
 
         Files that were never read come first, the newest of them before the others. Then come those that were read
         longest ago. A file that has been silent for long is read rarely, and a dormant one only after it changed.
@@ -141,6 +141,7 @@ class Heartbeats:
         return self._dormant.storage_time(now)
 
     def _note(self, reading: HeartbeatReadings, now: float, listed: frozenset[str]) -> None:
+        """Remember the results of a reading, and forget silent files that were removed or are dormant."""
         for heartbeat in reading.heartbeats:
             self._files[heartbeat.node].signs.note(heartbeat, now)
         for node in reading.nodes:
@@ -159,6 +160,7 @@ class Heartbeats:
         return found, found.state == NodeState.LEFT
 
     def _due_nodes(self, now: float) -> list[str]:
+        """Return the nodes whose files are read now, within the allowed number of reads."""
         since = now - self._last_read_at if self._last_read_at is not None else float("inf")
         self._last_read_at = now
         budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
@@ -175,14 +177,16 @@ class Heartbeats:
         return chosen
 
     def _order(self, node: str) -> tuple[float, float, str]:
+        """Return a sort key: the file that was read longest ago is the first, and of unread ones the newest."""
         return self._files[node].read_at, -self._dormant.written_at(heartbeat_path(node)), node
 
     def _names(self) -> list[str]:
+        """Return the nodes with a heartbeat file, in natural order."""
         names = self.storage.names(FOLDER)
         return sorted((unquote(name[:-5]) for name in names if name.endswith(".json")), key=natural_order)
 
     def read_all(self) -> HeartbeatReadings:
-        """Read the files of all members; raises `StorageError` if the folder cannot be listed."""
+        """Read the files of all members. Raises `StorageError` if the folder cannot be listed."""
         return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> HeartbeatReadings:
@@ -193,6 +197,7 @@ class Heartbeats:
         return self._read_each(nodes, sys.maxsize)
 
     def _read_each(self, nodes: Iterable[str], unanswered_at_once: int) -> HeartbeatReadings:
+        """Read the files of these nodes, until storage gave that many errors."""
         heartbeats, unread, unanswered = [], dict[str, str](), set[str]()
         for node in dict.fromkeys(nodes):
             try:
@@ -204,10 +209,11 @@ class Heartbeats:
                 unanswered.add(node)
                 if len(unanswered) == unanswered_at_once:
                     break
-        in_order = tuple(sorted(heartbeats, key=lambda each: natural_order(each.node)))
+        in_order = tuple(sorted(heartbeats, key=lambda heartbeat: natural_order(heartbeat.node)))
         return HeartbeatReadings(heartbeats=in_order, unread=unread, unanswered=frozenset(unanswered), complete=False)
 
     def _read(self, node: str) -> Heartbeat:
+        """Return the heartbeat of a node. Raises `RecordError` if its file has none, `StorageError` if it hangs."""
         path = heartbeat_path(node)
         try:
             found = self._calls(path, partial(self.storage.read, path))
@@ -224,10 +230,10 @@ class Heartbeats:
         return heartbeat
 
     def _check_name(self, mine: Heartbeat) -> None:
-        """Read the file under this node's name before writing it; raise `NodeNameTakenError` if this daemon must end.
+        """Read the file under this node's name before writing it. Raises `NodeNameTakenError` if this daemon must end.
 
-        A daemon that keeps finding beats of the incarnation that was there before its own first beat is the later one,
-        and ends. If two daemons started at the same moment, the one with the greater incarnation ends.
+        A daemon that repeatedly finds new beats of the incarnation from before its own first beat came later, and ends.
+        If two daemons started at the same moment, the one with the greater incarnation ends.
         """
         try:
             found = self._read(mine.node)
@@ -250,4 +256,5 @@ class Heartbeats:
 
 
 def _node_of(path: str) -> str:
+    """Return the node whose heartbeat is in the file of this path."""
     return unquote(path.rpartition("/")[2].removesuffix(".json"))

@@ -1,4 +1,4 @@
-"""Read and write the linear journal: plan N and outcome N are files that exist once, in the order of their numbers.
+"""Read and write the linear journal. Plan N and outcome N are files that exist once, in the order of their numbers.
 
 Creating `plans/N` is the decision, and creating `outcomes/N` is the result. Both are created only if absent. A daemon
 learns who created a name only by reading it back and comparing the nonce. The journal ends at the first number that is
@@ -25,14 +25,14 @@ from sidecar.states import OutcomeStatus
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 
 _REMEDY: Final = (
-    "files of the journal were deleted, or not all of them were restored. Put back what is missing; or stop all "
+    "files of the journal were deleted, or not all of them were restored. Put the missing files back; or stop all "
     "daemons and move the state directory away, to begin a new run that evaluates everything again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The position of a reader in a journal."""
+    """Hold the position of a reader in a journal."""
 
     through: int = 0
     open: Plan | None = None
@@ -40,7 +40,7 @@ class _Place:
 
 
 class Journal:
-    """The journal of a run for one reader, which may write the record after those that it has read.
+    """Read the journal of a run, and write the record after those that were read.
 
     `through` is the newest plan that was read. Every outcome up to it was read as well, except that of `open`, the plan
     that has no outcome yet. Plan N+1 may be created only by a daemon that has read every outcome up to N. So no daemon
@@ -203,12 +203,14 @@ class Journal:
             return parse(Plan, path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
 
     def _read_next(self) -> Plan | Outcome | None:
+        """Return the next record, and advance behind it; None if there is none."""
         with self._grace.on(self._next_path()):
             if self.open is not None:
                 return self._read_outcome(self.open)
             return self._read_plan(self.through + 1)
 
     def _read_plan(self, number: int) -> Plan | None:
+        """Return the plan of a number, and advance to it; None if there is none."""
         path = plan_path(number)
         if (data := self.storage.read(path)) is None:
             return None
@@ -219,6 +221,7 @@ class Journal:
         return plan
 
     def _read_outcome(self, plan: Plan) -> Outcome | None:
+        """Return the outcome of a plan, and advance behind it; None if there is none."""
         path = outcome_path(plan.plan)
         if (data := self.storage.read(path)) is None:
             return None
@@ -230,6 +233,7 @@ class Journal:
         return outcome
 
     def _check(self, path: str, record: Plan | Outcome, number: int) -> None:
+        """Raise an error if a record belongs to another run or has another number."""
         if record.run != self.run:
             raise StorageLostError(f"{path} belongs to run {record.run}, this journal to run {self.run}: {_REMEDY}")
         if record.plan != number:
@@ -290,6 +294,7 @@ class Journal:
         return plan_path(self.through + 1) if self.open is None else outcome_path(self.through)
 
     def _described(self) -> str:
+        """Return the reader's position as part of a sentence."""
         return (
             f"plan {self.through} of run {self.run}, {'still open' if self.open else 'closed'}: read the journal first"
         )
@@ -327,7 +332,7 @@ def _of_another(outcome: Outcome, plan: Plan) -> str | None:
 
 
 def _is_result_of(closed: Closed, data: bytes) -> bool:
-    """Return whether the result file is whole. It is written without fsync, so a crash of the machine may tear it."""
+    """Return whether the result file is whole. A crash of the machine may tear it, because it is not fsynced."""
     try:
         found = loads(Closed, data)
     except RecordError:

@@ -23,7 +23,7 @@ FOLDERS_KEPT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A plan and how it ended."""
+    """Hold a plan and its outcome."""
 
     plan: Plan
     outcome: Outcome
@@ -31,7 +31,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A checkpoint that was settled without an evaluation."""
+    """Hold the settlement of a checkpoint without an evaluation, and the plan that contains it."""
 
     plan: Plan
     settlement: Settlement
@@ -42,7 +42,7 @@ Entry = Closed | Settled
 
 @dataclass(slots=True)
 class EntryLog:
-    """The entries of a journal, in its order: the newest `keep`, or all."""
+    """Hold the entries of a journal in its order: the newest `keep`, or all."""
 
     keep: int | None = None
     entries: list[Entry] = field(default_factory=list)  # at least the newest `keep` of all `count`
@@ -66,22 +66,22 @@ class EntryLog:
 
 @dataclass(slots=True)
 class JournalState:
-    """The state of a run as its journal records it, up to plan `through`."""
+    """Hold the state of a run that follows from its journal, up to plan `through`."""
 
     through: int = 0  # every plan to this number is known, and every outcome to this number unless `open` is that plan
     open: Plan | None = None
-    backlog_cutoff_pending: bool = True  # with start=new: the next plan settles (more of) what was there before
+    backlog_cutoff_pending: bool = True  # with start=new: the next plan settles (more) checkpoints from before it
     nonces: tuple[str, str | None] | None = None  # of the newest plan and, once it is closed, of its outcome
     log: EntryLog = field(default_factory=EntryLog)
     totals: Totals = field(default_factory=Totals)
-    newest: Closed | None = None  # the evaluation whose numbers the gauges show: the one that succeeded last
+    newest: Closed | None = None  # the evaluation that succeeded last, whose numbers the gauges show
     newest_task: NewestTask = field(default_factory=NewestTask)
     verdicts: CheckpointVerdicts = field(default_factory=CheckpointVerdicts)
     exclusions: Exclusions = field(default_factory=Exclusions)
     eval_sets: dict[str, SeenData] = field(default_factory=dict)  # as evaluated last, under any task
-    folders: list[str] = field(default_factory=list)  # where the newest evaluations saved, the newest last
-    last_planned_step: int | None = None  # the step of the checkpoint that was planned for the first time last
-    ordinals: dict[Key, int] = field(default_factory=dict)  # of checkpoints without a step, in order of the journal
+    folders: list[str] = field(default_factory=list)  # folders of saves of the newest evaluations, the newest last
+    last_planned_step: int | None = None  # the step of the last checkpoint that was planned for the first time
+    ordinals: dict[Key, int] = field(default_factory=dict)  # numbers of checkpoints without a step, in order
 
     @property
     def entries(self) -> list[Entry]:
@@ -89,18 +89,19 @@ class JournalState:
         return self.log.entries
 
     def apply(self, record: Plan | Outcome) -> list[Entry]:
-        """Add the next record of the journal; return the entries that it made."""
+        """Apply the next record of the journal, and return the entries that it made."""
         made = self._open(record) if isinstance(record, Plan) else self._close(record)
         self.log.add(made)
         return made
 
     def _open(self, plan: Plan) -> list[Entry]:
+        """Apply a plan, and return an entry for each of its settlements."""
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
         self.through, self.nonces, self.backlog_cutoff_pending = plan.plan, (plan.nonce, None), plan.line_open
         for settlement in plan.settles:
             self._settle(settlement)
-        # Each entry has its own settlement: of thousands none should hold all.
+        # Each entry has its own settlement. With thousands of settlements, no entry should hold all of them.
         bare = replace(plan, settles=(), checkpoint=self._numbered(plan))
         if plan.checkpoint is not None and plan.members is not None:
             self.open = bare
@@ -109,9 +110,9 @@ class JournalState:
         return [Settled(bare, settlement) for settlement in plan.settles]
 
     def _numbered(self, plan: Plan) -> Checkpoint | None:
-        """Number the checkpoints of a plan that have no step; return the one that it evaluates, with its number.
+        """Number the checkpoints of a plan that have no step, and return the one that it evaluates, with its number.
 
-        All nodes read the same journal, so they use the same number, and a restart changes none.
+        All nodes read the same journal, so they use the same numbers, also after a restart.
         """
         mentioned = [(settlement.key, settlement.step) for settlement in plan.settles]
         if plan.checkpoint is not None:
@@ -123,25 +124,27 @@ class JournalState:
         return replace(plan.checkpoint, step=self.ordinals[plan.checkpoint.key], step_source="order")
 
     def _retire_replaced(self, plan: Plan) -> None:
-        """Retire the workers of the newest evaluation if a plan lists others: each node that reads it replaces them."""
+        """Retire the workers of the newest evaluation if a plan lists others, because each node then replaces them."""
         if self.newest is not None and self.newest.plan.members != plan.members:
             self.exclusions.retire(self.newest.plan)
 
     def _note_planned(self, checkpoint: Checkpoint) -> None:
-        """Note where evaluation stands; a further attempt at an older checkpoint does not set it back."""
+        """Note the step of a checkpoint that is planned for the first time. A further attempt does not change it."""
         if checkpoint.step is not None and not self.verdicts.is_known(checkpoint.key):
             self.last_planned_step = checkpoint.step
 
     def _settle(self, settlement: Settlement) -> None:
+        """Apply the settlement of a checkpoint, or its reopening."""
         self.totals.settled(settlement)
         if settlement.verdict != Verdict.REQUEUED:
             self.verdicts.settle(settlement)
             return
         if self.verdicts.requeue(settlement.key):
             self.totals.reopened(settlement.key)
-        self.exclusions.unusable.clear()  # it is to be tried again, whatever others concluded
+        self.exclusions.unusable.clear()  # a person wants another attempt, in spite of the proofs against the task
 
     def _close(self, outcome: Outcome) -> list[Entry]:
+        """Apply the outcome of the open plan, and return its entry."""
         plan = self.open
         if plan is None or plan.plan != outcome.plan or plan.checkpoint is None:
             raise RecordError(f"outcome {outcome.plan} closes no open plan")
@@ -154,6 +157,7 @@ class JournalState:
         return [closed]
 
     def _fail(self, closed: Closed, checkpoint: Checkpoint) -> None:
+        """Apply a failed attempt at a checkpoint."""
         plan, outcome = closed.plan, closed.outcome
         self.totals.failed(outcome)
         self.verdicts.fail(checkpoint.key, plan.task, outcome)
@@ -163,6 +167,7 @@ class JournalState:
             self.exclusions.find_unusable(plan, outcome)
 
     def _succeed(self, closed: Closed, checkpoint: Checkpoint) -> None:
+        """Apply the result of a checkpoint."""
         plan, result = closed.plan, closed.outcome.result
         self.newest = closed
         self.newest_task = self.newest_task.succeed(plan.task, checkpoint, result)
@@ -176,11 +181,11 @@ class JournalState:
         self.eval_sets |= seen_data(result)
 
     def is_left_out(self, node: str, incarnation: str) -> bool:
-        """Return whether a daemon is left out of the next plan, since it lost too many in a row."""
+        """Return whether a daemon is left out of the next plan, because it lost too many in a row."""
         return self.exclusions.is_left_out(node, incarnation, self.through)
 
     def changed(self, result: Result) -> tuple[str, ...]:
-        """Return the eval sets of a new result that held other data when they were evaluated last."""
+        """Return the eval sets of a new result whose data differ from their last evaluation."""
         return tuple(
             name
             for name, seen in seen_data(result).items()

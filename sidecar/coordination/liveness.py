@@ -13,10 +13,10 @@ from sidecar.records import Heartbeat
 from sidecar.states import NodeState
 
 LONG_SILENT_SECONDS: Final = 600.0
-"""No node is waited for that has been silent for that long."""
+"""Nobody waits for a node that has been silent for that long."""
 
 _GAPS: Final = 300
-"""The lease follows the largest of that many gaps, and of as many before: about ten minutes of beats."""
+"""The lease follows the largest of that many gaps, and of as many before them: about ten minutes of beats."""
 
 
 @lru_cache(maxsize=4096)
@@ -28,7 +28,7 @@ def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReadings:
-    """The heartbeats that one reading of other nodes' files found."""
+    """Hold the heartbeats that one reading of other nodes' files found."""
 
     heartbeats: tuple[Heartbeat, ...] = ()  # natural order of nodes
     unread: dict[str, str] = field(default_factory=dict)  # node: why its file gave no heartbeat, as a sentence
@@ -46,14 +46,14 @@ class HeartbeatReadings:
 
 @dataclass(slots=True)
 class SignsOfLife:
-    """The changes of one node's heartbeat, as one reader saw them."""
+    """Hold the changes of one node's heartbeat, as one reader saw them."""
 
     since: float  # when it changed last, or when the reader began to watch it
     heartbeat: Heartbeat | None = None  # None: its file was never decoded
     changed: bool = False  # since the reader began to watch it
 
     def note(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Note what was read at `now`, and return whether it is a sign of life.
+        """Note the heartbeat that was read at `now`, and return whether it is a sign of life.
 
         An earlier state of the file, which storage may show, is not a sign of life.
         """
@@ -68,7 +68,7 @@ class SignsOfLife:
 
     @property
     def left(self) -> bool:
-        """Return whether the daemon said that it ended."""
+        """Return whether the daemon reported its end."""
         return self.heartbeat is not None and self.heartbeat.state == NodeState.LEFT
 
     def is_alive(self, now: float, lease_seconds: float) -> bool | None:
@@ -80,7 +80,7 @@ class SignsOfLife:
 
 @dataclass(slots=True)
 class _Gaps:
-    """The largest gaps between two changes, in seconds: in the window that fills, and in the window before it."""
+    """Hold the largest gaps between two changes, in seconds: in the present window, and in the window before it."""
 
     largest: float = 0.0
     before: float = 0.0
@@ -94,7 +94,7 @@ class _Gaps:
 
 @dataclass(slots=True)
 class _WatchedNode:
-    """One node, as this one watches it."""
+    """Hold the observations of one node."""
 
     signs: SignsOfLife
     read_at: float
@@ -107,7 +107,7 @@ class _WatchedNode:
 
 
 class Liveness:
-    """The nodes that are alive, as this node sees it.
+    """Decide which nodes are alive, as this node sees them.
 
     The silence of a node counts only while this node reads heartbeats. After a lease without a reading (this node was
     suspended, or storage did not answer) it watches all nodes anew, as at the start. A write of its own heartbeat is
@@ -151,7 +151,7 @@ class Liveness:
         return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round_seconds))
 
     def fresh(self, node: str, now: float) -> bool:
-        """Return whether a node is known to be alive: it changed within its lease, and did not say that it left."""
+        """Return whether a node is known to be alive: whether it changed within its lease, and did not leave."""
         watch = self._watches.get(node)
         return watch is not None and bool(watch.signs.is_alive(now, self.lease_of(node)))
 
@@ -164,7 +164,7 @@ class Liveness:
         return list(self._alive[1])
 
     def unheard(self, now: float) -> list[Heartbeat]:
-        """Return the newest heartbeats of other nodes that may or may not be alive, say while storage gives errors.
+        """Return the newest heartbeats of other nodes of unknown liveness, for example while storage gives errors.
 
         They may see checkpoints that this node does not see. After ten minutes of silence they are not returned.
         """
@@ -216,13 +216,15 @@ class Liveness:
         )
 
     def _is_known(self, now: float, node: str) -> bool:
+        """Return whether it is known if a node is alive."""
         signs = self._watches[node].signs
         return signs.changed or signs.left or now - signs.since >= self.lease_of(node)
 
     def _observe(self, node: str, heartbeat: Heartbeat | None, now: float) -> bool:
+        """Note the reading of one node, and return whether it is a sign of life."""
         watch = self._watches.get(node)
         if watch is not None and self.gone_since(node) is not None and heartbeat in (None, watch.signs.heartbeat):
-            watch.read_at = now  # it is gone as before, however long there was no reading
+            watch.read_at = now  # it is still gone, however long there was no reading
             return False
         if watch is None or watch.interrupted:
             self._watches[node] = self._begin(watch, heartbeat, now, returned=node in self._returned)

@@ -1,4 +1,4 @@
-"""Keep the newest numbers of each eval set, and tell whether the data of an eval set changed. Pure."""
+"""Hold the newest numbers of each eval set, and decide whether the data of an eval set changed. Pure."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,7 +7,7 @@ from sidecar.records import Checkpoint, EvalData, Result
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The newest numbers of an eval set."""
+    """Hold the newest numbers of an eval set."""
 
     checkpoint: Checkpoint
     result: Result
@@ -15,7 +15,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class NewestTask:
-    """The task of the newest evaluation, and the numbers that evaluations with it have made."""
+    """Hold the task of the newest evaluation, and the newest numbers of evaluations with it."""
 
     task: str | None = None  # digest of its code
     successes: int = 0  # since the task changed
@@ -23,7 +23,7 @@ class NewestTask:
     latest: dict[str, Latest] = field(default_factory=dict)  # by eval set
 
     def succeed(self, task: str | None, checkpoint: Checkpoint, result: Result | None) -> "NewestTask":
-        """Add an evaluation. Eval sets that took no part keep their newest numbers."""
+        """Return this with one more evaluation. Eval sets that took no part retain their newest numbers."""
         if task != self.task:  # another task may have other eval sets, and begins with all of them
             return NewestTask(task).succeed(task, checkpoint, result)
         more = replace(self, successes=self.successes + 1)
@@ -44,13 +44,13 @@ class NewestTask:
 
 @dataclass(frozen=True, slots=True)
 class SeenData:
-    """The data of an eval set as one evaluation saw it."""
+    """Describe the data of an eval set in one evaluation."""
 
     data: EvalData | None
     examples: int
 
     def may_equal(self, other: "SeenData") -> bool:
-        """Return whether numbers compare, as far as is known: some records have only counts."""
+        """Return whether the data may be equal, so that numbers can be compared. Some records have only counts."""
         known = [data.fingerprint for data in (self.data, other.data) if data is not None]
         fingerprints = {fingerprint for fingerprint in known if fingerprint is not None}
         return self.examples == other.examples and len(fingerprints) <= 1

@@ -22,12 +22,12 @@ JOURNAL_FOLDERS: Final = ("plans", "outcomes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The identity of a run. `checkpoint_dir` is an absolute path on the node that created the run."""
+    """Identify a run. `checkpoint_dir` is an absolute path on the node that created the run."""
 
     run: str
     nonce: str
     created_at: str | None = None
-    checkpoint_dir: str | None = None  # null: written by an older release
+    checkpoint_dir: str | None = None  # None: written by an older release
     schema: int = SCHEMA
 
 
@@ -55,9 +55,9 @@ def open_run(
             RUN_PATH,
             dumps(Run(run=new_id(), nonce=new_id(), created_at=timestamp(wall), checkpoint_dir=checkpoint_dir)),
         )
-    storage.sync("")  # its creator may not have done that yet
+    storage.sync("")  # the creator may not have done that yet
     if storage.read(RUN_PATH) != data:
-        raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is asked for again")
+        raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is read again")
     with grace.on(RUN_PATH):
         return parse(Run, RUN_PATH, data).run
 
@@ -96,6 +96,6 @@ def _reject_orphans(storage: Storage) -> None:
         # Another daemon may have created the run after the first reading of `run.json`, so it is read again.
         if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:
             raise StorageLostError(
-                f"{RUN_PATH} is missing, but {folder}/{names[0]} stands there: put {RUN_PATH} back, "
+                f"{RUN_PATH} is missing, but {folder}/{names[0]} exists: put {RUN_PATH} back, "
                 "or move the state directory away to begin a new run"
             )

@@ -1,8 +1,8 @@
 """Convert the folded journal to one record, the snapshot, and back. Pure.
 
 The publisher writes a snapshot now and then. A daemon that starts reads it, and then only the later records of the
-journal. It believes a snapshot only if that was folded in the same way and ends with a plan and an outcome that are in
-the journal. Otherwise it reads the journal from its beginning.
+journal. It uses a snapshot only if that was folded in the same way and ends with a plan and an outcome that are in the
+journal. Otherwise it reads the journal from its beginning.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
 FOLD: Final = 7
-"""Version of the fold, `JournalState`: raised with every change of it, so that no older snapshot is believed."""
+"""The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (
     *("run", "fold", "through", "plan_nonce", "outcome_nonce", "count", "recent", "newest"),
@@ -31,12 +31,12 @@ FILE_FIELDS: Final = (
 """The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
 
 RECENT: Final = 64
-"""The number of newest entries that a daemon keeps: enough for the status page."""
+"""The number of newest entries that a daemon retains: enough for the status page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """An entry: a plan with its outcome, or with one of its settlements."""
+    """Save an entry: a plan with its outcome, or with one of its settlements."""
 
     plan: Plan
     outcome: Outcome | None = None
@@ -44,7 +44,7 @@ class Recent:
 
     @classmethod
     def of(cls, entry: Entry) -> "Recent":
-        """Return an entry of the journal as it is saved."""
+        """Return the saved form of an entry of the journal."""
         if isinstance(entry, Closed):
             return cls(entry.plan, outcome=entry.outcome)
         return cls(entry.plan, settlement=entry.settlement)
@@ -60,7 +60,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Failed attempts at a checkpoint under one task."""
+    """Save the failed attempts at a checkpoint under one task."""
 
     key: str
     task: str | None
@@ -69,7 +69,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class FailedTasks:
-    """Tasks under which a checkpoint failed for good."""
+    """Save the tasks under which a checkpoint failed for good."""
 
     key: str
     tasks: tuple[str | None, ...]
@@ -77,9 +77,9 @@ class FailedTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedVerdicts:
-    """`CheckpointVerdicts`, with keys as text.
+    """Save `CheckpointVerdicts`, with keys as text.
 
-    `reopened` names the evaluated checkpoints (`SavedTotals.checkpoints`) that do not count as succeeded any more.
+    `reopened`: the evaluated checkpoints (`SavedTotals.checkpoints`) that do not count as succeeded any more.
     """
 
     settled: dict[str, tuple[str, ...]]  # by verdict
@@ -91,7 +91,7 @@ class SavedVerdicts:
 
     @classmethod
     def of(cls, verdicts: CheckpointVerdicts, evaluated: set[Key]) -> "SavedVerdicts":
-        """Return verdicts as they are saved; `evaluated`: the checkpoints that were ever evaluated."""
+        """Return the saved form of verdicts. `evaluated`: the checkpoints that were ever evaluated."""
         settled: dict[str, list[str]] = {}
         for key, verdict in verdicts.settled.items():
             settled.setdefault(verdict, []).append(_join(key))
@@ -114,28 +114,28 @@ class SavedVerdicts:
         """Return the verdicts that were saved."""
         verdicts = CheckpointVerdicts(
             succeeded=evaluated - _keys(self.reopened),
-            failed_tasks={_split(each.key): set(each.tasks) for each in self.failed_tasks},
+            failed_tasks={_split(failed.key): set(failed.tasks) for failed in self.failed_tasks},
             requeued=_keys(self.requeued),
             before_start=_keys(self.before_start),
         )
         for verdict, keys in self.settled.items():
             verdicts.settled |= dict.fromkeys(map(_split, keys), Verdict(verdict))
-        for each in self.failures:
-            verdicts.failures.setdefault(_split(each.key), {})[each.task] = list(each.outcomes)
+        for attempts in self.failures:
+            verdicts.failures.setdefault(_split(attempts.key), {})[attempts.task] = list(attempts.outcomes)
         return verdicts
 
 
 @dataclass(frozen=True, slots=True)
 class SavedExclusions:
-    """`Exclusions`, without keys: each value names its daemon."""
+    """Save `Exclusions` without keys, because each value names its daemon."""
 
     spent_workers: tuple[str, ...]
-    losses: tuple[Losses, ...] = ()  # older releases write none, and ignore them
+    losses: tuple[Losses, ...] = ()  # older releases do not write this field, and ignore it
     unusable: tuple[UnusableTask, ...] = ()
 
     @classmethod
     def of(cls, exclusions: Exclusions) -> "SavedExclusions":
-        """Return exclusions as they are saved."""
+        """Return the saved form of exclusions."""
         return cls(
             spent_workers=tuple(exclusions.retired_workers),
             losses=tuple(exclusions.losses.values()),
@@ -146,14 +146,14 @@ class SavedExclusions:
         """Return the exclusions that were saved."""
         return Exclusions(
             retired_workers=dict.fromkeys(self.spent_workers),
-            losses={(each.node, each.incarnation): each for each in self.losses},
-            unusable={(each.task, each.node, each.incarnation): each for each in self.unusable},
+            losses={(losses.node, losses.incarnation): losses for losses in self.losses},
+            unusable={(proof.task, proof.node, proof.incarnation): proof for proof in self.unusable},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTotals:
-    """`Totals`, with keys as text; `best` by eval set and metric, `nonfinite` by eval set."""
+    """Save `Totals`, with keys as text; `best` by eval set and metric, `nonfinite` by eval set."""
 
     checkpoints: dict[str, tuple[str, ...]]
     failed: dict[str, int]
@@ -164,10 +164,10 @@ class SavedTotals:
 
     @classmethod
     def of(cls, totals: Totals) -> "SavedTotals":
-        """Return totals as they are saved."""
+        """Return the saved form of totals."""
         best: dict[str, dict[str, Best]] = {}
-        for (eval_set, name), each in totals.best.items():
-            best.setdefault(eval_set, {})[name] = each
+        for (eval_set, name), best_value in totals.best.items():
+            best.setdefault(eval_set, {})[name] = best_value
         nonfinite: dict[str, tuple[str, ...]] = {}
         for eval_set, place in sorted(totals.nonfinite):
             nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
@@ -181,12 +181,12 @@ class SavedTotals:
         )
 
     def restore(self) -> Totals:
-        """Return the totals that were saved; raise `ValueError` if they were counted in another way."""
-        if any(len(each.counts) != len(BUCKETS) for each in self.durations.values()):
+        """Return the totals that were saved. Raises `ValueError` if they were counted in another way."""
+        if any(len(durations.counts) != len(BUCKETS) for durations in self.durations.values()):
             raise ValueError("durations were counted in other buckets")
-        best = {(eval_set, name): each for eval_set, by_name in self.best.items() for name, each in by_name.items()}
-        for each in best.values():
-            float.fromhex(each.hex)  # raises now what `Best.number` would raise later
+        best = {(eval_set, name): value for eval_set, values in self.best.items() for name, value in values.items()}
+        for value in best.values():
+            float.fromhex(value.hex)  # raises the error now that `Best.number` would raise later
         totals = Totals(
             failures=dict(self.failed),
             durations=dict(self.durations),
@@ -200,16 +200,16 @@ class SavedTotals:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """The end of the journal that was folded: the number and the nonce of its newest plan, and of its outcome."""
+    """Identify the end of the folded journal, by the number and the nonce of its newest plan and of its outcome."""
 
     through: int
     plan_nonce: str
-    outcome_nonce: str | None  # null for a plan that only settled
+    outcome_nonce: str | None  # None for a plan that only settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`JournalState` as it was when the newest plan was closed. Keys of checkpoints are `DIGEST/NAME`."""
+    """Save `JournalState` at the time when the newest plan was closed. Keys of checkpoints are `DIGEST/NAME`."""
 
     run: str
     fold: int
@@ -229,7 +229,7 @@ class Snapshot:
 
 
 def take(history: JournalState, run: str) -> Snapshot:
-    """Return the snapshot of a state that has a past, no open plan, and no backlog cut-off that is being written."""
+    """Return the snapshot of a state, which must have a plan, no open plan, and no unfinished backlog cut-off."""
     assert history.nonces is not None
     assert history.open is None
     assert not history.backlog_cutoff_pending
@@ -252,28 +252,29 @@ def take(history: JournalState, run: str) -> Snapshot:
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Return the content of the file that holds a snapshot; `loads(Snapshot, …)` reads it back."""
+    """Return the content of a snapshot's file, which `loads(Snapshot, …)` reads back."""
     values = fields_of(snapshot)
     return dumps({name: values[name] for name in FILE_FIELDS})
 
 
 def restore(snapshot: Snapshot) -> JournalState:
-    """Return the state of which a snapshot was taken; raise `RecordError` if this version takes no such snapshot."""
+    """Return the state in a snapshot. Raises `RecordError` if this version would not have written the snapshot."""
     if snapshot.fold != FOLD:
         raise RecordError(f"the snapshot was folded in another way ({snapshot.fold}, not {FOLD})")
     try:
         return _restore(snapshot)
     except (ValueError, KeyError, OverflowError) as error:
-        raise RecordError(f"the snapshot makes no sense: {type(error).__name__}: {error}") from error
+        raise RecordError(f"the snapshot cannot be understood: {type(error).__name__}: {error}") from error
 
 
 def _restore(snapshot: Snapshot) -> JournalState:
+    """Return the state in a snapshot of this version's fold."""
     totals = snapshot.totals.restore()
     return JournalState(
         through=snapshot.end.through,
         backlog_cutoff_pending=False,
         nonces=(snapshot.end.plan_nonce, snapshot.end.outcome_nonce),
-        log=EntryLog(keep=RECENT, entries=[each.restore() for each in snapshot.recent], count=snapshot.count),
+        log=EntryLog(keep=RECENT, entries=[recent.restore() for recent in snapshot.recent], count=snapshot.count),
         totals=totals,
         newest=snapshot.newest,
         newest_task=snapshot.newest_task,
@@ -287,11 +288,12 @@ def _restore(snapshot: Snapshot) -> JournalState:
 
 
 def _join(key: Key) -> str:
-    """Return a key as text: a digest has no slash, a name may have some."""
+    """Return a key as text. A digest has no slash, and a name may have some."""
     return f"{key[1]}/{key[0]}"
 
 
 def _split(text: str) -> Key:
+    """Return the key in a text that `_join` made."""
     digest, _, name = text.partition("/")
     return name, digest
 

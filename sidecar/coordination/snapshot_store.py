@@ -20,16 +20,16 @@ PATH: Final = "snapshot.json"
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The fields of a snapshot that every release writes, however it folds the journal."""
+    """Hold the fields of a snapshot that every release writes, however it folds the journal."""
 
     run: str
     through: int
 
 
 def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> JournalState | None:
-    """Return the state at the snapshot, and move the journal there; None if no snapshot can be read and believed.
+    """Return the state at the snapshot, and move the journal there; None if there is no usable snapshot.
 
-    Raises `StorageLostError` if the journal is that of another run by now.
+    Raises `StorageLostError` if the journal belongs to another run by now.
     """
     try:
         data = calls(PATH, partial(storage.read, PATH))
@@ -44,19 +44,15 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
         known = journal.resume(snapshot.end.through, snapshot.end.plan_nonce, snapshot.end.outcome_nonce)
     except StorageLostError:
         raise
-    except (
-        RecordError,
-        StorageError,
-        HangingError,
-    ):  # torn by a crash, of another version, or a folder: the journal has it all
+    except (RecordError, StorageError, HangingError):  # whatever the problem, the journal has all records
         return None
     return history if known else None
 
 
 def write(storage: Storage, snapshot: Snapshot) -> str | None:
-    """Write the snapshot; return why that failed, as a sentence, or None.
+    """Write the snapshot, and return why that failed, as a sentence; None if it did not fail.
 
-    A snapshot that is too long to be a record is not written: daemons that start use the one before.
+    A snapshot that is too long for a record is not written. Then daemons that start use the one before.
     """
     try:
         data = encode(snapshot)

@@ -23,14 +23,14 @@ from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUn
 from sidecar.records import SCHEMA
 
 MARKER: Final = ".sidecar-run-"
-"""Prefix of the marker's name; no checkpoint begins with a dot."""
+"""The prefix of the marker's name. Names of checkpoints never begin with a dot."""
 
 _MARKER_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RunMarker:
-    """The content of the marker: the run that evaluates these checkpoints, and, for people, its state directory."""
+    """Name the run that evaluates these checkpoints and, for people, its state directory, in the marker file."""
 
     run: str
     state_dir: str | None = None
@@ -39,14 +39,14 @@ class RunMarker:
 
 @dataclass(slots=True)
 class StateDirectory:
-    """The checkpoint directory and the state directory of one run, as this machine sees them."""
+    """Hold the checkpoint directory and the state directory of one run, as this machine sees them."""
 
     checkpoint_dir: Path
     run_dir: Path  # the run's state directory; its last component is the run's name
     run_lost_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
     clock: Clock = field(default_factory=SystemClock)
     _devices: tuple[int | None, int | None] = (None, None)  # of both directories, when the run was joined
-    _unmarked: Run | None = None  # its marker is to be written once there is a checkpoint directory
+    _unmarked: Run | None = None  # the run whose marker is written once there is a checkpoint directory
     _lost_since: float | None = None
 
     @property
@@ -55,20 +55,20 @@ class StateDirectory:
         return self.checkpoint_dir / f"{MARKER}{self.run_dir.name}.json"
 
     def check_beginning(self) -> None:
-        """Raise `StateUnavailableError` if no run may begin here: one did, and its state is not available."""
+        """Raise `StateUnavailableError` if a run began here whose state is unavailable, so that no other may begin."""
         found = self._read_marker()
         if found is not None:
             raise StateUnavailableError(
-                f"{self.run_dir} holds no run, but {self.marker} names one{_lies_in(found)}: its state is away. Mount "
-                "it again; or delete that file to begin a new run"
+                f"{self.run_dir} holds no run, but {self.marker} names one{_lies_in(found)}: its state is missing. "
+                "Mount it again; or delete that file to begin a new run"
             )
 
     def join(self, run: Run) -> None:
         """Join a run, and write its marker if the state directory may be unavailable one day.
 
         Raises:
-            SettingsError: the run belongs to another checkpoint directory.
-            StateUnavailableError: the checkpoint directory does not exist yet, so nobody can know that.
+            SettingsError: The run belongs to another checkpoint directory.
+            StateUnavailableError: The checkpoint directory does not exist yet, so its run is unknown.
         """
         self.check(run)
         self._devices = _device(self.checkpoint_dir), _device(self.run_dir)
@@ -76,7 +76,7 @@ class StateDirectory:
         self.note_present()
 
     def check(self, run: Run) -> None:
-        """Check a run: raise as `join` does, and write nothing."""
+        """Check a run without writing anything. Raises as `join`."""
         if self._is_inside():
             return
         found = self._read_marker()
@@ -93,8 +93,8 @@ class StateDirectory:
             return
         if not self.checkpoint_dir.is_dir():
             raise StateUnavailableError(
-                f"{self.checkpoint_dir} does not exist yet, so it cannot be told whether the run in {self.run_dir} "
-                f"belongs to it: that was begun for {run.checkpoint_dir}"
+                f"{self.checkpoint_dir} does not exist yet, so it is unknown whether the run in {self.run_dir} belongs "
+                f"to it: that run was begun for {run.checkpoint_dir}"
             )
         raise SettingsError(
             f"{self.run_dir} holds the run of {run.checkpoint_dir}, not of {self.checkpoint_dir}: give this job "
@@ -103,10 +103,10 @@ class StateDirectory:
         )
 
     def note_present(self) -> None:
-        """Note that the run is there now. Try once to write its marker, as soon as there is a checkpoint directory."""
+        """Note that the run exists now. Try once to write its marker, as soon as there is a checkpoint directory."""
         self._lost_since = None
         if self._unmarked is not None and self.checkpoint_dir.is_dir():
-            with suppress(OSError):  # it may be read-only for this node: then another node may write the marker
+            with suppress(OSError):  # if the directory is read-only for this node, another node may write the marker
                 self._write_marker(self._unmarked)
             self._unmarked = None
 
@@ -123,7 +123,7 @@ class StateDirectory:
         self._lost_since = now if self._lost_since is None else self._lost_since
         why = f"{self.run_dir / RUN_PATH} was deleted" if found is None else f"{self.run_dir} holds run {found} now"
         if now - self._lost_since < self.run_lost_seconds:
-            return StateUnavailableError(f"{why}: if that lasts for {self.run_lost_seconds:g} s, a new run begins")
+            return StateUnavailableError(f"{why}: a new run begins if that lasts for {self.run_lost_seconds:g} s")
         return RunReplacedError(f"{why}; it held run {run}")
 
     def _why_waiting(self, run: str, found: str | None) -> str | None:
@@ -133,15 +133,15 @@ class StateDirectory:
             marker = self._read_marker() if self._is_apart() else None
             if marker is None or marker.run != run:
                 return None
-            return f"{path} is that of run {found}, and {self.marker} names run {run}: mount the state of that again"
+            return f"{path} belongs to run {found}, but {self.marker} names run {run}: mount the state of run {run}"
         if self._is_apart() or _device(self.checkpoint_dir) != self._devices[0]:
             return (
                 f"{path} is gone, as if its storage was unmounted: mount it again. To begin a new run, delete "
-                f"{self.marker} if it is there, and restart this daemon"
+                f"{self.marker} if it exists, and restart this daemon"
             )
         if any(self._left_over()):
             return (
-                f"{path} is gone, and records of its run are there: put that file back, it held "
+                f"{path} is gone, but records of its run exist: put that file back, which held "
                 f'{{"run":"{run}","nonce":"…"}}; or delete {self.run_dir} to begin a new run'
             )
         return None
@@ -151,7 +151,7 @@ class StateDirectory:
         return self.run_dir.is_relative_to(self.checkpoint_dir)
 
     def _is_apart(self) -> bool:
-        """Return whether the state may be unavailable while the checkpoints are there."""
+        """Return whether the state may be unavailable while the checkpoints are available."""
         return not self._is_inside() or self._devices[0] != self._devices[1]
 
     def _is_same(self, path: str) -> bool:
@@ -164,7 +164,7 @@ class StateDirectory:
             return False
 
     def _left_over(self) -> Iterator[Path]:
-        """Yield records of the run that are still there."""
+        """Yield the records of the run that still exist."""
         for folder in JOURNAL_FOLDERS:
             yield from self.run_dir.glob(f"{folder}/*.json")
 
@@ -183,6 +183,7 @@ class StateDirectory:
             return RunMarker("")
 
     def _write_marker(self, run: Run) -> None:
+        """Write the marker of a run, unless it exists. Raises OSError."""
         if (found := self._read_marker()) is not None and found.run == run.run:
             return
         with open_folder(self.checkpoint_dir) as folder:
@@ -196,6 +197,7 @@ class StateDirectory:
 
 
 def _device(path: Path) -> int | None:
+    """Return the number of the filesystem that holds a path; None if the path does not exist."""
     try:
         return path.stat().st_dev
     except FileNotFoundError:
@@ -203,4 +205,5 @@ def _device(path: Path) -> int | None:
 
 
 def _lies_in(marker: RunMarker | None) -> str:
+    """Return the place of a marker's state as part of a sentence; empty if it is unknown."""
     return "" if marker is None or marker.state_dir is None else f", whose state lies in {marker.state_dir}"

@@ -20,16 +20,16 @@ from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""The longest record that is written or read: one that no daemon would read back must never become visible."""
+"""The longest record that is written or read. A record that no daemon would read must never become visible."""
 
 TEMPORARY: Final = ".tmp-"
-"""Prefix of the names of unfinished writes. No program reads them; a killed daemon may leave one."""
+"""The prefix of the names of unfinished writes. No program reads them; a killed daemon may leave one."""
 
 _STALE_TRIES: Final = 3
 
 
 class Storage(Protocol):
-    """The requests of journal and heartbeats to storage.
+    """Define the requests of journal and heartbeats to storage.
 
     Paths are relative to the run's state directory: names with `/` between them.
 
@@ -78,7 +78,7 @@ class Storage(Protocol):
 
 
 class PosixStorage:
-    """A folder on a POSIX filesystem: local, or NFS, Lustre and the like. Folders are made when first written to.
+    """Store files in a folder on a POSIX filesystem: local, or NFS, Lustre and the like. Folders are made if needed.
 
     The path of the root is trusted. Other users may write below it. So each folder is opened by its name in the folder
     above it, no link is followed, and only regular files are read. A file of any other type is an error at once.
@@ -211,7 +211,7 @@ class PosixStorage:
                 may = "read it" if verb in ("read", "list", "sync") else "write there"
                 remedy = f"let the user with id {os.geteuid()}, as whom this daemon runs, {may}"
             else:
-                remedy = _REMEDIES.get(error.errno or 0, "look at the storage that holds it")
+                remedy = _REMEDIES.get(error.errno or 0, "check the storage that holds it")
             at = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
             if at not in (target, self.root) and target.is_relative_to(at):
                 reason = f"{reason} ({at})"
@@ -222,18 +222,19 @@ _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of link(2) on filesystems without hard links. They differ between kernels and FUSE servers."""
 
 _REMEDIES: Final = {
-    errno.ENOSPC: "free some space there, then this goes on by itself",
-    errno.EDQUOT: "free some of the quota or raise it, then this goes on by itself",
+    errno.ENOSPC: "free some space there; the daemon then continues by itself",
+    errno.EDQUOT: "free some of the quota or raise it; the daemon then continues by itself",
     errno.EROFS: "remount it writable, or name another state_dir (under systemd: add it to ReadWritePaths of the unit)",
-    errno.ENOTDIR: "a file stands where a folder is expected: move it away",
+    errno.ENOTDIR: "there is a file where a folder is expected: move it away",
     errno.ELOOP: "no link inside the state directory is followed: move it away (state_dir itself may be behind a link)",
-    errno.EISDIR: "a folder stands where a file is expected: move it away",
+    errno.EISDIR: "there is a folder where a file is expected: move it away",
     errno.ESTALE: "the mount has lost its server's files: mount it again",
     errno.EOPNOTSUPP: "the filesystem has no hard links, which agreement needs: let state_dir lie on one that has",
 }
 
 
 def _reject_long(path: str, length: int) -> None:
+    """Raise `RecordError` if a record is too long."""
     if length > MAX_RECORD_BYTES:
         raise RecordError(f"{path} is longer than the {MAX_RECORD_BYTES} bytes that a record may have")
 
@@ -252,6 +253,7 @@ def _temporary_name() -> str:
 
 
 def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:
+    """Give a temporary file its final name, unless that exists."""
     try:
         folder.link(temporary, name)
     except FileExistsError:

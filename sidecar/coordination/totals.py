@@ -13,20 +13,20 @@ from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Sett
 from sidecar.states import FAILURE_CLASSES
 
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
-"""Upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
+"""The upper bounds in seconds, from a warm local restore to an hour on a large eval set."""
 
 _IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best value of a metric so far, and which checkpoint reached it at which step."""
+    """Hold the best value of a metric so far, and the checkpoint that reached it."""
 
     goal: str
-    hex: str  # the exact number as `float.hex`, since it may be inf, which is not a JSON number
+    hex: str  # the exact number as `float.hex`, because it may be inf, which is not a JSON number
     step: int | None
-    folder: str  # where its workers saved, relative to the run's state directory
-    checkpoint: str  # its name
+    folder: str  # the folder of its saves, relative to the run's state directory
+    checkpoint: str  # the checkpoint's name
     step_source: str | None
 
     @property
@@ -37,13 +37,13 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """A histogram of seconds: how many durations lie in each of `BUCKETS`, and their sum."""
+    """Hold a histogram of seconds: how many durations lie in each of `BUCKETS`, and their sum."""
 
     counts: tuple[int, ...]
     total: float
 
     def add(self, seconds: float) -> "Durations":
-        """Return the histogram with one more duration. A negative one counts as 0: two clocks may disagree."""
+        """Return the histogram with one more duration. A negative one counts as 0, because two clocks may disagree."""
         bucket = bisect_left(BUCKETS, max(seconds, 0.0))
         counts = (*self.counts[:bucket], self.counts[bucket] + 1, *self.counts[bucket + 1 :])
         return Durations(counts, self.total + max(seconds, 0.0))
@@ -62,7 +62,7 @@ _NO_DURATIONS: Final = Durations((0,) * len(BUCKETS), 0.0)
 
 @dataclass(slots=True)
 class Totals:
-    """The journal's entries added up, one by one. All known series exist from the start, as 0."""
+    """Add up the journal's entries, one by one. All known series exist from the start, as 0."""
 
     checkpoints: dict[str, set[Key]] = field(
         default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
@@ -78,7 +78,7 @@ class Totals:
         self.checkpoints.get(settlement.verdict, set()).add(settlement.key)
 
     def reopened(self, key: Key) -> None:
-        """Drop the best values of an evaluation that a person asked to repeat: its numbers do not compete any more."""
+        """Drop the best values of an evaluation that a person requeued, because its numbers do not count any more."""
         folder = f"evaluations/{folder_name(key)}/"
         self.best = {metric: best for metric, best in self.best.items() if not best.folder.startswith(folder)}
 
@@ -101,6 +101,7 @@ class Totals:
                 self._compare((eval_set, name), value, checkpoint, plan)
 
     def _compare(self, metric: tuple[str, str], value: Value, checkpoint: Checkpoint, plan: Plan) -> None:
+        """Replace the best value of a metric if the new value is better."""
         best = self.best.get(metric)
         if improves(value, (best.goal, best.number) if best is not None else None):
             self.best[metric] = Best(
@@ -119,7 +120,7 @@ def has_direction(value: Value) -> bool:
 
 
 def improves(value: Value, record: tuple[str, float] | None) -> bool:
-    """Return whether a value beats the goal and number of a record; NaN, and a value without direction, never do."""
+    """Return whether a value is better than a record (goal, number). NaN and a value without a goal never are."""
     number = number_of(value)
     if not has_direction(value) or math.isnan(number):
         return False

@@ -15,7 +15,7 @@ _FOLDERS: Final = ("", "members", "plans", "outcomes", "evaluations")
 
 
 class UnfinishedWrites:
-    """The folders of one run, swept in turn once a day, `evaluations` with every folder in it."""
+    """Sweep the folders of one run in turn, each once a day, `evaluations` with every folder in it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

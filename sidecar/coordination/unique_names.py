@@ -14,15 +14,15 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 
 _TRIES: Final = 3
-"""How often a creation with an unknown result is tried, without pauses, since the daemon tries again later."""
+"""The number of attempts at a creation with an unknown result, without pauses, because the daemon tries again later."""
 
 T = TypeVar("T")
 
 
 class GracePeriod:
-    """The time after which an impossible reading is final: a torn record, or a missing one.
+    """Decide after which time an impossible reading is final: a torn record, or a missing one.
 
-    `seconds` is visibility_seconds in a daemon, which tries again by itself, and 0 in a command, which reports at once.
+    `seconds`: visibility_seconds in a daemon, which tries again by itself; 0 in a command, which reports at once.
     """
 
     def __init__(self, seconds: float = 0.0, clock: Clock | None = None) -> None:
@@ -32,9 +32,9 @@ class GracePeriod:
 
     @contextlib.contextmanager
     def on(self, subject: str) -> Iterator[None]:
-        """Raise an error about `subject` as a temporary one, until it has lasted for the whole period.
+        """Turn an error about `subject` into a temporary one, until it has lasted for the whole period.
 
-        A record of a newer schema is possible, so its error is raised unchanged.
+        A record of a newer schema is not impossible, so its error is raised unchanged.
         """
         try:
             yield
@@ -75,7 +75,7 @@ def create_and_read(storage: Storage, path: str, data: bytes) -> bytes:
 
 
 def parse(cls: type[T], path: str, data: bytes) -> T:
-    """Decode a record; raise `RecordError` with the path of the file if that fails."""
+    """Return the record in `data`. Raises `RecordError` with the path of the file if it cannot be decoded."""
     try:
         return loads(cls, data)
     except RecordError as error:

@@ -1,1 +1,1 @@
-"""One node's daemon: the loop, what it knows, its worker processes, and the one thread that touches storage."""
+"""Run one node's daemon: the loop and its state, the worker processes, and the one thread that touches storage."""

@@ -1,6 +1,6 @@
 """Put the parts of a daemon together. The product, the tests and the simulator build their daemons here.
 
-It starts nothing, and knows no settings: `commands.bootstrap` makes what is given to it from the settings.
+This module starts nothing and knows no settings: `commands.bootstrap` makes the arguments from the settings.
 """
 
 import secrets
@@ -51,9 +51,9 @@ def build_daemon(
     new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     snapshot_plans: int = 200,
 ) -> Daemon:
-    """Build a daemon from its parts.
+    """Return a daemon with all its parts.
 
-    `start_new`: checkpoints that were there before the first start do not count. `supervisor`: None on a chief.
+    `start_new`: whether checkpoints from before the first start do not count. `supervisor`: None on a chief.
     """
     state = DaemonState(
         identity=identity,

@@ -1,4 +1,4 @@
-"""Track what scans have shown of the checkpoint directory: what is there, what went, and what is to be evaluated.
+"""Track the checkpoints in the checkpoint directory by its scans: present, lost, and waiting for an evaluation.
 
 The daemon's state hands scans and records of the journal to the tracker. No I/O and no clock.
 """
@@ -31,17 +31,17 @@ class CheckpointTracker:
     """Track the checkpoints that one node has seen. Times are seconds of its own clock.
 
     Args:
-        choices: Says which checkpoints of the newest scan are evaluated.
-        lost: What is gone or damaged, and how it ends.
-        start_new: Whether checkpoints that were there before the first start do not count.
+        choices: Selects the checkpoints of the newest scan to evaluate.
+        lost: The checkpoints that are gone or damaged, and how they end.
+        start_new: Whether checkpoints that existed before the first start do not count.
         began_first: Whether this daemon began before training created the checkpoint directory.
-        newest: The checkpoint discovered last, also when it is gone.
-        unwanted: Checkpoints that were there before the start; None: nothing was scanned yet.
-        no_room: Why checkpoints were not pinned for want of room.
+        newest: The checkpoint discovered last, even if it is gone.
+        unwanted: Checkpoints that existed before the start; None: nothing was scanned yet.
+        no_room: Why checkpoints were not pinned for lack of room.
         done: Whether the trainer's marker says that it saved its last checkpoint.
         missing: Whether the checkpoint directory does not exist.
-        empty: Whether the checkpoint directory shows nothing, and since when.
-        incomplete: Which entries of it are not complete checkpoints, and since when.
+        empty: Whether the checkpoint directory has been empty, and since when.
+        incomplete: The entries of it that are not complete checkpoints, and since when.
     """
 
     choices: ScanSelection = field(default_factory=lambda: ScanSelection(Selection()))
@@ -56,21 +56,21 @@ class CheckpointTracker:
     empty: EmptyDirectory = field(default_factory=EmptyDirectory)
     incomplete: IncompleteEntries = field(default_factory=IncompleteEntries)
     _scan: ScanResult = field(default_factory=ScanResult)  # the last one
-    _reopened_at: dict[Key, float] = field(default_factory=dict)  # of those that had vanished and were there again
-    _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if it was seen to appear
+    _reopened_at: dict[Key, float] = field(default_factory=dict)  # of vanished checkpoints that came back
+    _appeared: dict[Key, float] = field(default_factory=dict)  # seconds since 1970, if a scan saw it appear
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def fold(self, record: Plan | Outcome, now: float) -> None:
-        """Take in a record of the journal."""
-        self.done = False  # a new run may have begun meanwhile: the next scan says
+        """Apply a record of the journal."""
+        self.done = False  # a new run may have begun meanwhile: the next scan reads the marker again
         if isinstance(record, Outcome):
             return
         for settlement in record.settles:
             self.lost.settle(settlement)
             if settlement.reason == REOPENED:
                 self._reopened_at[settlement.key] = now
-        if self.unwanted and not record.line_open:  # what was there before the start is settled, for all nodes
+        if self.unwanted and not record.line_open:  # all checkpoints from before the start are settled, for all nodes
             self.unwanted = set()
 
     def see(
@@ -82,9 +82,9 @@ class CheckpointTracker:
         now: float,
         wall: float,
     ) -> list[DiscoveredCheckpoint]:
-        """Take in a scan of the checkpoint directory; return what is new there, in order of discovery."""
-        here, before = scan.by_key, self.found
-        new = [here[key] for key in filterfalse(before.__contains__, here)] if here is not before else []
+        """Apply a scan of the checkpoint directory, and return the new checkpoints in order of discovery."""
+        present, before = scan.by_key, self.found
+        new = [present[key] for key in filterfalse(before.__contains__, present)] if present is not before else []
         if new and new[-1] is scan.found[-1] and not self._is_older(new[-1]):
             latest = new[-1].checkpoint
             self.newest = Newest(latest.step, new[-1].written_at, latest.name, latest.digest, latest.step_source)
@@ -92,7 +92,7 @@ class CheckpointTracker:
             only_new = self.only_new(history) and not self.began_first
             self.unwanted = {discovered.checkpoint.key for discovered in new} if only_new else set()
         else:
-            self._appeared = {key: at for key, at in self._appeared.items() if key in here}
+            self._appeared = {key: at for key, at in self._appeared.items() if key in present}
             self._appeared |= {discovered.checkpoint.key: wall for discovered in new}
         if scan.missing:
             self.lost.postpone(now)
@@ -107,28 +107,29 @@ class CheckpointTracker:
             )
             self.lost.update(change, now)
         self._scan, self.missing = scan, scan.missing
-        if here is not before:
+        if present is not before:
             self.choices.forget()
         self.incomplete.update(scan, self.lost.keys(), now)
-        self.empty.update(scan, anything=bool(here or scan.waiting or given_up or history.log.count), now=now)
+        self.empty.update(scan, anything=bool(present or scan.waiting or given_up or history.log.count), now=now)
         return new
 
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
-        """Take in what could not be pinned, and whether training is done; return what is new of the first.
+        """Note which checkpoints could not be pinned, and whether training is done; return the former if they are new.
 
-        A checkpoint that found no room is followed by others, so as long as there is one the next are not new.
+        After a checkpoint without room the next ones have no room either, so they are new only if there were none.
         """
         before, self.no_room, self.done = self.no_room, no_room, done
         return no_room if not before else {}
 
     def _is_older(self, discovered: DiscoveredCheckpoint) -> bool:
-        """Return whether it may be the pin of a checkpoint that training saved before the one discovered last."""
+        """Return whether a checkpoint may be a pin of one that training saved before the one discovered last."""
         newest = self.newest
         return (
             discovered.checkpoint.pin is not None and newest is not None and discovered.written_at < newest.written_at
         )
 
     def _passed_over(self, waiting: Sequence[Checkpoint], history: JournalState, task: str | None) -> Mapping[Key, str]:
+        """Return the checkpoints that would not be evaluated, and why."""
         choice = self.choices.choose(waiting, history, task, self.unwanted or ())
         return choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
 
@@ -136,12 +137,12 @@ class CheckpointTracker:
 
     @property
     def found(self) -> Mapping[Key, DiscoveredCheckpoint]:
-        """Return the complete checkpoints that are there, in order of discovery."""
+        """Return the complete checkpoints of the newest scan, in order of discovery."""
         return self._scan.by_key
 
     @property
     def given_up(self) -> Mapping[Key, Settlement]:
-        """Return how checkpoints end that this node gave up and the journal has not settled yet."""
+        """Return the settlements of checkpoints that this node gave up and the journal has not settled yet."""
         return self.lost.given_up
 
     @property
@@ -154,9 +155,9 @@ class CheckpointTracker:
         return self.start_new and history.backlog_cutoff_pending
 
     def detected_after(self, key: Key) -> float | None:
-        """Return the seconds from the last write of a checkpoint to its discovery; None if that was not watched.
+        """Return the seconds from the last write of a checkpoint to its discovery; None if no scan saw it appear.
 
-        The storage's clock is compared with this node's, so this is only ever shown, never decided on.
+        This compares the storage's clock with this node's, so it is for display only, never for a decision.
         """
         discovered, appeared = self.found.get(key), self._appeared.get(key)
         return max(0.0, appeared - discovered.written_at) if discovered is not None and appeared is not None else None
@@ -166,14 +167,15 @@ class CheckpointTracker:
         return self._select(history, task).relevant
 
     def choice(self, history: JournalState, task: str | None) -> Choice:
-        """Return what becomes of the checkpoints that need an evaluation."""
+        """Return the decision for each checkpoint that needs an evaluation."""
         return self._select(history, task).choice
 
     def _select(self, history: JournalState, task: str | None) -> Selected:
+        """Return the choice among the checkpoints of the newest scan."""
         return self.choices.select(self._scan, history, task, self.unwanted or (), over=self.done)
 
     def unreadable(self, history: JournalState, tasks: AbstractSet[str | None]) -> frozenset[str]:
-        """Return names, as `Checkpoint.folder`, of what this node cannot read now and some task may still need."""
+        """Return the folder names of checkpoints that this node cannot read now and some task may still need."""
         names = frozenset(self._scan.unknown)
         if not names:
             return names
@@ -187,12 +189,12 @@ class CheckpointTracker:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Return why checkpoints could not be pinned or unpinned, by their names as `Checkpoint.folder`."""
+        """Return why checkpoints could not be pinned or unpinned, by their folder names."""
         return self._scan.failed
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Return why this node cannot read checkpoints now, by their names as `Checkpoint.folder`."""
+        """Return why this node cannot read checkpoints now, by their folder names."""
         return self._scan.unknown
 
     def sees(
@@ -208,7 +210,7 @@ class CheckpointTracker:
         return tuple(names[:_MOST_NAMES]), len(names) > _MOST_NAMES
 
     def returned(self, history: JournalState, now: float) -> list[Checkpoint]:
-        """Return complete checkpoints that the journal says have vanished, and that nobody reopened a moment ago."""
+        """Return complete checkpoints that vanished by the journal, and that nobody reopened a moment ago."""
         vanished = {
             key
             for key in history.totals.checkpoints[Verdict.VANISHED]

@@ -1,4 +1,4 @@
-"""The messages on the loop's queue: everything that can happen to a daemon."""
+"""Define the messages on the loop's queue: all events that a daemon reacts to."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from sidecar.workers.process import Event
 
 
 class FilesChanged:
-    """Something changed in the checkpoint directory, so a scan is due."""
+    """Report a change in the checkpoint directory, so that a scan is due."""
 
 
 class JournalChanged:
-    """Something changed in the journal's folders, so it may have a new record."""
+    """Report a change in the journal's folders, which may be a new record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """SIGTERM or SIGINT arrived. The first one drains, the second one ends at once."""
+    """Report SIGTERM or SIGINT. The first one drains, the second one ends the daemon at once."""
 
     signal: str
 

@@ -1,6 +1,6 @@
 """Read and write the shared storage of the run that this daemon has joined: journal, heartbeats, views of results.
 
-Called by the storage thread, which it blocks for as long as the storage does.
+The storage thread calls this, and is blocked for as long as the storage is.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus
 
 _MOST_RECORDS: Final = 1000
-"""Records that are read at once: a long journal is read in pieces, between which the loop shows that it lives."""
+"""The most records that are read at once. Between the parts of a long journal the loop writes heartbeats."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JoinedRun:
-    """The run that this daemon has joined. `views` makes calls that write what nothing depends on."""
+    """Read and write the run that this daemon has joined. `views`: makes calls on which no decision depends."""
 
     storage: Storage
     journal: Journal
@@ -37,7 +37,7 @@ class JoinedRun:
     _success: Closed | None = None  # the newest, until its view is written
 
     def read_on(self) -> int:
-        """Read the journal on; return how many records there were."""
+        """Read new records of the journal, and return their number."""
         plan = self.journal.open
         records = self.journal.read_new(_MOST_RECORDS)
         self._records += records
@@ -49,18 +49,19 @@ class JoinedRun:
         return len(records)
 
     def read_more(self) -> bool:
-        """Read the journal on; return whether it goes on."""
+        """Read new records of the journal, and return whether there are more."""
         return self.read_on() == _MOST_RECORDS or not self.journal.reaches_end()
 
     def take_records(self) -> tuple[Plan | Outcome, ...]:
-        """Return the records that were read since this was called last."""
+        """Return the records that were read since the last call."""
         records, self._records = tuple(self._records), []
         return records
 
     def write_view(self) -> str | None:
-        """Write the view of the newest result, whose writer may have died before that; return why that failed.
+        """Write the view of the newest result, and return why that failed; None if it did not fail.
 
-        Nothing waits for a view, and the next call tries again.
+        The node that wrote the result may have died before it wrote the view. The next call tries again after a
+        failure.
         """
         if self._success is None:
             return None
@@ -73,7 +74,7 @@ class JoinedRun:
         return None
 
     def write_snapshot(self, snapshot: Snapshot | None) -> str | None:
-        """Write a snapshot for daemons that start, if one is due; return why that failed."""
+        """Write a snapshot for daemons that start, if one is due, and return why that failed; None if it did not."""
         if snapshot is None:
             return None
         try:
@@ -82,13 +83,13 @@ class JoinedRun:
             return str(error)
 
     def remove_unfinished_writes(self, now: float) -> None:
-        """Remove what killed writers left."""
+        """Remove the unfinished files of writers that were killed."""
         storage_time = self.heartbeats.storage_time(now)
         with contextlib.suppress(HangingError):
             self.views("sweep", partial(self.unfinished_writes.sweep, now, storage_time))
 
 
 def _write_result(journal: Journal, success: Closed) -> Closed:
-    """Write the view of a success; return which it was, because that may have come to an end late."""
+    """Write the view of a success, and return that success, because a call may end late."""
     journal.write_result(success)
     return success

@@ -1,4 +1,4 @@
-"""Keeps track of which nodes are alive, and of the members of a plan that are gone or wait. No I/O and no clock."""
+"""Track which nodes are alive, and which members of a plan are gone or wait. No I/O and no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from sidecar.states import GROUP_PHASES
 
 @dataclass(slots=True, kw_only=True)
 class KnownNodes:
-    """The nodes whose heartbeats were read. Times are seconds of this daemon's own clock."""
+    """Hold the nodes whose heartbeats were read. Times are seconds of this daemon's own clock."""
 
     node: str  # this one
     lease_seconds: float
@@ -43,11 +43,11 @@ class KnownNodes:
         return any(heartbeat.role == "worker" for heartbeat in self.liveness.unheard(now))
 
     def tasks(self, now: float) -> frozenset[str]:
-        """Return the digests of the tasks that nodes run which are alive."""
+        """Return the digests of the tasks of live nodes."""
         return frozenset(heartbeat.task for heartbeat in self.alive(now) if heartbeat.task is not None)
 
     def unheard_tasks(self, now: float) -> frozenset[str]:
-        """Return the digests of the tasks that nodes run which may be alive although they cannot be heard."""
+        """Return the digests of the tasks of nodes that may be alive although their heartbeats cannot be read."""
         return frozenset(heartbeat.task for heartbeat in self.liveness.unheard(now) if heartbeat.task is not None)
 
     def lost_members(self, members: Sequence[Member], opened_at: float, now: float) -> dict[str, str]:
@@ -62,9 +62,9 @@ class KnownNodes:
         return reasons
 
     def collective_phases(self, plan: Plan) -> tuple[str, ...]:
-        """Return the plan and the phase of each rank; empty unless each rank waits for the others, as its node says.
+        """Return the plan and the phase of each rank; empty unless every rank waits for the others by its heartbeat.
 
-        As long as one rank works the others wait for it, and its own daemon judges it.
+        As long as one rank works, the others wait for it, and its own daemon judges it.
         """
         phases = [str(plan.plan)]
         for member in plan.members or ():
@@ -79,6 +79,7 @@ class KnownNodes:
         return tuple(phases)
 
     def _why_lost(self, member: Member, opened_at: float, now: float) -> str | None:
+        """Return why a member's node will not finish the plan; None if it may."""
         if why := self.liveness.lost(member.node, incarnation_of(member.worker, member.node)):
             return why
         if self.liveness.heartbeat(member.node) is None and now >= opened_at + self.lease_seconds:

@@ -1,8 +1,8 @@
-"""The daemon's loop: observe ▶ decide ▶ act ▶ publish. It never touches storage and waits for its queue alone.
+"""Run the daemon's loop: observe ▶ decide ▶ act ▶ publish. The loop never touches storage and waits for its queue only.
 
 Everything that happens arrives as a message: responses of the storage thread, reports of workers, file events, signals.
-`tick` turns what is known into at most one request to storage and some commands to workers. `RequestBuilder` decides
-what storage is asked. Time is the injected clock's, so tests replay histories without sleeping.
+`tick` sends at most one request to storage and some commands to workers. `RequestBuilder` chooses the request. Time is
+the injected clock's, so tests replay histories without sleeping.
 """
 
 import queue
@@ -31,16 +31,16 @@ from sidecar.workers.messages import Failed
 
 
 class StorageRequests(Protocol):
-    """Carries requests to storage."""
+    """Carry requests to storage."""
 
     def submit(self, request: Request) -> None:
-        """Take a request. Exactly one response will be posted for it."""
+        """Accept a request. Exactly one response will be posted for it."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Daemon:
-    """One node's daemon, as its loop runs it. A chief has no supervisor, so it cannot start a process."""
+    """Run the loop of one node's daemon. A chief has no supervisor, so it cannot start a process."""
 
     timing: Timing
     state: DaemonState
@@ -66,7 +66,7 @@ class Daemon:
         return self.shutdown.exit
 
     def run(self, inbox: "queue.SimpleQueue[Message]") -> int:
-        """Run until the end, and return the exit code or raise what ended it. No worker process outlives this."""
+        """Run until the end, and return the exit code or raise the final error. No worker process outlives this."""
         try:
             while (ended := self.exit) is None:
                 pause = max(0.0, self.tick() - self.clock.now())
@@ -84,7 +84,7 @@ class Daemon:
         return ended
 
     def observe(self, message: Message) -> None:
-        """Take in one message. `tick` acts on it."""
+        """Apply one message to the state. `tick` acts on it."""
         now = self._note_turn()
         if isinstance(message, Response):
             self.responses.observe(message, now)
@@ -99,7 +99,7 @@ class Daemon:
             self.runner.observe(*message, now)
 
     def tick(self) -> float:
-        """Act on what is known, and return when to act again if nothing happens before."""
+        """Act on the present state, and return when to act again if nothing happens before."""
         now = self._note_turn()
         self.schedule.begin_turn(now)
         if self.supervisor is not None and not self.storage_health.needs_newer_release:
@@ -113,18 +113,18 @@ class Daemon:
         return self._next_turn_at(now)
 
     def healthy(self) -> str | None:
-        """Return why the loop is not turning, for /healthz; None if it is. Called from other threads."""
+        """Return why the loop is not turning, for /healthz; None if it is turning. Other threads call this."""
         silent = self.clock.now() - self._turned_at
         return f"the loop has not turned for {silent:.0f} s" if silent > self.timing.loop_timeout_seconds else None
 
     def status(self) -> Status:
-        """Return what people see of this node, also before the loop has turned."""
+        """Return this node's status for people, also before the loop has turned."""
         now = self.clock.now()
         workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
         return report_status(self.state, now, self._why_unready(now), workers)
 
     def _note_turn(self) -> float:
-        """Return the time. While this process or the machine was suspended, its workers could not be heard."""
+        """Return the time, and forgive workers their silence while this process or the machine was suspended."""
         now = self.clock.now()
         away, self._turned_at = now - self._turned_at, now
         if self.supervisor is not None and away > self.timing.loop_timeout_seconds:
@@ -135,6 +135,7 @@ class Daemon:
     # -- observe ---------------------------------------------------------------------------------------------------
 
     def _terminate(self, message: Terminate, now: float) -> None:
+        """Drain at the first signal, and end at the second."""
         if self.shutdown.draining:
             self.log.warning("stopped_at_once", signal=message.signal)
             self.shutdown.exit = 0
@@ -148,7 +149,7 @@ class Daemon:
     # -- act -------------------------------------------------------------------------------------------------------
 
     def _supervise(self, supervisor: WorkerSupervisor, now: float) -> None:
-        """Keep the worker processes that are needed, and learn what they found."""
+        """Start and kill worker processes as needed, and note the task, the numerics and the failure they found."""
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
         for overrun in supervisor.tend(now, filling=filling, evaluating=evaluating):
             report = Failed(kind=overrun.kind, message=f"the worker {overrun.message}", phase=overrun.phase)
@@ -156,7 +157,7 @@ class Daemon:
         if (broken := self.state.broken_group(now)) is not None:
             supervisor.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         elif not supervisor.workers.keep_standby and (outgrown := self.state.outgrown_group(now)) is not None:
-            supervisor.workers.kill_group(outgrown)  # likewise: a worker that is in a group joins no other
+            supervisor.workers.kill_group(outgrown)  # likewise, because a worker joins only one group
         if supervisor.task is not None and self.state.task != supervisor.task:
             self.state.task = supervisor.task
             if self.state.node_state == NodeState.STARTING:
@@ -166,12 +167,12 @@ class Daemon:
             self.shutdown.exit = supervisor.failure
 
     def _may_ask(self, now: float) -> bool:
-        """Return whether storage may be asked: it has answered, and a failure was long enough ago."""
+        """Return whether storage may get a request: it has answered, and the last failure was long enough ago."""
         is_blocked = self.state.run is not None and now < self.storage_health.blocked_until
         return self.storage_health.asked is None and not is_blocked
 
     def _wind_down(self, now: float) -> None:
-        """After a signal, leave as soon as no plan needs this node; when the time is over, leave in any case."""
+        """Leave after a signal as soon as no plan needs this node, and in any case when the time is over."""
         proposing = isinstance(self.storage_health.asked, CreatePlan)
         if self.shutdown.draining and self.runner.execution is None and not proposing:
             self._leave(0, now)
@@ -182,11 +183,12 @@ class Daemon:
             self.shutdown.exit = self.shutdown.code or 0
 
     def _leave(self, code: int, now: float) -> None:
+        """Begin to leave with an exit code, unless that has begun."""
         if self.shutdown.leave(code, now):
             self.state.node_state = NodeState.LEFT
 
     def _next_turn_at(self, now: float) -> float:
-        """Return when the loop must turn again: soon enough for every bound."""
+        """Return when the loop must turn again, which is soon enough for every bound."""
         others = [] if self.runner.ending is None else [self.runner.ending.at]
         busy_until = self.storage_health.busy_until(now)
         return self.schedule.next_turn_at(now, *others, may_scan=self.requests.may_scan(), busy_until=busy_until)
@@ -194,14 +196,14 @@ class Daemon:
     # -- publish ---------------------------------------------------------------------------------------------------
 
     def _why_unready(self, now: float) -> str | None:
-        """Return why /readyz says no; None if it says yes."""
+        """Return why /readyz reports that this node is not ready; None if it is ready."""
         evaluates, scan_hangs = self.supervisor is not None, self.schedule.scan_hangs(now)
         reasons = {
             "the checkpoint directory does not exist yet": self.state.tracker.missing,
             "the journal is not read yet": not self.state.caught_up,
             "the task is being checked": evaluates and self.state.task is None,
             "the checkpoint directory is not read yet": evaluates and not self.state.has_scanned,
-            "the scan of checkpoints and pins does not come to an end: look at their storage": scan_hangs,
+            "the scan of checkpoints and pins does not end: check their storage": scan_hangs,
             f"the daemon is {self.state.node_state}": self.state.node_state in (NodeState.DRAINING, NodeState.LEFT),
         }
         return self.storage_health.unready(now) or next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,7 +1,7 @@
-"""Decide how checkpoints end that are gone or damaged: after how long, and with which verdict.
+"""Decide how checkpoints that are gone or damaged end: after how long, and with which verdict.
 
-What vanished is given up for ever, so a checkpoint must be gone from all scans for a while. One that would not have
-been evaluated anyway is skipped instead: it may have been unpinned on purpose. No I/O and no clock.
+A vanished checkpoint is given up for ever, so it must be missing in all scans for a while. A checkpoint that would not
+have been evaluated anyway is skipped instead, because it may have been unpinned on purpose. No I/O and no clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ _DELETED: Final = "it was deleted before it was evaluated"
 
 @dataclass(frozen=True, slots=True)
 class LostCheckpoint:
-    """A checkpoint that is gone, how it ends if it stays so, and when it was discovered, written and lost.
+    """Hold a checkpoint that is gone: its settlement if it stays gone, and when it was discovered, written and lost.
 
-    If it was lost on the way to its pin, and not discovered before, it counts as written last.
+    A checkpoint that was lost before it was pinned, and that no earlier scan discovered, counts as written last.
     """
 
     settlement: Settlement
@@ -35,11 +35,11 @@ class ScanChange:
 
     Args:
         scan: The scan.
-        before: The checkpoints that the scan before found.
-        new: Those that it did not find.
-        given_up: How checkpoints end that were lost or found damaged during the scan.
+        before: The checkpoints that the last scan found.
+        new: The checkpoints that the last scan did not find.
+        given_up: Settlements of checkpoints that were lost or found damaged during the scan.
         is_settled: Returns whether the journal has settled a checkpoint for this node's task.
-        passed_over: Returns which of some checkpoints, in order of discovery, are not to be evaluated, and why.
+        passed_over: Returns those of some checkpoints, in order of discovery, that will not be evaluated, and why.
     """
 
     scan: ScanResult
@@ -50,17 +50,17 @@ class ScanChange:
     passed_over: Callable[[Sequence[Checkpoint]], Mapping[Key, str]]
 
     def is_unreadable(self, settlement: Settlement) -> bool:
-        """Return whether a pin stands that cannot be read now."""
+        """Return whether the checkpoint of a settlement has a pin that cannot be read now."""
         return _checkpoint(settlement).folder in self.scan.unknown
 
 
 @dataclass(slots=True)
 class LostCheckpoints:
-    """Remember what is gone. Times are seconds of this node's clock.
+    """Remember the checkpoints that are gone. Times are seconds of this node's clock.
 
     Args:
-        vanished_after_seconds: Seconds for which a checkpoint is gone from every scan before it has vanished.
-        given_up: How checkpoints end that this node gave up and the journal has not settled yet.
+        vanished_after_seconds: A checkpoint has vanished once it is missing in every scan for so many seconds.
+        given_up: Settlements of checkpoints that this node gave up and the journal has not settled yet.
     """
 
     vanished_after_seconds: float = 60.0
@@ -69,25 +69,25 @@ class LostCheckpoints:
     _corrupt: dict[Key, Settlement] = field(default_factory=dict)  # whether settled or not
 
     def keys(self) -> frozenset[Key]:
-        """Return what is gone or given up and not settled."""
+        """Return the checkpoints that are gone or given up, and not settled."""
         return frozenset((*self._lost, *self.given_up))
 
     def settle(self, settlement: Settlement) -> None:
-        """Take in that the journal settles a checkpoint, or reopens one."""
+        """Apply a settlement of the journal, which settles or reopens a checkpoint."""
         self.given_up.pop(settlement.key, None)
         if settlement.verdict == Verdict.REQUEUED and (corrupt := self._corrupt.get(settlement.key)) is not None:
-            self.given_up[settlement.key] = corrupt  # requeueing voids what was known, except for what still holds
+            self.given_up[settlement.key] = corrupt  # a requeue does not repair the files
 
     def postpone(self, now: float) -> None:
-        """Count again from now, because the directory is gone: it may come back with all that was in it."""
+        """Restart the waiting time of all lost checkpoints, because the directory is gone and may come back whole."""
         self._lost = {key: replace(lost, since=now) for key, lost in self._lost.items()}
 
     def update(self, change: ScanChange, now: float) -> None:
-        """Take in what a scan lost, and give up what has been gone for long enough.
+        """Apply the losses of a scan, and give up the checkpoints that have been gone for long enough.
 
-        What would not have been evaluated anyway is given up in the next scan.
+        A checkpoint that would not have been evaluated anyway is given up in the next scan.
         """
-        here, lost_before = change.scan.by_key, self._lost
+        present, lost_before = change.scan.by_key, self._lost
         lost = self._still_lost(self._add_lost(change, now), change, now)
         over = {key for key, item in lost.items() if now >= item.since + self.vanished_after_seconds}
         over |= {key for key in lost.keys() & lost_before.keys() if lost[key].settlement.verdict == Verdict.SKIPPED}
@@ -99,17 +99,17 @@ class LostCheckpoints:
         self._corrupt |= {
             settlement.key: settlement for settlement in change.given_up if settlement.verdict == Verdict.CORRUPT
         }
-        self._corrupt = {key: settlement for key, settlement in self._corrupt.items() if key not in here}
+        self._corrupt = {key: settlement for key, settlement in self._corrupt.items() if key not in present}
         self.given_up = {
             key: settlement
             for key, settlement in (self.given_up | certain).items()
-            if key not in here and not change.is_settled(key) and not change.is_unreadable(settlement)
+            if key not in present and not change.is_settled(key) and not change.is_unreadable(settlement)
         }
 
     def _add_lost(self, change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:
-        """Return what is lost, with what this scan lost."""
+        """Return the lost checkpoints, including those that this scan lost."""
         lost = dict(self._lost)
-        before = change.before if change.before is not change.scan.by_key else {}  # nothing came or went
+        before = change.before if change.before is not change.scan.by_key else {}  # no checkpoint came or went
         for key in filterfalse(change.scan.by_key.__contains__, before):
             if not change.is_settled(key):
                 item, checkpoint = before[key], before[key].checkpoint
@@ -121,7 +121,7 @@ class LostCheckpoints:
                     reason=_DELETED,
                 )
                 lost[key] = LostCheckpoint(deleted, item.seen_at, item.written_at, now)
-        # What was lost on the way to its pin was discovered together with what is new here, if not before.
+        # A checkpoint that was lost before it was pinned was discovered by this scan, if not before.
         discovered_at = min((item.seen_at for item in change.new), default=now)
         for settlement in change.given_up:
             if settlement.verdict == Verdict.VANISHED:
@@ -132,7 +132,10 @@ class LostCheckpoints:
         return lost
 
     def _still_lost(self, lost: dict[Key, LostCheckpoint], change: ScanChange, now: float) -> dict[Key, LostCheckpoint]:
-        """Return what neither came back nor was settled; a copy or a broken pin puts off when it has vanished."""
+        """Return the lost checkpoints that neither came back nor were settled, with their present verdicts.
+
+        As long as one is being copied, or has a broken pin, its waiting time starts again.
+        """
         scan = change.scan
         may_return = scan.copied.union(pin.expected.checkpoint.key for pin in scan.broken)
         lost = {
@@ -143,12 +146,12 @@ class LostCheckpoints:
         if not lost:
             return lost
         gone = [(item.seen_at, item.written_at, _checkpoint(item.settlement)) for item in lost.values()]
-        there = [
+        present = [
             (item.seen_at, item.written_at, item.checkpoint)
             for key, item in scan.by_key.items()
             if not change.is_settled(key)
         ]
-        reasons = change.passed_over([checkpoint for *_, checkpoint in sorted([*gone, *there], key=_by_discovery)])
+        reasons = change.passed_over([checkpoint for *_, checkpoint in sorted([*gone, *present], key=_by_discovery)])
         return {
             key: replace(item, settlement=replace(item.settlement, verdict=Verdict.SKIPPED, reason=reasons[key]))
             if key in reasons
@@ -158,10 +161,11 @@ class LostCheckpoints:
 
 
 def _checkpoint(settlement: Settlement) -> Checkpoint:
+    """Return the checkpoint of a settlement, which does not record its format."""
     return Checkpoint(name=settlement.name, digest=settlement.digest, step=settlement.step, format="")
 
 
 def _by_discovery(item: tuple[float, float, Checkpoint]) -> tuple[float, bool, int, float]:
-    """Return a sort key as in the catalog: within one scan by step, and then by the time of writing."""
+    """Return a sort key in the order of the catalog: within one scan by step, then by the time of writing."""
     seen_at, written_at, checkpoint = item
     return seen_at, checkpoint.step is None, checkpoint.step or 0, written_at

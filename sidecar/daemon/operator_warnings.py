@@ -1,4 +1,4 @@
-"""Warns people, once each, of a setting that does not fit or a path that shows nothing. It decides nothing."""
+"""Warn people once of each problem that needs a person, such as an empty checkpoint directory. This decides nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _NUMBERS_SHOWN: Final = 20
 
 @dataclass(slots=True, kw_only=True)
 class OperatorWarnings:
-    """The warnings of one daemon. Each is repeated only after the situation has changed."""
+    """Log the warnings of one daemon. Each is repeated only after the situation has changed."""
 
     log: Any
     _unmeasured: str | None = None
@@ -66,13 +66,13 @@ class OperatorWarnings:
 
     def unseen(self, gap: Gap) -> None:
         """Warn that training deleted checkpoints before any node saw them."""
-        remedy = "keep more checkpoints (max_to_keep), or let more nodes look: these cannot be evaluated any more"
+        remedy = "let training keep more checkpoints (max_to_keep), or add nodes; these cannot be evaluated any more"
         numbers = list(gap.missing[:_NUMBERS_SHOWN])
         about = {"series": gap.series, "count": len(gap.missing), "numbers": numbers, "last": gap.missing[-1]}
         self.log.warning("checkpoints_deleted_unseen", **about, remedy=remedy)
 
     def trouble(self, sentences: Sequence[str]) -> None:
-        """Warn that views or saves could not be read, written or removed. Nothing depends on them, so all goes on."""
+        """Warn that views or saves could not be read, written or removed. No decision depends on them."""
         for sentence in sentences:
             if sentence not in self._trouble:
                 self.log.warning("entry_failed", message=sentence)
@@ -98,7 +98,7 @@ class OperatorWarnings:
     def _warn_of_many(self, count: int) -> None:
         """Warn once that there are more checkpoints than are supported: each scan takes longer, and more memory."""
         if count > SUPPORTED_CHECKPOINTS and not self._is_crowded:
-            remedy = "all goes on, slower and with more memory; keep fewer checkpoints in the directory"
+            remedy = "scans are slower and need more memory; keep fewer checkpoints in the directory"
             self.log.warning("many_checkpoints", count=count, supported=SUPPORTED_CHECKPOINTS, remedy=remedy)
         self._is_crowded = self._is_crowded or count > SUPPORTED_CHECKPOINTS
 
@@ -106,11 +106,11 @@ class OperatorWarnings:
         """Warn that `every_steps` cannot select a checkpoint without a step."""
         if not self._step_missed:
             self._step_missed = True
-            remedy = "it is evaluated; name where the step stands with step_key or step_pattern"
+            remedy = "it is evaluated; set step_key or step_pattern so that its step is found"
             self.log.warning("step_unknown", checkpoint=checkpoint.name, remedy=remedy)
 
     def _report_steps(self, new: Sequence[Checkpoint]) -> None:
-        """Report how steps were found, and again when another way turns up."""
+        """Report how steps were found, and report it again when another source occurs."""
         if self._steps.add(new):
             say = self.log.warning if self._steps.are_doubtful else self.log.info
             say("steps_found", how=self._steps.summary(), **({"remedy": REMEDY} if self._steps.are_doubtful else {}))
@@ -123,15 +123,15 @@ class OperatorWarnings:
             self.log.warning("checkpoint_not_held", checkpoint=name, reason=reason, remedy=remedy)
 
     def _report_events(self, problem: str | None) -> None:
-        """Report why no file events come, if none do."""
+        """Report why there are no file events, if that is so."""
         if problem not in (None, self._watch_problem):
             self.log.info("file_events_unavailable", reason=problem, remedy="sweeps find everything")
         self._watch_problem = problem
 
     def _warn_of_entries(self, reasons: Mapping[str, str]) -> None:
-        """Warn of checkpoints and pins that cannot be read, pinned or let go: by name, again if they fail anew."""
+        """Warn of each checkpoint or pin that cannot be read, pinned or unpinned, and again if it fails anew."""
         for name, why in reasons.items():
             if name not in self._entries:
-                remedy = "the others go on; it is tried again in each scan"
+                remedy = "each scan tries it again; other checkpoints are not affected"
                 self.log.warning("checkpoint_entry_failed", entry=name, reason=why, remedy=remedy)
         self._entries = frozenset(reasons)

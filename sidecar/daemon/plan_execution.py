@@ -1,6 +1,6 @@
-"""This node's execution of one plan: its workers join and evaluate, and it concludes how the plan ends.
+"""Execute one plan on this node: its workers join and evaluate, and their reports decide how the plan ends.
 
-No I/O and no clock: reports and times come in, commands go to the workers, at last an ending comes out.
+No I/O and no clock: reports and times are arguments, commands go to the workers, and the result is an ending.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from sidecar.workers.process import Event, Exited
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The plan ends with a result. This node does not write it before `at`."""
+    """End the plan with a result. This node does not write it before `at`."""
 
     at: float
     result: Result
@@ -27,7 +27,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The plan ends as failed. This node does not write that before `at`."""
+    """End the plan as failed. This node does not write that before `at`."""
 
     at: float
     fail: Fail
@@ -35,7 +35,7 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class PlanExecution:
-    """One plan on one node: the members that are its own workers, and how far they have come."""
+    """Execute one plan on one node, whose workers are members of the plan."""
 
     plan: Plan
     checkpoint: Checkpoint
@@ -50,7 +50,7 @@ class PlanExecution:
     times: PlanTimes = field(default_factory=PlanTimes)
     started: bool = False
     ending: Success | Failure | None = None
-    _phases: dict[str, str] = field(default_factory=dict)  # of each own worker, in this plan
+    _phases: dict[str, str] = field(default_factory=dict)  # by worker of this node: its phase in this plan
 
     @property
     def own(self) -> tuple[Member, ...]:
@@ -64,35 +64,35 @@ class PlanExecution:
 
     @property
     def before(self) -> tuple[str, ...]:
-        """Return the nodes whose turn to write the result comes before this one's. Rank 0's node is the first."""
+        """Return the nodes whose turn to write the result comes before this one's. The node of rank 0 is the first."""
         nodes = list(dict.fromkeys(member.node for member in self.plan.members or ()))
         return tuple(nodes[: nodes.index(self.node)])
 
     @property
     def folder(self) -> str:
-        """Return where the ranks of this plan save, relative to the run's state directory."""
+        """Return the folder in which the ranks of this plan save, relative to the run's state directory."""
         return self.plan.folder
 
     def doing(self) -> tuple[WorkerProgress, ...]:
-        """Return what this node's workers are doing."""
+        """Return the progress of this node's workers."""
         workers = [worker for member in self.own if (worker := self.workers.find(member.worker)) is not None]
         return tuple(
-            WorkerProgress(each.worker, each.progress.phase, each.progress.batches, each.progress.total_batches)
-            for each in workers
+            WorkerProgress(worker.worker, worker.progress.phase, worker.progress.batches, worker.progress.total_batches)
+            for worker in workers
         )
 
     def start(self, path: str, now: float) -> None:
-        """Let this node's workers join, unless they are warm, and evaluate. They restore from `path`."""
+        """Let this node's workers evaluate, after they joined the group if necessary. They restore from `path`."""
         self.started = True
         members = self.plan.members or ()
         for member in self.own:
             worker = self.workers.find(member.worker)
             if worker is None or worker.killed:
-                message = "the worker process ended before it was told to join"
+                message = "the worker process ended before it could join"
                 self.fail(FailureKind.WORKER_DIED, message, member.rank, now)
                 return
             if worker.group not in (None, self.group):
-                message = f"{member.worker} is in group {worker.group}: one group in a life"
+                message = f"{member.worker} is in group {worker.group}: a worker joins only one group in its life"
                 self.fail(FailureKind.JOIN, message, member.rank, now)
                 return
             if worker.group is None:
@@ -112,7 +112,7 @@ class PlanExecution:
             self.workers.evaluate(command, member.worker, now)
 
     def observe(self, worker: str, report: Event, now: float) -> None:
-        """Take in what one of this node's workers reports."""
+        """Apply a report of one of this node's workers."""
         rank = next((member.rank for member in self.own if member.worker == worker), None)
         if rank is None:
             return
@@ -140,7 +140,7 @@ class PlanExecution:
 
     @property
     def _last(self) -> int | None:
-        """Return the rank to blame if ranks did not come together and none knows why: the same one on every node."""
+        """Return the rank to blame if the group did not form for an unknown reason: the same rank on every node."""
         return self.plan.members[-1].rank if self.plan.members else None
 
     def fail(
@@ -154,10 +154,10 @@ class PlanExecution:
         odd: tuple[str, ...] = (),
         lasting: Lasting | None = None,
     ) -> None:
-        """Note a failure of a rank of this node. The first that is not a mere consequence of another one stands.
+        """Note a failure of a rank of this node. The first one that is not a consequence of another one counts.
 
         If no better reason is found, the rank that was lost is to blame, so that the next attempt goes without its
-        node: each side of a broken link would blame the other, and one side is enough.
+        node. Each side of a broken link would blame the other, and excluding one side is enough.
         """
         secondary, ending = kind in SECONDARY_KINDS, self.ending
         if ending is not None and (isinstance(ending, Success) or secondary or ending.at <= now):
@@ -182,7 +182,7 @@ class PlanExecution:
         return phase == WorkerPhase.RESTORE or (phase == WorkerPhase.READ and self.plan.attempt == 1)
 
     def _succeed(self, done: Done, now: float) -> None:
-        """Note the result. A secondary failure that has not had its turn is void, any other failure stands."""
+        """Note the result. It replaces a secondary failure whose time has not come, but no other failure."""
         if isinstance(self.ending, Failure) and self.ending.at <= now:
             return
         members = self.plan.members or ()
@@ -192,10 +192,10 @@ class PlanExecution:
 
 
 def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the nodes whose ranks did not say what those of most nodes said; empty if that cannot be told.
+    """Return the nodes whose ranks differ from those of most nodes; empty if there is no majority.
 
-    Of two sides that are equally many the one with the proposer counts as the larger. Where more sides differ and none
-    is the largest, or where a single node differs from itself, the cause is in what all of them run.
+    `sides`: the ranks by answer. If two sides have equally many nodes, the side with the proposer counts as the larger.
+    If there are more sides and none is the largest, or if the ranks of one node differ, all nodes share the cause.
     """
     members = {member.rank: member.node for member in plan.members or ()}
     nodes = [{members[rank] for rank in side if rank in members} for side in sides]

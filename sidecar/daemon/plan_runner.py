@@ -1,6 +1,6 @@
-"""Runs this node's part of the plans: lets its workers begin once they can, and says how the plan ends, and when.
+"""Run this node's part of the plans: start its workers once they can begin, and decide how and when the plan ends.
 
-No I/O and no clock: it gives commands to the worker pool, and the loop writes the outcome.
+No I/O and no clock: commands go to the worker pool, and the loop writes the outcome.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from sidecar.workers.process import Event
 
 @dataclass(slots=True, kw_only=True)
 class PlanRunner:
-    """The execution of the open plan on one node, as long as its own workers are among the members."""
+    """Run the open plan on one node if the node's workers are among the members."""
 
     state: DaemonState
     supervisor: WorkerSupervisor | None  # None: this node never evaluates
@@ -37,12 +37,12 @@ class PlanRunner:
 
     @property
     def ending(self) -> Success | Failure | None:
-        """Return how this node would end the open plan; None if it has no part in it, or does not know yet."""
+        """Return the ending of the open plan by this node; None if it has no part in the plan, or no ending yet."""
         return self.execution.ending if self.execution is not None else None
 
     @property
     def progress(self) -> tuple[WorkerProgress, ...] | None:
-        """Return what this node's workers are doing; None if it has no part in a plan."""
+        """Return the progress of this node's workers; None if it has no part in a plan."""
         return self.execution.doing() if self.execution is not None else None
 
     def note_proposal(self, plan: int, now: float) -> None:
@@ -50,7 +50,7 @@ class PlanRunner:
         self._proposal = plan, now
 
     def observe(self, worker: str, report: Event, now: float) -> None:
-        """Take in what one of this node's workers reports."""
+        """Apply a report of one of this node's workers."""
         if self.execution is not None:
             self.execution.observe(worker, report, now)
 
@@ -81,7 +81,7 @@ class PlanRunner:
                 self.schedule.request_scan()  # the proposer saw the checkpoint, or its pin, before this node
 
     def end(self, closed: Closed) -> None:
-        """Note that the journal closed the plan. Workers that only stood by for it are never listed again."""
+        """Note that the journal closed the plan. Workers that were listed for nothing are dismissed."""
         execution, self.execution = self.execution, None
         succeeded = closed.outcome.status == OutcomeStatus.SUCCEEDED
         if execution is not None and self.supervisor is not None and not (succeeded and execution.started):
@@ -113,7 +113,7 @@ class PlanRunner:
         elif given_up is not None and given_up.verdict == Verdict.CORRUPT:
             execution.fail(FailureKind.CORRUPT, given_up.reason, None, now)
         elif self.schedule.has_scanned_since(execution.opened_at + wait_seconds, now, answered=answered):
-            waited = f"{checkpoint.name} was not seen on this node for {wait_seconds:.0f} s"
+            waited = f"{checkpoint.name} was not found on this node for {wait_seconds:.0f} s"
             waited = waited if unreadable is None else f"{waited}: {unreadable}"
             cannot_see = tracker.missing or unreadable is not None or self.schedule.scan_hangs(now)
             execution.fail(FailureKind.STORAGE if cannot_see else FailureKind.VANISHED, waited, None, now)
@@ -121,7 +121,7 @@ class PlanRunner:
     def may_write(self, ending: Success | Failure, now: float) -> bool:
         """Return whether it is this node's turn to write how the plan ends.
 
-        Every member may write a result. Those before this one have their turn first, unless they are gone.
+        Every member may write a result. The nodes before this one have their turn first, unless they are gone.
         """
         if now >= ending.at:
             return True

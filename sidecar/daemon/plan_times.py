@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class PlanTimes:
-    """Hold when this node's part of a plan reached each point. Times are seconds of the daemon's clock.
+    """Hold the times at which this node's part of a plan reached each point, in seconds of the daemon's clock.
 
     Args:
         agree_seconds: Seconds from this node's proposal to the plan being read back; None if another node proposed it.
@@ -21,7 +21,7 @@ class PlanTimes:
     done_at: float | None = None
 
     def durations(self, phases: Mapping[str, float], detect_seconds: float | None, now: float) -> dict[str, float]:
-        """Return the seconds of each phase of the checkpoint's way until `now`, when the result is written.
+        """Return the seconds of each phase from the checkpoint's last write until `now`, when the result is written.
 
         `phases`: seconds by phase, as the workers measured them, the slowest rank's where ranks differ.
         `detect_seconds`: from the last write of the checkpoint to its discovery; None if that was not watched.

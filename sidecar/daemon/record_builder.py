@@ -1,4 +1,4 @@
-"""Builds the records of the journal from what was decided. It creates nothing in storage."""
+"""Build the records of the journal from decisions. This writes nothing to storage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from sidecar.states import OutcomeStatus
 
 @dataclass(slots=True, kw_only=True)
 class RecordBuilder:
-    """Adds to what was decided who writes it, and when."""
+    """Build records that add the writer and the time to a decision."""
 
     state: DaemonState
     clock: Clock
@@ -37,7 +37,7 @@ class RecordBuilder:
         )
 
     def success(self, execution: PlanExecution, result: Result, now: float) -> Outcome:
-        """Return the outcome of a plan in which this node's workers found a result."""
+        """Return the outcome of a plan for which this node's workers have a result."""
         detected = self.state.tracker.detected_after(execution.checkpoint.key)
         phases = execution.times.durations(result.phases, detected, now)
         complete = replace(result, phases=phases, changed=self.state.history.changed(result))
@@ -56,6 +56,7 @@ class RecordBuilder:
         )
 
     def _outcome(self, plan: Plan) -> Outcome:
+        """Return an outcome with the fields that every outcome has."""
         return Outcome(
             plan=plan.plan,
             run=plan.run,

@@ -1,4 +1,4 @@
-"""Build the next request to storage: the schedule says what is due, and the policy says which record is written.
+"""Build the next request to storage. The schedule decides which request is due, and the policy which record to write.
 
 No I/O: the loop hands the request to the storage thread.
 """
@@ -43,7 +43,7 @@ class RequestBuilder:
     log: Any
 
     def next(self, now: float) -> Request | None:
-        """Return the one request that storage gets next; None if nothing is due."""
+        """Return the next request to storage; None if nothing is due."""
         run = self.state.run
 
         def record() -> Request | None:
@@ -64,11 +64,11 @@ class RequestBuilder:
         return ask
 
     def may_scan(self) -> bool:
-        """Return whether checkpoints are scanned. Before it is known which are settled, all would be pinned."""
+        """Return whether checkpoints may be scanned. Before the journal is read, all of them would be pinned."""
         return self.supervisor is not None and self.state.caught_up and self.shutdown.code is None
 
     def _next_record(self, run: str, now: float) -> Request | None:
-        """Return the request for the record that this node should write now; or for another node's, if one is due."""
+        """Return the request that writes this node's next record, or polls the journal; None if neither is due."""
         if self.supervisor is None or not self.state.caught_up:
             return None
         execution, ending = self.runner.execution, self.runner.ending
@@ -81,7 +81,7 @@ class RequestBuilder:
         return CreateOutcome(self.records.failure(execution.plan, ending.fail))
 
     def _decide(self, run: str, now: float) -> Request | None:
-        """Ask the policy, and return the request for the record that it wants."""
+        """Let the policy decide, and return the request that its action needs; None if it needs none."""
         plan = self.state.history.open
         if self.shutdown.code is not None or (plan is None and self.state.task is None):
             return None
@@ -103,14 +103,15 @@ class RequestBuilder:
         return None
 
     def _sync(self, due: SyncDue, now: float) -> Sync:
-        # A change of what is added here does not make a sync due.
+        """Return the request that writes the heartbeat, with everything else that is due."""
+        # The fields that are added here do not make a sync due when they change.
         heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
         return Sync(heartbeat, due.scan or is_last, self.state.pin_policy(now), tidying, self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot | None:
-        """Return the journal's state to be written, if a snapshot is due and this node publishes.
+        """Return a snapshot of the journal if one is due and this node publishes results; else None.
 
         A daemon that starts reads the newest snapshot, and only the records after it.
         """

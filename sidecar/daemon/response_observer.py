@@ -1,6 +1,6 @@
-"""Takes in what storage answered: the journal goes on, nodes beat, checkpoints are found, or something failed.
+"""Apply the responses of storage to the daemon's state: records, heartbeats, checkpoints and errors.
 
-No I/O: it changes what the daemon knows, and warns people. The loop acts on what is known afterwards.
+No I/O. This changes the state and warns people. The loop acts on the state afterwards.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from sidecar.states import NodeState, OutcomeStatus
 
 @dataclass(slots=True, kw_only=True)
 class ResponseObserver:
-    """The parts of a daemon that change when storage has answered."""
+    """Change the parts of a daemon that depend on storage's responses."""
 
     rules: Rules
     timing: Timing
@@ -42,14 +42,14 @@ class ResponseObserver:
     warnings: OperatorWarnings
 
     def observe(self, response: Response, now: float) -> None:
-        """Take in the response to the open request, and whatever the journal says on the way."""
+        """Apply the response to the open request, and the records of the journal in it."""
         asked_at, request = self.storage_health.answer(now), response.request
         if isinstance(request, JoinRun) and response.error is None:
             self._observe_run(response, now)
         for record in response.entries:
             self._observe_record(record, now)
         if isinstance(request, Sync) and response.reading is not None:
-            # The answer may be as old as the request: with storage that takes long, it says nothing about now.
+            # The response may be as old as the request, so with slow storage it says nothing about the present.
             self.state.record_heartbeats(request.heartbeat, response.reading, asked_at)
             self._note_journal(asked_at, readable=not response.unread)
             self._observe_sync(response, request, now)
@@ -59,7 +59,7 @@ class ResponseObserver:
             self.log.info("storage_recovered")
 
     def _observe_run(self, response: Response, now: float) -> None:
-        """Go on in the run that was joined; or try again later, as the checkpoint directory is not there yet."""
+        """Continue in the run that was joined, or try again later if the checkpoint directory does not exist yet."""
         self.state.run = response.run
         self._note_missing(missing=response.run is None)
         if response.run is None:
@@ -71,6 +71,7 @@ class ResponseObserver:
             self.schedule.snapshot_through = response.history.through
 
     def _observe_sync(self, response: Response, sync: Sync, now: float) -> None:
+        """Apply the results of a sync: removed saves, new records, and the scan if there was one."""
         state = self.state
         if response.tidied is not None:
             for folder in self.retention.done(sync.tidying, response.tidied, now):
@@ -83,16 +84,16 @@ class ResponseObserver:
             state.caught_up = True
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.verdicts.succeeded))
         self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
-        if (brought := response.reconciliation) is not None:
-            state.statistics.pins_bytes = brought.pins_bytes
-            self._note_missing(missing=brought.scan.missing)
-            new = state.record_scan(brought.scan, brought.given_up, now, self.clock.wall())
-            no_room = state.tracker.note(brought.no_room, done=brought.done)
+        if (reconciliation := response.reconciliation) is not None:
+            state.statistics.pins_bytes = reconciliation.pins_bytes
+            self._note_missing(missing=reconciliation.scan.missing)
+            new = state.record_scan(reconciliation.scan, reconciliation.given_up, now, self.clock.wall())
+            no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)
             self.warnings.scan(
-                brought.scan,
+                reconciliation.scan,
                 [discovered.checkpoint for discovered in new],
                 no_room=no_room,
-                watch_problem=brought.watch_problem,
+                watch_problem=reconciliation.watch_problem,
                 needs_steps=self.rules.selection.every_steps is not None,
             )
             self._warn_if_empty(now)
@@ -116,6 +117,7 @@ class ResponseObserver:
                 self._observe_end(entry, now)
 
     def _observe_end(self, closed: Closed, now: float) -> None:
+        """Note the end of a plan, and which saves are retained from now on."""
         self.runner.end(closed)
         if closed.outcome.status != OutcomeStatus.SUCCEEDED:
             self.retention.failed(closed.plan, now)
@@ -125,12 +127,12 @@ class ResponseObserver:
             self.warnings.best(self.retention.best.complaint(self.state.history))
 
     def _observe_error(self, response: Response, error: SidecarError, now: float) -> None:
-        """Try again a beat later if the error can pass. Any other, and any at the very start, ends the daemon."""
+        """Try again a beat later if the error is retryable. Other errors, and all at the start, end the daemon."""
         is_start = isinstance(response.request, JoinRun) and not isinstance(error, StateUnavailableError)
         if isinstance(error, NewerSchemaError):
             self._stand_by()
         elif isinstance(error, RunReplacedError) and self.shutdown.begun:
-            self.shutdown.exit = self.shutdown.code or 0  # there is no run left that could be told
+            self.shutdown.exit = self.shutdown.code or 0  # no run is left that would read a last heartbeat
             return
         elif is_start or not error.retryable:
             self.shutdown.exit = error
@@ -142,25 +144,27 @@ class ResponseObserver:
             self.schedule.next_sync_at = self.storage_health.blocked_until
 
     def _stand_by(self) -> None:
-        """Take no part any more: a newer release may have opened a plan that this one cannot read."""
+        """Take no part any more, because a newer release may have opened a plan that this one cannot read."""
         self.storage_health.needs_newer_release = self.state.withdrawn = True
         self.runner.abandon()
         if self.supervisor is not None:
             self.supervisor.workers.kill_all()
 
     def _note_journal(self, asked_at: float, *, readable: bool) -> None:
-        """Note whether the journal could be read. If not for a lease, the other nodes must not count on this one."""
+        """Note whether the journal could be read. After a lease without it, other nodes must not count on this one."""
         self.schedule.note_journal(asked_at, readable=readable)
         if readable:
             self.storage_health.needs_newer_release = False
         self.state.withdrawn = self.storage_health.needs_newer_release or self.schedule.is_unreadable(asked_at)
 
     def _note_missing(self, *, missing: bool) -> None:
+        """Note whether the checkpoint directory is missing, and warn if that is new."""
         if missing and not self.state.tracker.missing:
             self.warnings.missing()
         self.state.tracker.missing = missing
 
     def _warn_if_empty(self, now: float) -> None:
+        """Warn once if the checkpoint directory has been empty for long."""
         empty, seconds = self.state.tracker.empty, self.timing.nothing_seen_seconds
         if empty.since is not None and now >= empty.since + seconds and empty.hint is None:
             empty.hint = self.warnings.empty(seconds)

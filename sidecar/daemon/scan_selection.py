@@ -1,6 +1,6 @@
 """Choose among the checkpoints of the newest scan, once for each scan and each record of the journal. No I/O.
 
-The choice needs time that grows with the number of checkpoints, and a daemon asks for it at every turn.
+The choice takes time that grows with the number of checkpoints, and a daemon needs it in every turn.
 """
 
 from collections.abc import Container, Sequence
@@ -31,18 +31,17 @@ class Selected:
 class ScanSelection:
     """Hold the choice among the checkpoints of the newest scan until a scan or a record of the journal changes it.
 
-    The policy and the pin policy choose again, because they choose among other checkpoints; their docstrings say among
-    which.
+    The policy and the pin policy choose again, because they choose among other checkpoints, as their docstrings say.
 
     Args:
-        selection: The settings that say which checkpoints are evaluated.
+        selection: The settings that select the checkpoints to evaluate.
     """
 
     selection: Selection
     _selected: Selected | None = None
 
     def forget(self) -> None:
-        """Choose anew when asked next, because a scan brought something else."""
+        """Choose again at the next call of `select`, because a scan found other checkpoints."""
         self._selected = None
 
     def select(
@@ -50,7 +49,7 @@ class ScanSelection:
     ) -> Selected:
         """Return the choice for the newest scan.
 
-        `before_start`: checkpoints that do not count, because they were there before the start. `over`: training said
+        `before_start`: checkpoints that do not count, because they existed before the start. `over`: training reported
         that it has saved its last checkpoint.
         """
         moment = history.through, history.open is None, task, over
@@ -70,7 +69,7 @@ class ScanSelection:
         *,
         over: bool = False,
     ) -> Choice:
-        """Return the choice among checkpoints, in order of discovery, that need an evaluation and that count."""
+        """Return the choice among the checkpoints, in order of discovery, that need an evaluation and count."""
         waiting = pending(history, checkpoints, task)
         counting = [checkpoint for checkpoint in waiting if checkpoint.key not in before_start]
         return self.selection.choose(counting, history, over=over)

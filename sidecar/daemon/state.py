@@ -1,7 +1,7 @@
-"""All that one daemon knows: the journal, the live nodes, the checkpoints in the directory, and since when.
+"""Hold the knowledge of one daemon: the journal, the live nodes, the checkpoints in the directory, and its timers.
 
-The loop tells it what happened. `view` is what the policy decides on, `heartbeat` what other nodes read, and
-`status_report` shows it to people. No I/O and no clock. Times are seconds of the daemon's own clock.
+The loop reports events to it. The policy decides by `view`, other nodes read `heartbeat`, and `status_report` shows the
+state to people. No I/O and no clock. Times are seconds of the daemon's own clock.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _NO_KEYS: Final = frozenset[Key]()
 
 @dataclass(slots=True, kw_only=True)
 class DaemonState:
-    """The knowledge of one daemon."""
+    """Hold the knowledge of one daemon."""
 
     # settings
     identity: Identity
@@ -53,7 +53,7 @@ class DaemonState:
 
     # of itself
     node_state: NodeState = NodeState.STARTING
-    task: str | None = None  # digest of the task's code; None until it was tried
+    task: str | None = None  # digest of the task's code; None until it was checked
     numerics: NumericProfiles = field(default_factory=NumericProfiles)
     withdrawn: bool = False  # the journal cannot be read, so other nodes must not count on this one
 
@@ -74,7 +74,7 @@ class DaemonState:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def resume(self, history: JournalState) -> None:
-        """Go on from a snapshot of the journal."""
+        """Continue from a snapshot of the journal."""
         self.history = history
         self.training.apply((), history.last_planned_step, live=False)
         self.statistics.note_group(history.newest.plan if history.newest is not None else None, live=False)
@@ -104,7 +104,7 @@ class DaemonState:
     def record_scan(
         self, scan: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
     ) -> list[DiscoveredCheckpoint]:
-        """Note what a scan of the checkpoint directory found, and return what is new and needs an evaluation."""
+        """Apply a scan of the checkpoint directory, and return the new checkpoints that need an evaluation."""
         is_first, self.timers.scanned_at = not self.has_scanned, self.nodes.synced_at
         new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
         self.statistics.gaps.scan(new, now)
@@ -118,12 +118,12 @@ class DaemonState:
 
     @property
     def complete(self) -> Mapping[Key, DiscoveredCheckpoint]:
-        """Return the complete checkpoints that are there, in order of discovery."""
+        """Return the complete checkpoints of the newest scan, in order of discovery."""
         return self.tracker.found
 
     @property
     def shown_state(self) -> NodeState:
-        """Return the state that other nodes read. One that cannot read the journal is `starting` for all releases."""
+        """Return the state that other nodes read. If this node cannot read the journal, it is `starting` for them."""
         return NodeState.STARTING if self.withdrawn and self.node_state == NodeState.READY else self.node_state
 
     @property
@@ -132,9 +132,9 @@ class DaemonState:
         return self.tracker.has_scanned
 
     def view(self, now: float, *, draining: bool) -> View:
-        """Return what the policy decides on, and note since when it is as it is."""
+        """Return the view by which the policy decides, and update the timers in it."""
         ready, tracker, history = self.nodes.ready(now), self.tracker, self.history
-        # Nothing else depends on nodes whose liveness is unknown.
+        # Only these decisions depend on nodes whose liveness is unknown.
         needs_judges = tracker.given_up or history.verdicts.failures or history.exclusions.unusable
         nodes = NodesView(
             ready=ready,
@@ -193,13 +193,13 @@ class DaemonState:
         return group_id(newest.plan.members or ()) if outgrown else None
 
     def publishes(self, now: float) -> bool:
-        """Return whether this node shows the results to the outside."""
+        """Return whether this node exports the results as metrics."""
         return publisher(self.nodes.ready(now)) == self.identity.node
 
     def pin_policy(self, now: float) -> PinPolicy:
-        """Return which checkpoints must be held against deletion: those that any node's task still needs.
+        """Return the policy that pins the checkpoints which any node's task still needs.
 
-        The result is asked from another thread, which only looks things up.
+        Another thread calls the policy, and only reads.
         """
         plan, tracker, own = self.history.open, self.tracker, self.identity.node
         ready = self.nodes.ready(now)
@@ -218,7 +218,7 @@ class DaemonState:
         )
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat | None:
-        """Return what this node says of itself; None until it has joined a run."""
+        """Return the heartbeat of this node; None until it has joined a run."""
         if self.run is None:
             return None
         through, is_open = self.history.through, self.history.open is not None
@@ -238,13 +238,13 @@ class DaemonState:
         )
 
     def with_checkpoints(self, heartbeat: Heartbeat, now: float) -> Heartbeat:
-        """Add to a heartbeat which checkpoints this node sees and which it cannot read."""
+        """Return a heartbeat with the checkpoints that this node sees, and those that it cannot read."""
         unreadable = sorted(self._unreadable(now))[:MOST_UNREADABLE]
         sees, sees_more = self.tracker.sees(self.history, self.task, self._tasks(now))
         return replace(heartbeat, checkpoints=CheckpointSightings(tuple(unreadable), sees, sees_more))
 
     def _has_work(self, checkpoints: CheckpointsView, nodes: NodesView) -> bool:
-        """Return whether there is work for a plan of this node: what only other nodes can do is not."""
+        """Return whether there is work for a plan of this node, without work that only other nodes can do."""
         choice = self.tracker.choice(self.history, self.task)
         if checkpoints.backlog_cutoff_pending or checkpoints.returned or choice.settled:
             return True
@@ -257,7 +257,7 @@ class DaemonState:
         )
 
     def _unreadable(self, now: float) -> frozenset[str]:
-        """Return names of checkpoints that this node cannot read, or gave up though another node finds them whole."""
+        """Return names of checkpoints that this node cannot read, or gave up although another node finds them whole."""
         unreadable, ready = self.tracker.unreadable(self.history, self._tasks(now)), self.nodes.ready(now)
         given_up = self.tracker.given_up.values()
         seen_by_others = (lost for lost in given_up if is_seen_by_others(lost, self.identity.node, ready))
@@ -268,11 +268,13 @@ class DaemonState:
         return self.nodes.tasks(now) | {self.task}
 
     def _lost_members(self, plan: Plan, now: float) -> dict[str, str]:
+        """Return other nodes among a plan's members that will not finish it, and why."""
         return self.nodes.lost_members(plan.members or (), self.timers.plan_opened_at, now)
 
     def _is_of_this_training(self, key: Key) -> bool:
-        """Return whether a checkpoint was not there before the start, with start=new."""
+        """Return whether a checkpoint belongs to this training; with start=new, if it was saved after the start."""
         return key not in self.history.verdicts.before_start and key not in (self.tracker.unwanted or ())
 
     def _is_there(self, name: str) -> bool:
+        """Return whether the newest scan found a checkpoint of that name."""
         return any(name == key[0] for key in self.complete)

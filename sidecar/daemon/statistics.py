@@ -1,4 +1,4 @@
-"""Counts that only people see: nothing is decided by them. No I/O and no clock."""
+"""Count events for people only. No decision depends on these counts. No I/O and no clock."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from sidecar.states import OutcomeStatus
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """The counts and sizes of one daemon since it started."""
+    """Hold the counts and sizes of one daemon since it started."""
 
     pins_bytes: int = 0
     saves_bytes: int = 0
@@ -20,13 +20,13 @@ class Statistics:
     gaps: UnseenSteps = field(default_factory=UnseenSteps)
 
     def note_group(self, plan: Plan | None, *, live: bool) -> None:
-        """Note the group of the newest evaluation, and count it if it is new. `live`: it was read just now."""
+        """Note the group of the newest evaluation, and count it if it is new. `live`: its record is new, too."""
         group = tuple(member.worker for member in plan.members or ()) if plan is not None else ()
         self.groups_formed += live and group != self.group
         self.group = group
 
     def note_names(self, record: Plan | Outcome, entries: Sequence[Entry], is_there: Callable[[str], bool]) -> None:
-        """Note that some node saw the checkpoints which a record names. Those before a settled one are over, too."""
+        """Note that some node saw the checkpoints that a record names, which ends the gaps before settled ones."""
         if isinstance(record, Plan) and record.checkpoint is not None:
             self.gaps.journaled(record.checkpoint.name, is_there, settled=False)
         for entry in entries:

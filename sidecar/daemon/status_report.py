@@ -1,4 +1,4 @@
-"""Builds the status that people see of a daemon from what it knows."""
+"""Build the status of a daemon for people from its state."""
 
 from dataclasses import replace
 from typing import Final
@@ -21,7 +21,7 @@ _SENTENCES_SHOWN: Final = 20
 
 
 def report_status(state: DaemonState, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
-    """Return the status of a daemon. `unready`: why /readyz says no; None: it says yes."""
+    """Return the status of a daemon. `unready`: why this node is not ready; None if it is ready."""
     identity, tracker, history, statistics = state.identity, state.tracker, state.history, state.statistics
     waiting = tracker.choice(history, state.task).evaluate
     reasons = left_out(state.nodes.ready(now), history, identity.node, state.min_workers)
@@ -57,7 +57,7 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
 
 
 def _newest(state: DaemonState) -> Newest | None:
-    """Return the checkpoint discovered last. One without a step has its number in the journal."""
+    """Return the checkpoint discovered last. If it has no step, return it with its number in the journal."""
     newest, ordinals = state.tracker.newest, state.history.ordinals
     if newest is None or newest.step is not None or not state.caught_up:
         return newest

@@ -1,6 +1,6 @@
-"""Keeps track of whether shared storage answers, as one daemon's loop sees it.
+"""Track whether shared storage answers the requests of one daemon's loop.
 
-No I/O and no clock: times come in, in seconds of the loop's own clock.
+No I/O and no clock: times are arguments, in seconds of the loop's own clock.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MARGIN_SECONDS: Final = 0.01  # rounding in clocks must not make the loop turn 
 
 @dataclass(slots=True, kw_only=True)
 class StorageHealth:
-    """The open request to storage, since when it is silent, and why it failed last."""
+    """Hold the open request to storage, since when storage is silent, and why it failed last."""
 
     answered_at: float
     timeout_seconds: float  # after a longer silence this node is not ready
@@ -25,17 +25,17 @@ class StorageHealth:
     _failed_at_checkpoints: bool = False  # the problem is about checkpoints only: nodes can still agree
 
     def ask(self, request: object, now: float) -> None:
-        """Note the request that was handed over. There is one at a time."""
+        """Note the request that was submitted. There is one at a time."""
         self.asked, self.asked_at = request, now
 
     def answer(self, now: float) -> float:
-        """Note that the answer came, and return when it was asked for."""
+        """Note that the response came, and return when it was requested."""
         asked_at = now if self.asked is None else self.asked_at
         self.asked, self.answered_at = None, now
         return asked_at
 
     def fail(self, message: str, now: float, *, at_checkpoints: bool) -> bool:
-        """Note that the answer was an error, and return whether it is another one than before."""
+        """Note that the response was an error, and return whether it differs from the last one."""
         problem = f"{_NEWER_RELEASE}: {message}" if self.needs_newer_release else message
         is_new = problem != self.problem
         self.problem, self._failed_at_checkpoints = problem, at_checkpoints
@@ -44,7 +44,7 @@ class StorageHealth:
         return is_new
 
     def succeed(self, *, scanned: bool) -> bool:
-        """Note that the answer was not an error, and return whether the last problem is over."""
+        """Note that the response was not an error, and return whether the last problem is over."""
         is_over = self.problem is not None and (scanned or not self._failed_at_checkpoints)
         self.problem = None if is_over else self.problem
         return is_over
@@ -54,18 +54,18 @@ class StorageHealth:
         return now if self.asked is None else max(self.answered_at, self.asked_at - self.beat_seconds)
 
     def blind_at(self, now: float) -> float:
-        """Return when storage's silence makes this node not ready, if it goes on."""
+        """Return when storage's silence makes this node not ready, if the silence continues."""
         return self.silent_since(now) + self.timeout_seconds
 
     def busy_until(self, now: float) -> float | None:
-        """Return when the loop must turn again although storage cannot be asked; None if it can be asked."""
+        """Return when the loop must turn again although storage takes no request; None if it takes one."""
         if self.asked is not None:
             blind = self.blind_at(now) + _MARGIN_SECONDS
             return blind if blind > now else float("inf")
         return self.blocked_until if now < self.blocked_until else None
 
     def unready(self, now: float) -> str | None:
-        """Return why nodes cannot agree on anything; None if they can."""
+        """Return why this node cannot agree with others by storage; None if it can."""
         waited = now - self.silent_since(now)
         if waited > self.timeout_seconds:
             return f"shared storage has not answered for {waited:.0f} s"

@@ -1,7 +1,8 @@
-"""Decides what shared storage is asked next, and when. Pure: heartbeat and time come in, the next request comes out.
+"""Decide the next request to shared storage, and its time. Pure: from heartbeat and time to the next request.
 
 One request is open at a time. A sync, which writes the heartbeat and reads the journal, is due once in a beat and when
-the heartbeat changes; with a scan if one is due, too. Between syncs records are written and the journal is polled.
+the heartbeat changes. It includes a scan if one is due, too. Between syncs records are written and the journal is
+polled.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,14 @@ from sidecar.records import Heartbeat
 
 Record = TypeVar("Record")
 
-_IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog want to see the loop turn
+_IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog check that the loop turns
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
-_EVENT_PAUSE_SECONDS: Final = 0.02  # a save makes dozens of file events, which are worth one scan
-_POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than what waits for it
+_EVENT_PAUSE_SECONDS: Final = 0.02  # one scan serves the dozens of file events of one save
+_POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than the wait for it
 
 
 class Ask(StrEnum):
-    """A request to storage that has no content."""
+    """Name a request to storage that has no content."""
 
     JOIN = "join the run"
     POLL = "poll the journal"
@@ -29,7 +30,7 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SyncDue:
-    """Write this heartbeat and read the journal; `scan`: look for checkpoints, too."""
+    """Write this heartbeat and read the journal; `scan`: also scan the checkpoints."""
 
     heartbeat: Heartbeat
     scan: bool
@@ -37,7 +38,7 @@ class SyncDue:
 
 @dataclass(slots=True)
 class _Polling:
-    """Since when another node's record is waited for, and when the journal is read next."""
+    """Hold since when another node's record is awaited, and when the journal is read next."""
 
     since: float
     next_at: float
@@ -45,16 +46,16 @@ class _Polling:
 
 @dataclass(slots=True, kw_only=True)
 class StorageSchedule:
-    """The order and the times of one daemon's requests to storage. Times are seconds of its own clock."""
+    """Order one daemon's requests to storage in time. Times are seconds of its own clock."""
 
     timing: Timing
-    beats: int = 0  # heartbeats that were handed over
+    beats: int = 0  # heartbeats that were submitted
     written: Heartbeat | None = None  # the newest of them
     next_sync_at: float = 0.0
-    scanned_at: float = float("-inf")  # when the newest scan was asked for
-    wake_at: float = float("inf")  # when the policy wants to be asked again
+    scanned_at: float = float("-inf")  # when the newest scan was requested
+    wake_at: float = float("inf")  # when the policy must decide again
     snapshot_through: int = 0  # plans in the newest snapshot, as far as this node knows
-    _read_at: float | None = None  # when the newest sync was asked for that could read the journal
+    _read_at: float | None = None  # when the newest sync that could read the journal was requested
     _sync_was_last: bool = False  # no record has had its turn since
     _last_sync_scanned: bool = False
     _scan_requested: bool = True
@@ -64,26 +65,26 @@ class StorageSchedule:
     _polling: _Polling | None = None
 
     def begin_turn(self, now: float) -> None:
-        """Forget when the policy wanted to be asked: it is asked in this turn."""
+        """Forget when the policy must decide again, because it decides in this turn."""
         self.wake_at = now + _IDLE_SECONDS
 
     def request_scan(self) -> None:
-        """Scan as soon as storage has time: a file event arrived, or a plan waits for a pin."""
+        """Scan as soon as storage has time, because of a file event or a plan that waits for a pin."""
         self._scan_requested = True
 
     def note_journal_event(self) -> None:
-        """Read the journal as soon as storage has time: a file event says that it may have changed."""
+        """Read the journal as soon as storage has time, because a file event reported a change."""
         self._journal_changed = True
 
     def note_journal(self, asked_at: float, *, readable: bool) -> None:
-        """Note whether the sync that was asked for then could read the journal."""
+        """Note whether the sync that was requested at `asked_at` could read the journal."""
         if readable:
             self._read_at, self._unreadable_since = asked_at, None
         elif self._unreadable_since is None:
             self._unreadable_since = asked_at
 
     def note_scan(self, now: float, *, asked: bool, unfinished: bool) -> None:
-        """Note whether a scan has not come to an end. It is asked for again at once, and answers when it has."""
+        """Note whether a scan has not ended. Then it is requested again at once, and answers when it has ended."""
         if unfinished:
             self._scan_unfinished_since = now if self._scan_unfinished_since is None else self._scan_unfinished_since
             self._scan_requested = True
@@ -100,7 +101,7 @@ class StorageSchedule:
         return self._read_at is None or now - self._read_at > self.timing.lease_seconds
 
     def scan_hangs(self, now: float) -> bool:
-        """Return whether a scan has not come to an end for as long as storage may take."""
+        """Return whether a scan has taken longer than storage may take."""
         since = self._scan_unfinished_since
         return since is not None and now >= since + self.timing.storage_timeout_seconds
 
@@ -121,16 +122,16 @@ class StorageSchedule:
         may_poll: bool,
         record: Callable[[], Record | None],
     ) -> Ask | SyncDue | Record | None:
-        """Return what storage is asked now, and note that it was. `heartbeat` is None until a run is joined.
+        """Return the request to submit now, and note it as submitted. `heartbeat` is None until a run is joined.
 
-        The heartbeat comes first, but not twice in a row: where a sync takes longer than a beat, the next is due at
-        once, and no record would ever be written. `record` returns the request for a record, if there is one to write.
+        The heartbeat comes first, but not twice in a row: if a sync takes longer than a beat, the next one is due at
+        once, and no record would ever be written. `record`: returns the request for a record, if one must be written.
         """
         if heartbeat is None:
             return Ask.JOIN if now >= self.next_sync_at else None
         scan, absent = now >= self.scan_due_at(may_scan=may_scan), self.is_absent(now)
         due = scan or absent or now >= self.next_sync_at or heartbeat != self.written
-        if absent:  # not twice with a scan: one that takes longer than the lease would keep this node absent for ever
+        if absent:  # not twice with a scan, because scans longer than the lease would keep this node absent for ever
             return self._sync(now, heartbeat, scan=scan and not self._last_sync_scanned)
         if due and not self._sync_was_last:
             return self._sync(now, heartbeat, scan=scan)
@@ -143,7 +144,7 @@ class StorageSchedule:
         return self._sync(now, heartbeat, scan=scan) if due else None
 
     def is_poll_due(self, now: float) -> bool:
-        """Return whether the journal is read now, between beats: ever less often while no record comes."""
+        """Return whether the journal is read now, between two beats. While no record comes, the pauses grow."""
         if self._polling is None:
             self._polling = _Polling(since=now, next_at=now + _POLL_SECONDS)
         is_due = now >= self._polling.next_at
@@ -153,7 +154,7 @@ class StorageSchedule:
         return is_due
 
     def stop_polling(self) -> None:
-        """Note that a record came, or that none is waited for."""
+        """Note that a record came, or that none is awaited."""
         self._polling = None
 
     def scan_due_at(self, *, may_scan: bool) -> float:
@@ -163,9 +164,9 @@ class StorageSchedule:
         return self.scanned_at + (_EVENT_PAUSE_SECONDS if self._scan_requested else self.timing.sweep_seconds)
 
     def next_turn_at(self, now: float, *others: float, may_scan: bool, busy_until: float | None) -> float:
-        """Return when the loop must turn again: soon enough for every bound.
+        """Return when the loop must turn again, which is soon enough for every bound.
 
-        `busy_until`: storage cannot be asked anything before, see `StorageHealth.busy_until`. `others`: further bounds.
+        `busy_until`: storage accepts no request before, see `StorageHealth.busy_until`. `others`: further bounds.
         """
         if busy_until is not None:
             return min(now + _IDLE_SECONDS, busy_until)
@@ -173,6 +174,7 @@ class StorageSchedule:
         return max(due, now + _SHORTEST_SLEEP_SECONDS)
 
     def _sync(self, now: float, heartbeat: Heartbeat, *, scan: bool) -> SyncDue:
+        """Return a sync with the next beat, and note it as submitted."""
         self.beats += 1
         self.written = replace(heartbeat, beat=self.beats)
         self.next_sync_at = now + self.timing.beat_seconds

@@ -1,7 +1,7 @@
 """Carry out requests to shared storage in the one thread that touches it, and post a response for each.
 
-So storage that hangs blocks this thread and nothing else. The thread decides nothing. Journal and heartbeats are the
-matter of `joined_run`, checkpoints and pins of the reconciler. Whatever goes wrong is part of the response.
+So storage that hangs blocks this thread and nothing else. The thread decides nothing. `joined_run` reads and writes
+journal and heartbeats, the reconciler checkpoints and pins. Errors are part of the response.
 """
 
 import contextlib
@@ -47,14 +47,14 @@ _SCAN: Final = "scan"
 
 @dataclass(frozen=True, slots=True)
 class JoinRun:
-    """Join the run whose state directory this is, or create it."""
+    """Join the run in the state directory, or create it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Write the heartbeat, read the journal on, read the other heartbeats and, if `scan`, scan the checkpoints.
+    """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
-    `tidying`: what to remove and measure of saves. `snapshot`: of the journal, to be written.
+    `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write.
     """
 
     heartbeat: Heartbeat
@@ -66,19 +66,19 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class PollJournal:
-    """Read the journal on."""
+    """Read new records of the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePlan:
-    """Create the next plan, if nobody did."""
+    """Create the next plan, unless another node did."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class CreateOutcome:
-    """Create the outcome of the open plan, if nobody did."""
+    """Create the outcome of the open plan, unless another node did."""
 
     outcome: Outcome
 
@@ -92,17 +92,17 @@ class Response:
 
     Args:
         request: The request.
-        run: Of `JoinRun`, the id of the run; None: there is no checkpoint directory yet.
-        history: Of `JoinRun`, the state of the journal as of its newest snapshot; the records after it follow.
+        run: For `JoinRun`, the id of the run; None: there is no checkpoint directory yet.
+        history: For `JoinRun`, the state of the journal in its newest snapshot. The records after it follow.
         entries: Records of the journal that were read.
-        more: Whether the journal goes on.
-        unread: Whether the journal cannot be read on, as `error` says; the rest of a `Sync` is there.
+        more: Whether the journal has more records.
+        unread: Whether the journal cannot be read, for the reason in `error`; the rest of a `Sync` was done.
         reading: The heartbeats that were read.
-        reconciliation: What a scan brought.
-        tidied: What came of `Sync.tidying`, once it was tried.
-        trouble: What failed with views and saves, on which nothing depends, as sentences.
-        scanning: Whether the scan that was asked for, or the one before, has not come to an end.
-        error: What went wrong.
+        reconciliation: The result of a scan.
+        tidied: The result of `Sync.tidying`, once it was tried.
+        trouble: Sentences about failures with views and saves, on which no decision depends.
+        scanning: Whether the requested scan, or the one before, has not ended.
+        error: The error, if the request failed.
     """
 
     request: Request
@@ -121,24 +121,24 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The state of a storage thread whose daemon has not joined a run yet."""
+    """Mark a storage thread whose daemon has not joined a run yet."""
 
 
 @dataclass(slots=True)
 class StorageThread:
-    """Own the storage: the loop hands over requests, and gets one response for each.
+    """Own the storage. The loop submits requests, and gets one response for each.
 
     Args:
         storage: The storage on which the daemons of a run meet.
         reconciler: Scans and pins checkpoints.
-        clock: Time.
+        clock: The clock of this node.
         post: Called with each response.
         new_id: Makes ids of runs.
-        dormant_seconds: After how long without a beat a heartbeat is read less often.
-        place: Where the state lies; None: not known, so a run that is gone was deleted.
-        visibility_seconds: How long a write of another machine may take to be seen here.
-        calls: Makes calls that read heartbeats, of which one may hang.
-        views: Makes calls that write what nothing depends on, and that remove leftovers.
+        dormant_seconds: The seconds without a beat after which a heartbeat is read less often.
+        place: The directory of the state; None: unknown, so a run that is gone was deleted.
+        visibility_seconds: The seconds after which this machine certainly sees a write of another machine.
+        calls: Makes calls that read heartbeats, and that may hang.
+        views: Makes calls that write views, on which no decision depends, and that remove leftovers.
         scans: Makes the reconciler's calls, one at a time.
     """
 
@@ -167,29 +167,30 @@ class StorageThread:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Hand over a request; exactly one response will be posted for it."""
+        """Accept a request. Exactly one response will be posted for it."""
         self._requests.put(request)
 
     def close(self, seconds: float) -> None:
-        """Finish what was handed over, if the storage lets it."""
+        """Finish the submitted requests within these seconds, unless storage hangs, and stop."""
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
         self.reconciler.close()
 
     def _carry_out_all(self) -> None:
+        """Answer requests until None is received."""
         while (request := self._requests.get()) is not None:
             self.post(self.answer(request))
 
     def answer(self, request: Request) -> Response:
-        """Carry out one request; errors are part of the response."""
+        """Carry out one request, and return its response, which contains any error."""
         try:
             response = self._carry_out(request)
         except SidecarError as error:
             response = Response(request, error=error)
         except OSError as error:
             response = Response(request, error=StorageError(f"shared storage failed: {error}"))
-        except Exception as error:  # noqa: BLE001 - else this thread would end, and the daemon wait for it for ever
+        except Exception as error:  # noqa: BLE001 - otherwise this thread would end, and the daemon would wait for ever
             unknown = SidecarError(
                 f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
             )
@@ -200,6 +201,7 @@ class StorageThread:
         return replace(response, entries=entries) if entries else response
 
     def _carry_out(self, request: Request) -> Response:
+        """Carry out one request. Raises the error if it fails."""
         if isinstance(request, JoinRun):
             return self._join(request)
         if isinstance(self._membership, Joining):
@@ -212,7 +214,7 @@ class StorageThread:
         return self._create(self._membership, request)
 
     def _join(self, request: JoinRun) -> Response:
-        """Join a run. A state directory inside a checkpoint directory that is not there must not create that."""
+        """Join a run, but never create the checkpoint directory in which the state directory lies."""
         if self._has_no_place():
             return Response(request)
         if self.place is not None and find_run(self.storage, self._grace) is None:
@@ -234,10 +236,10 @@ class StorageThread:
         return Response(request, run=run, history=history)
 
     def _sync(self, run: JoinedRun, sync: Sync) -> Response:
-        """Say that this node lives and hear of the others first; whatever fails after that does not hide it.
+        """Write and read heartbeats first, so that later failures do not hide this node, and then do all the rest.
 
-        That holds for a journal that cannot be read on as well: what is pinned against deletion must not wait for it.
-        If a newer release wrote the journal, nothing is pinned or unpinned any more: that release may know better.
+        Pins must not wait for a journal that cannot be read, so they are made in spite of that error. But if a newer
+        release wrote the journal, nothing is pinned or unpinned any more, because this release may misjudge it.
         """
         self._check_place(run.journal.run)
         try:
@@ -270,19 +272,19 @@ class StorageThread:
             return replace(response, error=unread or StorageError(f"shared storage failed: {error}"))
 
     def _make_room(self, run: JoinedRun, sync: Sync) -> None:
-        """Unpin what the journal has settled, because nothing can be written; not before all of the journal is read.
+        """Remove the pins that the journal has settled, because nothing can be written, once the whole journal is read.
 
-        A daemon that starts on a full disk does so, too, though it is not told to scan yet.
+        A daemon that starts on a full disk does so, too, although its requests include no scan yet.
         """
         if run.read_on() == 0 and sync.heartbeat.role == "worker":
-            with contextlib.suppress(HangingError):  # the scan that is going on comes first
+            with contextlib.suppress(HangingError):  # the running scan comes first
                 self.scans("unpin", partial(self.reconciler.unpin, sync.pin_policy.of_the_journal()))
 
     def _create(self, run: JoinedRun, request: CreatePlan | CreateOutcome) -> Response:
-        """Create a record and read what stands there now: it may be another node's."""
+        """Create a record, and read the record of that number, which may be another node's."""
         self._check_place(run.journal.run)
         expected = request.plan.plan if isinstance(request, CreatePlan) else request.outcome.plan
-        if run.read_on():  # what others wrote meanwhile decides first
+        if run.read_on():  # new records of other nodes must be applied before this one is written
             return Response(request)
         journal = run.journal
         if isinstance(request, CreatePlan) and journal.through + 1 == expected and journal.open is None:
@@ -293,9 +295,9 @@ class StorageThread:
         return Response(request)
 
     def _check_place(self, run: str) -> None:
-        """Raise `StateUnavailableError` if the run is not there, `RunReplacedError` if it will not come back.
+        """Raise `StateUnavailableError` if the run's state is missing, `RunReplacedError` if it will not come back.
 
-        It may be unmounted for a while; and nothing may be written then, because that would create it.
+        The directory may be unmounted for a while. Nothing may be written then, because that would create it.
         """
         found = read_run(self.storage, self._grace)
         if found == run:
@@ -310,13 +312,14 @@ class StorageThread:
         raise self.place.lost(run, found)
 
     def _has_no_place(self) -> bool:
+        """Return whether the state lies in a checkpoint directory that does not exist yet."""
         try:
             return self.scans("place", self.reconciler.has_no_place)
         except HangingError as error:
-            raise StateUnavailableError(f"the state directory cannot be looked for: {error.strerror}") from error
+            raise StateUnavailableError(f"the state directory cannot be reached: {error.strerror}") from error
 
     def _scan(self, sync: Sync, response: Response) -> Response:
-        """Add what the reconciler finds, and what it lost on the way."""
+        """Return the response with the result of a scan, or with `scanning` if the scan has not ended."""
         leaving = sync.heartbeat.state == NodeState.LEFT  # there is no later scan that could unpin
         try:
             reconciliation = self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
@@ -326,6 +329,6 @@ class StorageThread:
 
 
 def _is_full(error: StorageError) -> bool:
-    """Return whether nothing can be written for want of room, or because the storage can only be read now."""
+    """Return whether nothing can be written because the storage is full or read-only."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

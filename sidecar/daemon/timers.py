@@ -1,4 +1,4 @@
-"""Keeps the times since when something lasts that the policy waits for, in seconds of the daemon's own clock."""
+"""Hold the times at which the conditions began that the policy waits for, in seconds of the daemon's own clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from sidecar.states import Verdict
 
 @dataclass(slots=True, kw_only=True)
 class Timers:
-    """The moments at which one daemon saw things begin."""
+    """Hold the times at which one daemon saw each condition begin."""
 
     plan_opened_at: float = 0.0
-    scanned_at: float = 0.0  # when the newest scan of the checkpoint directory was asked for
+    scanned_at: float = 0.0  # when the newest scan of the checkpoint directory was requested
     last_activity_at: float = 0.0  # when the journal or the directory last changed
     failed_at: dict[Key, float] = field(default_factory=dict)  # when a checkpoint's last failure was read
     _work_waiting_since: float | None = None
@@ -24,11 +24,11 @@ class Timers:
     _phases_since: float = 0.0
 
     def note_plan(self, plan: Plan, now: float) -> None:
-        """Note that a plan was read: the waiting for a proposal is over."""
+        """Note that a plan was read, so that nobody waits for a proposal any more."""
         self.last_activity_at = self.plan_opened_at = now
         self._work_waiting_since = None
         for settlement in plan.settles:
-            if settlement.verdict == Verdict.REQUEUED:  # a person wants it tried at once
+            if settlement.verdict == Verdict.REQUEUED:  # a person wants the next attempt at once
                 self.failed_at.pop(settlement.key, None)
 
     def note_outcome(self, key: Key, now: float, *, failed: bool) -> None:
@@ -45,7 +45,7 @@ class Timers:
             self._waiting_phases, self._phases_since = phases, now
 
     def note_ready(self, ready: Sequence[Heartbeat], now: float) -> None:
-        """Note which workers could be listed. One that disappears starts no new waiting, as it brings no other."""
+        """Note the workers that could be listed. Only a new worker restarts the wait for more of them."""
         standbys = frozenset(
             slot.standby for heartbeat in ready for slot in heartbeat.slots if slot.standby is not None
         )
@@ -63,7 +63,7 @@ class Timers:
             self._work_waiting_since = now
 
     def view(self) -> TimersView:
-        """Return what the policy decides on."""
+        """Return the times by which the policy decides."""
         return TimersView(
             plan_opened_at=self.plan_opened_at,
             all_ranks_waiting_since=self._phases_since if self._waiting_phases else None,

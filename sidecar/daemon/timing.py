@@ -1,4 +1,4 @@
-"""The settings of the daemon's own waits."""
+"""Define the settings of the daemon's own waits."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,7 @@
-"""Supervises this node's worker processes: tries the task once, keeps standbys, enforces time limits, releases GPUs.
+"""Supervise this node's worker processes: check the task once, provide standbys, enforce time limits, release GPUs.
 
-It stands between the daemon's loop and `workers.pool`. It knows why workers are started and killed, but no plans.
+This module stands between the daemon's loop and `workers.pool`. It decides when workers are started and killed, but
+knows no plans.
 """
 
 import hashlib
@@ -20,29 +21,29 @@ _MAX_DOUBLINGS: Final = 16
 
 @dataclass(slots=True, kw_only=True)
 class WorkerSupervisor:
-    """The worker processes of a node that evaluates."""
+    """Supervise the worker processes of a node that evaluates."""
 
     workers: WorkerPool
     spec: TaskSpec
     backoff_first_seconds: float  # seconds before a standby that died is replaced; doubled each time
     backoff_last_seconds: float
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
-    gpus: str  # their names, part of the numeric profile: the process that tries the task does not see them
+    gpus: str  # their names, part of the numeric profile: the process that checks the task does not see them
     log: Any
-    task: str | None = None  # digest of its code, once it was tried
+    task: str | None = None  # digest of its code, once it was checked
     numerics: NumericProfiles = field(default_factory=NumericProfiles)
-    failure: SidecarError | None = None  # why this daemon cannot go on
+    failure: SidecarError | None = None  # why this daemon must end
     _failures: int = 0
     _fill_at: float = 0.0
 
     def tend(self, now: float, *, filling: bool, evaluating: bool) -> list[TimedOut]:
-        """Start workers that are missing, kill those that overran a time limit, and return the latter."""
+        """Start missing workers, kill workers that exceeded a time limit, and return these."""
         overruns = self.workers.overruns(now)
         for overrun in overruns:
             self._warn("worker_overran", overrun.worker, kind=overrun.kind, message=overrun.message)
             if (worker := self.workers.find(overrun.worker)) is None:
                 continue
-            # Otherwise the framework was slow to start, or the process was stopped: neither is the task's fault.
+            # If the framework was slow to start, or the process was stopped, the task is not to blame.
             if worker.ready and worker.progress.halted is None and self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.spec.task!r} cannot be checked: the process {overrun.message}")
             self._give_up(worker, now)
@@ -56,12 +57,12 @@ class WorkerSupervisor:
         return overruns
 
     def observe(self, name: str, report: Event, now: float, *, evaluating: bool) -> None:
-        """Take in a worker's report, and log what matters. `evaluating`: this node takes part in the open plan."""
+        """Apply a worker's report, and log it if it matters. `evaluating`: this node takes part in the open plan."""
         worker = self.workers.find(name)
         if worker is None:
             return
         if isinstance(report, Done) and report.plan != worker.plan:
-            return  # it already has the next plan, and must not look idle
+            return  # the worker already has the next plan, and must not appear idle
         probing, since = self.workers.is_probe(name), worker.progress.since
         self.workers.observe(name, report, now)
         if probing:
@@ -76,23 +77,23 @@ class WorkerSupervisor:
             self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
 
     def forgive(self, seconds: float) -> None:
-        """Ignore the silence of workers for this time, as this process itself was stopped."""
+        """Ignore the silence of workers for this time, because this process itself was stopped."""
         for worker in self.workers.all():
             worker.progress.forgive(seconds)
 
     def dismiss(self, names: Iterable[str]) -> None:
-        """Kill those of these workers that run here: their purpose is over."""
+        """Kill the workers of these names that run on this node, because they are not needed any more."""
         for worker in [worker for name in names if (worker := self.workers.find(name)) is not None]:
             self.workers.kill(worker)
 
     def _start(self, start: Callable[[], None], now: float) -> None:
-        """Start processes. A machine that has no memory or ports now may have them later."""
+        """Start processes, and note a failure. A machine without memory or ports now may have them later."""
         try:
             start()
         except StorageError as error:
             self._not_started(error, now)
         except SidecarError as error:
-            if self.task is None:  # none was ever started: the interpreter may be wrong, for example
+            if self.task is None:  # no process was ever started: the interpreter may be wrong, for example
                 self.failure = error
             else:
                 self._not_started(error, now)
@@ -100,43 +101,47 @@ class WorkerSupervisor:
             self._not_started(error, now)
 
     def _not_started(self, error: Exception, now: float) -> None:
+        """Warn that a process could not be started, and try again later."""
         self.log.warning("worker_not_started", message=str(error))
         self._pause(now)
 
     def _warn(self, event: str, worker: str, **fields: Any) -> None:
-        """Warn of a worker's end, with the place of its log."""
+        """Warn of a worker's end, with the path of its log."""
         self.log.warning(event, worker=worker, **fields, log=str(self.workers.log_of(worker)))
 
     def _probe(self, now: float) -> None:
+        """Start the process that checks the task, unless it runs."""
         if self.workers.probe(now):
             self.log.info("task_check_begun", task=self.spec.task, framework=self.spec.framework)
 
     def _fill(self, now: float) -> None:
+        """Start the standbys that are missing."""
         for worker in self.workers.fill(now):
             self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
 
     def _lost(
         self, worker: Worker, report: Failed | Exited, now: float, *, evaluating: bool, served_seconds: float
     ) -> None:
-        """Log that a worker is lost, and replace it. `PlanExecution` says what that means for the open plan."""
+        """Log that a worker is lost, and replace it. `PlanExecution` decides what becomes of the open plan."""
         if isinstance(report, Exited) and not worker.killed:
             self._warn("worker_exited", worker.worker, message=str(report))
         elif isinstance(report, Failed) and not (evaluating and worker.group):
             self._warn("worker_failed", worker.worker, kind=report.kind, message=report.message)
         if served_seconds >= self.backoff_last_seconds:
-            self._failures = 0  # one that served so long did not fail because of how it was started
+            self._failures = 0  # a worker that served so long did not fail because of its start
         if worker.group is None:
             self._give_up(worker, now)
         elif not evaluating:
-            self.workers.kill_group(worker.group)  # what is left of a group without it cannot be used
+            self.workers.kill_group(worker.group)  # the other workers of its group cannot be used without it
 
     def _give_up(self, worker: Worker, now: float) -> None:
-        """Kill a worker. One that never joined a group is replaced after a pause that grows with each."""
+        """Kill a worker. If it never joined a group, delay its replacement, for longer with each failure."""
         if worker.group is None and not worker.killed:
             self._pause(now)
         self.workers.kill(worker)
 
     def _pause(self, now: float) -> None:
+        """Start no process for a while, which doubles with each failure."""
         pause = self.backoff_first_seconds * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
         self._failures += 1
         self._fill_at = now + min(self.backoff_last_seconds, pause)
@@ -148,7 +153,7 @@ class WorkerSupervisor:
             self.task, self.numerics = task, replace(self.numerics, profile=None)  # it may import other libraries now
 
     def _probed(self, probe: Worker, report: Event, now: float) -> None:
-        """Take in a report of the process that tries the task: a mistake shows now, not at the first checkpoint."""
+        """Apply a report of the process that checks the task, which finds mistakes before the first checkpoint."""
         if isinstance(report, Ready):
             probe.process.send(self.spec.check())
         elif isinstance(report, Checked):
@@ -161,16 +166,18 @@ class WorkerSupervisor:
             message = report.message if named else f"task {self.spec.task!r} cannot be used: {report.message}"
             self.failure = TaskError(self._with_log(message, probe))
         elif isinstance(report, Exited) and self.task is None:
-            if report.status < 0:  # it was killed, perhaps for want of memory: that says nothing of the task
+            if report.status < 0:  # it was killed, perhaps for lack of memory, so the task may be good
                 self.log.warning("task_check_interrupted", message=str(report))
                 self._pause(now)
             else:
                 self.failure = TaskError(self._with_log(f"task {self.spec.task!r} cannot be checked: {report}", probe))
 
     def _with_log(self, message: str, worker: Worker) -> str:
+        """Return a message with the path of a worker's log."""
         separator = "\n" if "\n" in message else "; "
         return f"{message}{separator}log of the process: {self.workers.log_of(worker.worker)}"
 
 
 def _digest(profile: Mapping[str, str]) -> str:
+    """Return a short digest of a numeric profile."""
     return hashlib.sha256(repr(sorted(profile.items())).encode()).hexdigest()[:12]

@@ -150,6 +150,7 @@ def _environment(folder: Folder, tf_config: Mapping[str, Any]) -> dict[str, str]
     return inherited | {
         "TF_CONFIG": json.dumps(tf_config),
         "SIDECAR_WORKER_LOGS": str(folder.logs / "worker-processes"),
+        "SIDECAR_STANDBY": "false",  # no worker is lost here, and two more imports would slow down training
         "CUDA_VISIBLE_DEVICES": "-1",  # two training processes would fight for one GPU's memory
         "KERAS_BACKEND": "tensorflow",
         "TF_CPP_MIN_LOG_LEVEL": "2",  # errors: the end of a log should say what went wrong

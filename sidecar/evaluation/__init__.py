@@ -1,1 +1,1 @@
-"""Worker processes: the disposable half, which imports a framework and evaluates. No other code may do so."""
+"""Evaluate checkpoints in worker processes, which are disposable. No other code may import a framework."""

@@ -1,7 +1,7 @@
-"""Entry of a worker process: `PYTHON -P …/sidecar/evaluation/__main__.py`, run as a file by the daemon.
+"""Start a worker process. The daemon runs this file as `PYTHON -P …/sidecar/evaluation/__main__.py`.
 
-The interpreter is the user's, where this package may not be installed: so it makes `sidecar`, and nothing else of the
-daemon's environment, importable from the folder that it lies in. Standard library only.
+The interpreter belongs to the user, and this package may not be installed there. So this file makes `sidecar`
+importable from its own folder, and nothing else of the daemon's environment. Standard library only.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
-"""Read back what all workers of one plan saved, and join it. Imports numpy, never a framework.
+"""Read the saves of all workers of one plan, and join them. Imports numpy, never a framework.
 
-Nothing in the files is believed: ranks must all be there, agree, and fit together to the last byte; nothing in them is
-ever executed.
+The files are not trusted: the saves of all ranks must be present, and they must agree to the last byte. Nothing in them
+is ever executed.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues, SetSta
 
 _WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
 _KINDS: Final[Mapping[str, type[State]]] = {"sum": ExactSum, "max": MinMax, "min": MinMax, "each": PerExampleValues}
-_MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: a number in a file must not fill the memory
+_MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: protects the memory from large numbers in a file
 _EXAMPLES: Final = "examples"
 
 
@@ -33,11 +33,11 @@ class Evaluation:
     """Hold everything that the workers of one plan saved.
 
     Attributes:
-        workers: Every rank's own folder; where weights were saved, each holds them.
+        workers: The folders of all ranks, in rank order, with weights if weights were saved.
         variables: Digest of the values of the restored variables, the same on all ranks.
-        states: By eval set and name: every metric's state over all examples, which the published numbers are made of.
-        predictions: By eval set and column, all examples in the order of the data; `place` numbers them. Sets that
-            shard themselves have no `place`: there examples stand in the order of the ranks.
+        states: States of all metrics over all examples, by eval set and name. The published numbers come from them.
+        predictions: All examples in the order of the data, by eval set and column; the column `place` numbers them.
+            Sets that shard themselves have no `place`, and their examples are in the order of the ranks.
     """
 
     workers: tuple[Path, ...]
@@ -56,12 +56,12 @@ def read(folder: str | Path) -> Evaluation:
         accuracy = (rows["predictions"].argmax(axis=-1) == rows["y"]).mean()
 
     Args:
-        folder: `evaluations/<checkpoint>/plan-<n>`, or the checkpoint's folder above it, where `result.json` says which
-            plan succeeded; or what `sidecar eval --save-dir` was given.
+        folder: `evaluations/<checkpoint>/plan-<n>`, or the folder of the checkpoint above it, where `result.json` names
+            the plan that succeeded, or the folder given to `sidecar eval --save-dir`.
 
     Raises:
-        RecordError: A rank is missing, incomplete, damaged, or does not belong to the others; or predictions were
-            removed since then.
+        RecordError: The saves of a rank are missing, incomplete, damaged, or do not match those of the other ranks; or
+            predictions have been removed.
     """
     workers = tuple(_workers(_plan(Path(folder))))
     records = [read_record(worker) for worker in workers]
@@ -72,7 +72,7 @@ def read(folder: str | Path) -> Evaluation:
 
 
 def _plan(folder: Path) -> Path:
-    """Return the plan's folder: this one, or the one that the checkpoint's result is of."""
+    """Return the folder of the plan: this folder itself, or the one that `result.json` in it names."""
     if any(folder.glob("worker-*")) or not (folder / "result.json").exists():
         return folder
     with _reading(folder / "result.json"):
@@ -81,7 +81,7 @@ def _plan(folder: Path) -> Path:
 
 
 def _workers(plan: Path) -> Iterator[Path]:
-    """Return every rank's folder, in their order."""
+    """Yield the folder of every rank, in rank order. Raises `RecordError` unless all folders are complete."""
     folders = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
     sizes = {name.rpartition("-")[2] for name in folders}
     if len(sizes) != 1:
@@ -92,29 +92,29 @@ def _workers(plan: Path) -> Iterator[Path]:
     for rank in range(size):
         name = f"worker-{rank}-of-{size}"
         if name not in folders or not (folders[name] / STATES).is_file():
-            raise RecordError(f"{plan / name}: {STATES} is missing, so this worker's saves are not complete")
+            raise RecordError(f"{plan / name}: {STATES} is missing, so the saves of this worker are not complete")
         yield folders[name]
 
 
 def read_record(worker: Path) -> dict[str, Any]:
-    """Read a worker's `states.json`, as far as its form can be checked by itself; raises `RecordError`."""
+    """Read the file `states.json` of a worker. Raises `RecordError` if its form is not valid."""
     path = worker / STATES
     with _reading(path):
         return parse_record(path, path.read_bytes())
 
 
 def parse_record(path: Path, data: bytes) -> dict[str, Any]:
-    """Read the content of a worker's `states.json`; raises `RecordError`."""
+    """Parse the content of a worker's `states.json`. Raises `RecordError` if its form is not valid."""
     with _reading(path):
         record = json.loads(data)
         if record["schema"] != SCHEMA:
             raise RecordError(f"{path} has schema {record['schema']!r}, this version knows {SCHEMA}")
         listed = record.setdefault("predictions", {})
-        names = [name for kept in listed.values() for name in kept["columns"]]
+        names = [name for table in listed.values() for name in table["columns"]]
         if not all(isinstance(name, str) for name in [record["variables"], *names]):
-            raise TypeError("a name that is no text")
-        if not all(type(kept["rows"]) is int and kept["rows"] >= 0 for kept in listed.values()):
-            raise TypeError("a number of rows that is none")
+            raise TypeError("a name is not a text")
+        if not all(type(table["rows"]) is int and table["rows"] >= 0 for table in listed.values()):
+            raise TypeError("a number of rows is not a whole number from 0")
         record["states"] = {
             eval_set: {name: _state(parsed) for name, parsed in by_name.items()}
             for eval_set, by_name in record["states"].items()
@@ -127,17 +127,17 @@ def _state(parsed: dict[str, Any]) -> State:
     kind = _KINDS[parsed["reduction"]]
     sizes = [parsed["examples"]] if kind is PerExampleValues else parsed["shape"]
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MOST_VALUES:
-        raise ValueError(f"a state of {sizes} values")
+        raise ValueError(f"a state cannot have {sizes} values")
     return kind.from_json(parsed)
 
 
 def merge_records(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, SetStates]:
-    """Merge the states of all ranks into those of the first one, in rank order; raises `RecordError`."""
+    """Merge the states of all ranks into those of rank 0, in rank order. Raises `RecordError` if kinds differ."""
     states: dict[str, dict[str, Any]] = records[0]["states"]
     for worker, record in zip(workers[1:], records[1:], strict=True):
         with _reading(worker / STATES):
             others = record["states"]
-            if {name: set(each) for name, each in others.items()} != {name: set(each) for name, each in states.items()}:
+            if _names(others) != _names(states):
                 raise RecordError(f"{worker / STATES} holds other states than rank 0's")
             for eval_set, by_name in states.items():
                 for name, state in by_name.items():
@@ -147,10 +147,15 @@ def merge_records(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> d
     return states
 
 
+def _names(states: Mapping[str, Mapping[str, Any]]) -> dict[str, set[str]]:
+    """Return the names of the states, by eval set."""
+    return {eval_set: set(by_name) for eval_set, by_name in states.items()}
+
+
 def _join(
     workers: tuple[Path, ...], records: list[dict[str, Any]], states: dict[str, SetStates]
 ) -> dict[str, dict[str, NDArray[Any]]]:
-    """Join the rows of all ranks by eval set and column. A rank without examples of a set lists no columns of it."""
+    """Join the rows of all ranks by eval set and column. A rank without examples of a set has no columns of it."""
     listed = [record[PREDICTIONS] for record in records]
     joined = {}
     for eval_set in dict.fromkeys(name for tables in listed for name in tables):
@@ -169,17 +174,17 @@ def _join(
                 _counted(states, eval_set),
             )
             if rows != counted:
-                raise RecordError(f"{where}: there are {rows} rows of {counted} examples that were evaluated")
+                raise RecordError(f"{where}: there are {rows} rows, but {counted} examples were evaluated")
             joined[eval_set] = _ordered(columns, where) if PLACE in columns else columns
     return joined
 
 
 def _ordered(columns: dict[str, NDArray[Any]], where: Path) -> dict[str, NDArray[Any]]:
-    """Sort the rows into the order of the data, which has no gap."""
+    """Sort the rows into the order of the data. Raises `RecordError` unless the places are 0, 1, 2, …."""
     places = columns[PLACE]
     order = np.argsort(places, kind="stable") if places.ndim == 1 else np.zeros(0, np.intp)
     if len(order) != len(places) or not np.array_equal(places[order], np.arange(len(places))):
-        raise RecordError(f"{where}: places do not count the examples from 0, each of them once")
+        raise RecordError(f"{where}: places must number the examples from 0, each of them once")
     return {name: column[order] for name, column in columns.items()}
 
 
@@ -190,35 +195,35 @@ def _form(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
 def _counted(states: dict[str, SetStates], eval_set: str) -> int:
     state = states[eval_set][_EXAMPLES]
     if not isinstance(state, ExactSum) or state.shape != ():
-        raise RecordError(f"{_EXAMPLES} of {eval_set!r} is no count")
+        raise RecordError(f"{_EXAMPLES} of {eval_set!r} is not a count")
     return int(state.integers())
 
 
-def _columns(folder: Path, kept: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def _columns(folder: Path, table: dict[str, Any]) -> dict[str, NDArray[Any]]:
     if not folder.is_dir():
-        raise RecordError(f"{folder} was removed: predictions stay for the newest evaluations and the best one only")
-    columns = {name: _column(file_of(folder, name)) for name in kept["columns"]}
+        raise RecordError(f"{folder} was removed: only the newest evaluations and the best one keep predictions")
+    columns = {name: _column(file_of(folder, name)) for name in table["columns"]}
     for name, column in columns.items():
-        if len(column) != kept["rows"]:
-            raise RecordError(f"{file_of(folder, name)} has {len(column)} rows, {STATES} says {kept['rows']}")
+        if len(column) != table["rows"]:
+            raise RecordError(f"{file_of(folder, name)} has {len(column)} rows, {STATES} says {table['rows']}")
     return columns
 
 
 def _column(path: Path) -> NDArray[Any]:
-    """Read a `.npy` file that is exactly as long as its header says; a pickle is refused."""
+    """Read a `.npy` file whose size matches its header. Raises `RecordError` for any other file, and for a pickle."""
     with _reading(path), path.open("rb") as file:
         if npy.read_magic(file) != (1, 0):
             raise ValueError("not version 1.0 of the format")
         shape, is_fortran, dtype = npy.read_array_header_1_0(file)
         expected = file.tell() + math.prod(shape) * dtype.itemsize
         if is_fortran or dtype.kind not in "biufc" or not shape or min(shape) < 0 or expected != path.stat().st_size:
-            raise ValueError(f"{dtype} {shape} in {path.stat().st_size} bytes")
+            raise ValueError(f"its header says {dtype} {shape} in {path.stat().st_size} bytes")
         return np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn every error within into a `RecordError` about this file."""
+    """Turn every error of the block into a `RecordError` that names this file."""
     try:
         yield
     except RecordError as error:

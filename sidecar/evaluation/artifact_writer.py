@@ -1,11 +1,12 @@
-"""Save a worker's part in a folder of its own: restored weights, predictions if wanted, states before the reduce.
+"""Save the part of one worker in its own folder: restored weights, predictions if wanted, states before the reduce.
 
-Framework-free. The folder is filled next to its final name, hidden: it has that name once everything in it is on disk,
-and `states.json` lists what there is. Weights do not change while they are evaluated, so they are written meanwhile.
+Imports no framework. The folder has a hidden temporary name while it is filled, and gets its final name once everything
+in it is on disk; `states.json` lists the content. Weights do not change during the evaluation, so they are written in
+parallel.
 
-Other users may write to the folders above. So each is opened by its name in the one above it, and no link is followed;
-until it has its name the folder is this user's alone; and who writes by path gets one that begins with the descriptor
-of the open folder, so that it leads there whatever is renamed above.
+Other users may be able to write to the folders above. So every folder is opened by its name in the folder above it, and
+links are not followed. Until the folder has its final name, only this user has access to it. Code that writes by path
+gets a path that begins with the descriptor of the open folder, so the path stays valid if folders above are renamed.
 """
 
 import errno
@@ -29,25 +30,25 @@ STATES: Final = "states.json"
 PREDICTIONS: Final = "predictions"
 
 _IN_PARALLEL: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
-"""One thread for all evaluations: a new one for each would leave its buffers in yet another arena of the C library."""
+"""One thread for all evaluations. A new thread each time would leave its buffers in another arena of the C library."""
 
 _REMEDIES: Final = {
-    errno.ENOSPC: "make room there, or keep less: keep_saves, saves_max_bytes, save_weights",
+    errno.ENOSPC: "free some space there, or keep less: keep_saves, saves_max_bytes, save_weights",
     errno.EDQUOT: "raise this user's quota there, or keep less: keep_saves, saves_max_bytes, save_weights",
-    errno.EACCES: "let the user of this daemon write there",
-    errno.EROFS: "mount it so that it can be written",
-    errno.ELOOP: "links in the state directory are not followed: move it away",
+    errno.EACCES: "give the user of this daemon the permission to write there",
+    errno.EROFS: "mount it with write access",
+    errno.ELOOP: "links in the state directory are not followed: remove the link",
 }
 
 
 class ArtifactWriter:
-    """A worker's folder while it is filled; entered for one evaluation, and gone if that does not end well.
+    """Fill the folder of a worker. Use it as a context manager for one evaluation; it removes an unfinished folder.
 
-    Whatever storage refuses is an `EvaluationError` of kind `storage`.
+    Every error of the storage becomes an `EvaluationError` of kind `storage`.
 
     Args:
-        folder: Its path; what is missing of it is made.
-        root: The part of the path that is trusted: links in it are followed, and none below. None: all above `folder`.
+        folder: Path of the folder. Missing folders of the path are created.
+        root: The trusted part of the path: links in it are followed, links below it are not. None: all above `folder`.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
@@ -55,7 +56,7 @@ class ArtifactWriter:
         self._root = folder.parent if root is None else root
         self._name = f".{folder.name}.part"
         self._open = ExitStack()
-        self._above: list[Folder] = []  # from the root to the folder in which this one is
+        self._above: list[Folder] = []  # from the root to the parent of this folder
         self._part: Folder | None = None
         self._mode = 0o755
         self._tables: dict[str, NpyTable] = {}
@@ -66,16 +67,16 @@ class ArtifactWriter:
 
     def __exit__(self, *_: object) -> None:
         if self._weights is not None:
-            wait([self._weights])  # whatever it writes to is about to go
+            wait([self._weights])  # its files are removed below
         for table in self._tables.values():
             table.close()
         if self._above:
             with suppress(OSError):
-                self._above[-1].remove(self._name)  # it is not there any more, if all went well
+                self._above[-1].remove(self._name)  # does not exist any more after `finish`
         self._open.close()
 
     def begin(self, save_weights: Callable[[Path], None] | None) -> None:
-        """Make the folder, anew if one is left of an interrupted attempt, and begin to write weights into it."""
+        """Create the folder, replace the rest of an interrupted attempt, and begin to write weights into it."""
         with self._storage():
             self._root.mkdir(parents=True, exist_ok=True)
             above = self._open.enter_context(open_folder(self._root))
@@ -92,29 +93,29 @@ class ArtifactWriter:
 
     @property
     def _path(self) -> Path:
-        """The folder while it is filled, by its descriptor."""
+        """Path of the folder while it is filled, by its descriptor."""
         assert self._part is not None
         return Path(f"/proc/self/fd/{self._part.descriptor}")
 
     def _make_private(self, part: Folder) -> None:
-        """Let nobody else put a link under a name that is going to be written."""
-        found = os.fstat(part.descriptor)
-        self._mode = stat.S_IMODE(found.st_mode)
+        """Close the folder to other users, so that nobody can put a link where this process will write."""
+        status = os.fstat(part.descriptor)
+        self._mode = stat.S_IMODE(status.st_mode)
         os.fchmod(part.descriptor, self._mode & ~0o077)
-        if found.st_uid != os.geteuid() or part.names():
+        if status.st_uid != os.geteuid() or part.names():
             raise OSError(errno.EEXIST, "another user put something there at the same moment", str(part.path))
 
     def keep(self, eval_set: str, rows: Rows) -> None:
-        """Append what the task keeps of one batch; nothing stays in memory."""
+        """Append the rows of one batch to the files of their eval set; nothing stays in memory."""
         with self._storage():
             if eval_set not in self._tables:
                 self._tables[eval_set] = NpyTable(self._path / PREDICTIONS / file_name(eval_set))
             self._tables[eval_set].add(rows)
 
     def finish(self, states: States, variables: str, origin: Mapping[str, Any] | None = None) -> None:
-        """Make everything durable, and give the folder its name.
+        """Make everything durable, and give the folder its final name.
 
-        `origin` says which evaluation it is of: other ranks that read the states must not take an older one for it.
+        `origin` identifies the evaluation, so that other ranks do not read the states of an older one.
         """
         with self._storage():
             for table in self._tables.values():
@@ -145,7 +146,7 @@ class ArtifactWriter:
             above.rename(self._name, self.folder.name)
             if not os.path.samestat(os.fstat(part.descriptor), above.stat(self.folder.name)):
                 raise OSError(errno.EEXIST, "another user put something there at the same moment", str(self.folder))
-            for parent in self._above[:-4:-1]:  # plan, checkpoint, evaluations: all may be new
+            for parent in self._above[:-4:-1]:  # of the plan, the checkpoint and all evaluations: may be new
                 parent.sync()
 
     @contextmanager

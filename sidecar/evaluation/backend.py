@@ -1,6 +1,6 @@
-"""Define what a framework must offer: three protocols, and the table of the frameworks that there are.
+"""Define the interface of a framework, in three protocols, and list the frameworks.
 
-Imports no framework: the table names modules, and only the one that is asked for is imported.
+Imports no framework: the table names modules, and `backend` imports only the requested one.
 """
 
 import importlib
@@ -24,16 +24,16 @@ BACKENDS: Final = {
     "tensorflow": "sidecar.evaluation.backends.tensorflow",
     "python": "sidecar.evaluation.backends.python",
 }
-"""Framework to the module that defines `make() -> Backend`."""
+"""Module of each framework, which defines `make() -> Backend`."""
 
 Int64s = NDArray[np.int64]
 Tick = Callable[[], None]
-"""Called after every batch that was read or evaluated: a sign of life."""
+"""A function that is called after every batch that was read or evaluated, as a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An eval set as one rank read it: equal on all ranks, or their results do not belong together."""
+    """The description of an eval set as one rank read it. Ranks can evaluate together only if all have an equal one."""
 
     eval_set: str
     fingerprint: str  # hex digest of the contents of all batches in order, or of the list of files; empty for `own`
@@ -41,27 +41,27 @@ class Stream:
     examples: int
     own_batches: int
     own_examples: int
-    expected: int | None = None  # examples, if the task says how many there are
-    refuses_nonfinite: bool = False  # in inputs, labels and weights
-    sharding: Sharding = "batches"  # by `files` or `own` nothing is read beforehand: the counts above are 0
+    expected: int | None = None  # number of examples according to the task
+    refuses_nonfinite: bool = False  # fail if inputs, labels or weights are not finite
+    sharding: Sharding = "batches"  # `files` and `own` are not read in advance: the counts are 0
 
 
 States = dict[str, dict[str, State]]
-"""By eval set and state name: what this rank's batches came to, or all ranks' once reduced."""
+"""States by eval set and name: of the batches of this rank or, after the reduction, of all ranks."""
 
 
 TIMED: Final = ("restore", "evaluate", "save", "reduce")
-"""Phases whose seconds travel with the states; `reduce` is the hello alone, since the sum is still to come."""
+"""Phases whose seconds are sent with the states. `reduce` covers only the hello, because the sum comes later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """The contribution of one rank to an evaluation, when all of its saves are durable.
+    """The contribution of one rank to an evaluation, once all of its saves are durable.
 
     Attributes:
-        states: Of its own batches.
-        variables: Digest of what it restored.
-        seconds: How long it took for each phase of `TIMED`.
+        states: States of the batches of this rank.
+        variables: Digest of the restored values.
+        seconds: Seconds that this rank took for each phase of `TIMED`.
     """
 
     states: States
@@ -74,8 +74,8 @@ class Reduced:
     """The contributions of all ranks, the same on each.
 
     Attributes:
-        states: Of all batches.
-        slowest: How long each phase took on the slowest rank.
+        states: States of all batches.
+        slowest: Seconds of each phase on the slowest rank.
     """
 
     states: States
@@ -83,18 +83,18 @@ class Reduced:
 
 
 class Collective(Protocol):
-    """The ranks of one group, able to exchange integers and to add up their states."""
+    """The connection of the ranks of one group, to exchange integers and to add up states."""
 
     def begin(self, command: Evaluate) -> None:
         """Prepare for the evaluation of one plan."""
         ...
 
-    def sum(self, mine: Int64s) -> Int64s:
-        """Return the element-wise sum of a vector that has the same length on each rank; wait until all are there."""
+    def sum(self, vector: Int64s) -> Int64s:
+        """Return the element-wise sum of the vectors of all ranks, which are equally long; wait for all ranks."""
         ...
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
-        """Add up the states of all ranks; called once all saves of this rank are durable, and blocks until all are.
+        """Add up the states of all ranks. Call it once all saves of this rank are durable; it waits for all ranks.
 
         Raises `EvaluationError` (`mismatch`) if ranks restored different values.
         """
@@ -103,32 +103,32 @@ class Collective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hold the columns that a task saves for the examples of one batch. Each column has one row per example."""
+    """The columns that a task saves for the examples of one batch. Each column has one row per example."""
 
-    first: int | None  # place of the first one in the whole eval set, if known; the others follow it
+    first: int | None  # number of the first example in the whole eval set, if known; the others follow it
     examples: int
     columns: Mapping[str, NDArray[Any]]
 
 
 Keep = Callable[[str, Rows], None]
-"""Called with an eval set's name and rows, in the order of the data, while the set is evaluated."""
+"""A function that takes the name of an eval set and rows to save, in the order of the data."""
 
 
 def forget(eval_set: str, rows: Rows) -> None:
-    """Keep nothing."""
+    """Discard the rows."""
 
 
 class Evaluator(Protocol):
-    """A built task: what stays warm between checkpoints."""
+    """A built task. It stays in memory between checkpoints."""
 
     @property
     def traces(self) -> int:
-        """How often a step was traced so far."""
+        """Number of times that a step has been traced."""
         ...
 
     @property
     def builds(self) -> int:
-        """How often a model was built so far."""
+        """Number of times that a model has been built."""
         ...
 
     @property
@@ -137,45 +137,47 @@ class Evaluator(Protocol):
         ...
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
-        """Choose the eval sets that take part after so many evaluations: all else here is about them alone.
+        """Choose the eval sets that take part after this number of evaluations, and return their streams.
 
-        Each is read and fingerprinted once, when it first takes part; later calls return what that found.
+        The other methods apply to these eval sets only. Each set is read and fingerprinted once, when it first takes
+        part; later calls return the same stream.
         """
         ...
 
     def restore(self, path: str) -> Callable[[], None]:
-        """Begin to bind every variable to the checkpoint, or to load the graph that it stores, in parallel to `read`.
+        """Begin to restore the variables from the checkpoint, or to load its stored graph, in parallel to `read`.
 
-        What it returns ends that, and raises naming what is missing; nothing else may be called before.
+        Return a function that completes this, and raises an error that names what is missing. Call no other method
+        before it.
         """
         ...
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash the present values of all variables, in parallel to `evaluate`; returns what waits for it.
+        """Begin to hash the present values of all variables, in parallel to `evaluate`.
 
-        That returns the hex digest.
+        Return a function that waits for the hash and returns the hex digest.
         """
         ...
 
     def outside(self) -> Mapping[str, str]:
-        """Return digests of what the model depends on outside its variables, such as vocabularies, by their names.
+        """Return digests of everything outside the variables that the model depends on, such as vocabularies, by name.
 
-        Equal on all ranks, or they do not evaluate the same model.
+        The ranks evaluate the same model only if these are equal on all ranks.
         """
         ...
 
     def layout(self) -> str:
-        """Describe the states that `evaluate` will return: equal on all ranks, or they cannot be added up."""
+        """Describe the states that `evaluate` will return. They can be added up only if this is equal on all ranks."""
         ...
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
-        """Sum metric states over this rank's own batches; identity states where it has none."""
+        """Sum metric states over the batches of this rank; the states are neutral if it has none."""
         ...
 
     def save_weights(self, folder: Path) -> None:
         """Write the model's variables into the folder; raises `OSError` if it cannot be written.
 
-        Called in a thread of its own, in parallel to `evaluate`; the caller makes the files durable.
+        This runs in a separate thread, in parallel to `evaluate`. The caller makes the files durable.
         """
         ...
 
@@ -185,28 +187,28 @@ class Evaluator(Protocol):
 
 
 class Backend(Protocol):
-    """One framework."""
+    """The interface of one framework."""
 
     version: str
-    out_of_memory: tuple[type[Exception], ...]  # the framework's errors that mean so, next to Python's MemoryError
+    out_of_memory: tuple[type[Exception], ...]  # errors of the framework, in addition to MemoryError
 
     def join(self, join: Join) -> Collective:
-        """Form the group. Nothing of the task may have been imported."""
+        """Form the group. Call it before the task is imported."""
         ...
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
-        """Build the model on a first batch."""
+        """Build the task: open its data, and try its model on a first batch."""
         ...
 
-    def profile(self, told: Join | Check) -> dict[str, str]:
-        """Return the numeric profile: everything that must be equal for results to be equal to the bit."""
+    def profile(self, command: Join | Check) -> dict[str, str]:
+        """Return the numeric profile. Results are equal to the bit only if all its entries are equal."""
         ...
 
 
 def backend(framework: str) -> Backend:
-    """Import a framework and return its backend."""
+    """Import a framework and return its backend. Raises `EvaluationError` for an unknown framework."""
     if framework not in BACKENDS:
-        raise EvaluationError("join", f"framework {framework!r}: known are {', '.join(BACKENDS)}")
+        raise EvaluationError("join", f"framework {framework!r} is unknown: use one of {', '.join(BACKENDS)}")
     module: Any = importlib.import_module(BACKENDS[framework])
     made: Backend = module.make()
     return made

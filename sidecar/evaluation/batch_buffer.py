@@ -1,6 +1,7 @@
-"""Gather the outputs of the last few batches on their way into the states.
+"""Gather the outputs of several batches before they are added to the states.
 
-Sums are exact, so it does not matter when a number enters them; adding many at once costs little more than adding one.
+Sums are exact, so the order of additions does not matter. Adding many outputs at once costs little more than adding
+one.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,12 +9,13 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-_BATCHES: Final = 64  # beyond that nothing is saved any more
-_BYTES: Final = 1 << 20  # predictions of large images are added batch by batch: copies of them would cost more
+_BATCHES: Final = 64  # more batches would not save more time
+_BYTES: Final = 1 << 20  # larger outputs, such as images, are added batch by batch: copies would cost more
 
 
 Add = Callable[[list[list[NDArray[Any]]], Sequence[int | None]], None]
-"""Take several batches: of each output a list with an array for each batch, and the places of their first examples."""
+"""A function that takes several batches: for each output a list of one array per batch, and the numbers of the first
+examples of the batches."""
 
 
 class BatchBuffer:
@@ -26,7 +28,7 @@ class BatchBuffer:
         self._bytes = 0
 
     def add(self, outputs: list[NDArray[Any]], first: int | None) -> None:
-        """Take the outputs of one batch."""
+        """Gather the outputs of one batch; pass all outputs on if the buffer is full."""
         self._batches.append(outputs)
         self._firsts.append(first)
         self._bytes += sum(array.nbytes for array in outputs)
@@ -34,7 +36,7 @@ class BatchBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on the outputs that were gathered."""
+        """Pass on the gathered outputs."""
         if not self._firsts:
             return
         by_output = [list(arrays) for arrays in zip(*self._batches, strict=True)]

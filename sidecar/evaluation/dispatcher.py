@@ -1,6 +1,6 @@
 """Carry out a daemon's commands in a worker process: check a task, form a group, evaluate a checkpoint.
 
-Holds what stays warm between checkpoints. Every failure is a `Failed` report, never an exception.
+The built task stays in memory between checkpoints. Every failure becomes a `Failed` report, never an exception.
 """
 
 import gc
@@ -17,7 +17,7 @@ from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Jo
 
 
 class Dispatcher:
-    """Carries out commands, one at a time."""
+    """Carry out commands, one at a time."""
 
     def __init__(self, framework: Backend, report: Callable[[Report], None]) -> None:
         self._backend = framework
@@ -30,7 +30,7 @@ class Dispatcher:
         self._frozen = False
 
     def run(self, command: Command | Report) -> None:
-        """Do one command; a failure is reported, never raised."""
+        """Carry out one command; a failure is reported, never raised."""
         plan = command.plan if isinstance(command, Evaluate) else None
         try:
             if isinstance(command, Check):
@@ -40,13 +40,13 @@ class Dispatcher:
             elif isinstance(command, Evaluate):
                 self._evaluate(command)
             else:
-                raise EvaluationError("join", f"{type(command).__name__} is no command")  # noqa: TRY301 - told like any other
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon is told, and decides; a task may call sys.exit
+                raise EvaluationError("join", f"{type(command).__name__} is not a command")  # noqa: TRY301 - see below
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon decides; tasks may call sys.exit
             rank = self._join.rank if self._join else None
             failed = as_failed(
                 error, phase=self._phase, plan=plan, rank=rank, out_of_memory=self._backend.out_of_memory
             )
-            if isinstance(command, Evaluate):  # where it is held says nothing to the user, and is gone afterwards
+            if isinstance(command, Evaluate):  # users know the name, not the path of the pin, which is temporary
                 failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))
             self._report(failed)
 
@@ -63,12 +63,12 @@ class Dispatcher:
     def _form(self, command: Join) -> None:
         if self._join is not None:
             raise EvaluationError(
-                "join", f"asked to join {command.group} after {self._join.group}: one group in a life"
+                "join", f"cannot join {command.group} after {self._join.group}: a worker joins one group"
             )
         self._enter(WorkerPhase.JOIN)
         self._join = command
         self._collective = self._backend.join(command)
-        # Only now: TensorFlow refuses a cluster after any operation of the task's module
+        # The task is imported after the join: TensorFlow refuses a cluster after any operation of the task's module.
         self._enter(WorkerPhase.IMPORT)
         loaded = _loaded(command)
         self._task_digest = loaded.digest
@@ -77,11 +77,11 @@ class Dispatcher:
         self._evaluator = self._backend.build(loaded.task, shard, command)
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
         if self._evaluator.loads_graphs:
-            self._tidy()  # freezes what is there, which must not be a stored graph: that would stay for ever
+            self._tidy()  # freezes all objects; done now, because a stored graph must not be frozen
 
     def _evaluate(self, command: Evaluate) -> None:
         if self._join is None or self._collective is None or self._evaluator is None:
-            raise EvaluationError("join", "asked to evaluate before the group was formed and the task built")
+            raise EvaluationError("join", "cannot evaluate before the group is formed and the task is built")
         done = evaluate(
             command,
             join=self._join,
@@ -96,9 +96,9 @@ class Dispatcher:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Collect what is no longer used, where nobody waits for it."""
+        """Free unused objects, at a time when nobody waits."""
         gc.collect()
-        if not self._frozen:  # a framework's million objects stay: looking through them takes 0.2 s each time
+        if not self._frozen:  # excludes the million objects of a framework, which take 0.2 s each time
             gc.freeze()
             self._frozen = True
 

@@ -1,7 +1,7 @@
-"""Evaluate one eval set on one rank: own batches through the model, outputs into exact states.
+"""Evaluate one eval set on one rank: run the batches of the rank, and add the outputs to exact states.
 
-The same for every framework: a `Run` computes one batch, an `Add` puts the outputs of several batches into states. This
-loop counts examples, finds numbers that are not finite, hands over rows to save and reports progress.
+The loop is the same for every framework: a `Run` computes one batch, an `Add` adds the outputs of several batches to
+states. The loop counts examples, finds numbers that are not finite, passes on rows to save and reports progress.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +20,17 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.states import ExactSum, SetStates
 
 EXAMPLES: Final = "examples"
-"""The state that every eval set has in addition to those of its metrics: how many examples were evaluated."""
+"""Name of the state that counts the evaluated examples. Every eval set has it, in addition to those of its metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """Hold the results that a framework computed for one batch.
+    """The results that a framework computed for one batch.
 
     Attributes:
-        arrays: Everything that the metrics need, always as many arrays in the same order.
-        finite: Which rows (n,) of each array of predictions are finite.
-        columns: What the task saves, by the name of the column; one row for each example.
+        arrays: Arrays for the metrics, in the same number and order for every batch.
+        finite: For each array of predictions, whether its rows (n,) are finite.
+        columns: Columns that the task saves, by name; one row for each example.
     """
 
     arrays: list[NDArray[Any]]
@@ -39,7 +39,8 @@ class BatchOutput:
 
 
 Run = Callable[[Batch, int, int | None], BatchOutput]
-"""Compute one batch, given its number and the place of its first example; that is None if nobody knows either."""
+"""A function that computes one batch, given its number and the number of its first example in the eval set. The
+latter is None if both are unknown."""
 
 
 def evaluate_set(
@@ -53,23 +54,23 @@ def evaluate_set(
     tick: Tick,
     keep: Keep,
 ) -> SetStates:
-    """Evaluate this rank's own batches of one eval set.
+    """Evaluate the batches of one eval set that belong to this rank.
 
     Args:
         reader: The eval set.
-        states: New states of the metrics; they are filled.
+        states: New states of the metrics, which are filled here.
         run: Computes one batch.
         add: Adds the outputs of several batches to `states`.
         finish: Called once all outputs are in the states.
-        shard: Which rank this is, of how many.
+        shard: This rank, and the number of ranks.
         tick: Called after every batch.
-        keep: Called with the rows to save, if there are any.
+        keep: Takes the rows to save, if there are any.
 
     Returns:
-        The states, and those that count examples and numbers that are not finite.
+        The states of the metrics, and those that count examples and numbers that are not finite.
     """
     counted = 0
-    pending, predicted = BatchBuffer(add), nonfinite.Finds()
+    pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
     for number, first, batch in reader.own():
         output = run(batch, number, first)
         examples = reader.examples_in(batch)

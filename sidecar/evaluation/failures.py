@@ -1,4 +1,4 @@
-"""Turn a failure inside a worker into data: its kind, and the words for the user. Imports no framework."""
+"""Turn a failure inside a worker into data: its kind, and a message for the user. Imports no framework."""
 
 import re
 import sys
@@ -14,16 +14,16 @@ from sidecar.records import Lasting
 from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.messages import Failed
 
-_OURS: Final = Path(__file__).resolve().parent  # sidecar/demo, next to it, is a user's task like any other
+_OURS: Final = Path(__file__).resolve().parent  # without sidecar/demo, which counts as a user's task
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MAX_MESSAGE: Final = 20_000
-"""Characters of a message: a traceback through a graph can be endless, and it is stored for ever."""
+"""Limit of the characters of a message: a traceback through a graph can be very long, and the journal stores it."""
 
 _OUR_LINES: Final = re.compile(
     rf'^[ \t]*File "{re.escape(str(_OURS))}/.*\n(?:[ \t]+(?!File ).*\n|[ \t]*\n)?', re.MULTILINE
 )
-"""Frames that TensorFlow writes into the text of a message: `File "…", line 1, in step`, then the line of code."""
+"""Frames of this program that TensorFlow writes into a message: `File "…", line 1, in step`, then a line of code."""
 
 _KIND_BY_PHASE: Final = {
     WorkerPhase.JOIN: FailureKind.JOIN,
@@ -35,11 +35,9 @@ _KIND_BY_PHASE: Final = {
     WorkerPhase.CONCLUDE: FailureKind.TASK_ERROR,
     WorkerPhase.SAVE: FailureKind.STORAGE,
 }
-"""Whose fault it is when something that we do not know is raised there; elsewhere only our own code runs."""
+"""The kind of a failure with an unknown cause, by phase. In other phases only code of this program runs."""
 
-
-_OF_CODE: Final = (TypeError, AttributeError, NameError, NotImplementedError)
-
+_CODE_ERRORS: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 
 _WHILE: Final = {
     WorkerPhase.IMPORT: "the task was imported",
@@ -48,7 +46,7 @@ _WHILE: Final = {
     WorkerPhase.RESTORE: "the checkpoint was restored",
     WorkerPhase.EVALUATE: "batches were evaluated",
     WorkerPhase.SAVE: "results were saved",
-    WorkerPhase.CONCLUDE: "numbers were made of the sums",
+    WorkerPhase.CONCLUDE: "numbers were computed from the sums",
 }
 
 _REMEDIES: Final = (
@@ -64,13 +62,13 @@ _REMEDIES: Final = (
 
 _FRAMES: Final = re.compile(r'^Detected at node.*\n|^[ \t]*File ".*(?:\n[ \t]+(?!File ).*)?', re.MULTILINE)
 _AUTOGRAPH: Final = "in user code:"
-_MAX_WORDS: Final = 300  # of what an exception says, which Keras may fill with the values of a batch
+_MAX_CHARACTERS: Final = 300  # of the text of an exception; Keras may write the values of a batch into it
 
 
 class EvaluationError(Exception):
-    """A failure whose cause this code understands; `kind` is the word of a `FailureKind`, `lost` a rank that is gone.
+    """A failure whose cause is known.
 
-    `sides`: ranks grouped by what they said, where that differs.
+    `kind` is the value of a `FailureKind`, `lost` a rank that does not answer, `sides` groups of ranks that disagree.
     """
 
     def __init__(
@@ -81,11 +79,11 @@ class EvaluationError(Exception):
 
 
 @contextmanager
-def following_from_code(*also: type[Exception]) -> Iterator[None]:
-    """Mark mistakes that are raised within as lasting: they follow from the task's code and the shapes of its data.
+def following_from_code(*others: type[Exception]) -> Iterator[None]:
+    """Mark errors of the block as lasting if they follow from the task's code and the shapes of its data.
 
-    That is what this program refuses, errors that Python raises for code alone, and those of the other types given.
-    Whatever a file, a network or a machine has a part in is not among them.
+    These are errors that this program raises for a wrong task, errors of Python that depend on code only, and errors of
+    the other types given. Errors that a file, a network or a machine can cause are not marked.
     """
     try:
         yield
@@ -93,7 +91,7 @@ def following_from_code(*also: type[Exception]) -> Iterator[None]:
         refused = isinstance(error, SidecarError) or (
             isinstance(error, EvaluationError) and error.kind == FailureKind.TASK_ERROR
         )
-        if refused or isinstance(error, (*_OF_CODE, *also)):
+        if refused or isinstance(error, (*_CODE_ERRORS, *others)):
             error.lasting = "task"  # type: ignore[attr-defined]
         raise
 
@@ -106,9 +104,9 @@ def as_failed(
     rank: int | None,
     out_of_memory: tuple[type[Exception], ...] = (),
 ) -> Failed:
-    """Return the report of an exception: one sentence if its cause is known, else the user's own traceback.
+    """Return the report of an exception: one sentence if its cause is known, else the traceback of the user's code.
 
-    `out_of_memory`: the framework's errors that mean so.
+    `out_of_memory` lists the errors of the framework that mean a lack of memory.
     """
     if isinstance(error, EvaluationError):
         kind, message = error.kind, str(error)
@@ -119,8 +117,8 @@ def as_failed(
     elif isinstance(error, OverflowError) and _is_ours(traceback.extract_tb(error.__traceback__)[-1]):
         kind = FailureKind.TASK_ERROR
         message = (
-            f"a metric adds up whole numbers that are too large for an exact sum ({error}): labels or weights are "
-            f"out of all proportion, such as 1e30"
+            f"a metric adds up whole numbers that are too large for an exact sum ({error}): check labels and weights "
+            f"for values such as 1e30"
         )
     else:
         kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)
@@ -128,7 +126,7 @@ def as_failed(
     lost, sides = (error.lost, error.sides) if isinstance(error, EvaluationError) else (None, ())
     lasting: Lasting | None = getattr(error, "lasting", None)
     if phase == WorkerPhase.RESTORE and kind == FailureKind.MISMATCH:
-        lasting = "checkpoint"  # a whole file, the same on all nodes, does not fit a model that code made
+        lasting = "checkpoint"  # the file is complete and equal on all nodes, but does not match the model
     return Failed(
         kind=kind,
         message=message[-_MAX_MESSAGE:],
@@ -142,22 +140,22 @@ def as_failed(
 
 
 def _sentence(error: BaseException, phase: WorkerPhase) -> str:
-    """Return what was raised, while what was done, and the remedy where it is known: above a traceback."""
+    """Return the line above a traceback: the error, the phase in which it was raised, and a remedy if one is known."""
     lines = [line.strip() for line in _FRAMES.sub("", str(error)).splitlines() if line.strip()]
-    if lines[:1] == [_AUTOGRAPH]:  # a whole traceback, whose last line is what was raised
-        said = lines[-1] if len(lines) > 1 else type(error).__name__
+    if lines[:1] == [_AUTOGRAPH]:  # a complete traceback; its last line is the error
+        text = lines[-1] if len(lines) > 1 else type(error).__name__
     else:
-        said = f"{type(error).__name__}{': ' * bool(lines)}{' '.join(lines)}"
-    words = said[:_MAX_WORDS] + "…" * (len(said) > _MAX_WORDS)
-    remedy = next((f" {remedy}." for pattern, remedy in _REMEDIES if pattern.search(said)), "")
-    return f"{words} (raised while {_WHILE.get(phase, phase)}).{remedy} Where, says the traceback:"
+        text = f"{type(error).__name__}{': ' * bool(lines)}{' '.join(lines)}"
+    shortened = text[:_MAX_CHARACTERS] + "…" * (len(text) > _MAX_CHARACTERS)
+    remedy = next((f" {remedy}." for pattern, remedy in _REMEDIES if pattern.search(text)), "")
+    return f"{shortened} (raised while {_WHILE.get(phase, phase)}).{remedy} The traceback says where:"
 
 
 def _user_traceback(error: BaseException) -> str:
-    """Return the traceback as if the user had called their own code: without the frames of this program."""
+    """Return the traceback without the frames of this program, as if the user had called their code directly."""
     whole = traceback.TracebackException.from_exception(error)
     if whole.stack and all(_is_ours(frame) for frame in whole.stack):
-        return "".join(whole.format()).rstrip()  # nobody else's code took part: this is for whoever mends ours
+        return "".join(whole.format()).rstrip()  # an error of this program, for its developers
     part: traceback.TracebackException | None = whole
     while part is not None:
         part.stack = traceback.StackSummary.from_list(_of_the_user(part.stack))
@@ -166,7 +164,7 @@ def _user_traceback(error: BaseException) -> str:
 
 
 def _of_the_user(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Select the frames from the first one in the user's own files; if there is none, all but those of this program."""
+    """Return the frames from the first one in a file of the user on; without one, all frames outside this program."""
     frames = [frame for frame in stack if not _is_ours(frame)]
     first = next((index for index, frame in enumerate(frames) if _is_user(frame)), 0)
     return frames[first:]
@@ -180,5 +178,5 @@ def _is_user(frame: traceback.FrameSummary) -> bool:
     path = Path(frame.filename)
     if path.is_relative_to(_OURS.parent):
         return not path.is_relative_to(_OURS)
-    is_library = not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(each) for each in _STANDARD)
+    is_library = not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in _STANDARD)
     return path.is_absolute() and not is_library and not path.name.startswith("__autograph_generated_file")

@@ -1,10 +1,10 @@
-"""Check HDF5 files before Keras reads them: links out of a file are refused, and damage is named.
+"""Check HDF5 files before Keras reads them: refuse links out of a file, and name damage.
 
-HDF5 resolves links to other files, raw data in other files and virtual data sets while values are read, with the rights
-of this process. Older Keras follows all of them, so whoever writes a checkpoint could have any file's bytes saved as
-weights. Keras writes none of these, so none is a checkpoint's.
+While HDF5 reads values, it resolves links to other files, raw data in other files and virtual data sets, with the
+permissions of this process. Older versions of Keras follow all of them. So the author of a checkpoint could make this
+process save the bytes of any file as weights. Keras itself writes no such links.
 
-Source: "HDF5 File Format Specification Version 3.0"; h5py's low-level API, which opens an object without following it.
+Source: "HDF5 File Format Specification Version 3.0". The low-level API of h5py opens an object without following it.
 """
 
 import errno
@@ -26,57 +26,57 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.isolation import check_isolated
 
 MAX_OBJECTS: Final = 250_000
-"""Links and attributes in one file; models have fewer variables."""
+"""Limit of links and attributes in one file; models have fewer variables."""
 
 _CPU_SECONDS: Final = 30
-"""For looking at one file's metadata or values; 250,000 objects take a third of that."""
+"""Limit for the check of one file's metadata or values; 250,000 objects take a third of it."""
 
 MAX_DEPTH: Final = 256
-"""Groups within groups."""
+"""Limit of nested groups."""
 
-LONGEST: Final = 500
-"""Characters of what HDF5 or Keras says; it may list every layer."""
+MAX_CHARACTERS: Final = 500
+"""Limit of the text of an error of HDF5 or Keras, which may list every layer."""
 
-OF_STORAGE: Final = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EPERM)
-"""Errors of `open` and `read` that say nothing of a file."""
+_STORAGE_ERRORS: Final = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EPERM)
+"""Errors of `open` and `read` that do not depend on the content of a file."""
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _WEIGHTS: Final = "model.weights.h5"
 _SHARDED: Final = ".weights.json"
-_LARGE_BYTES: Final = 1 << 28  # as of members of archives: what expands more than this is no model
+_LARGE_BYTES: Final = 1 << 28  # larger data that expands more than _MAX_EXPANSION is not a model, as in archives
 _MAX_EXPANSION: Final = 100
 _ATTRIBUTE_BYTES: Final = 1 << 26
 _ERRNO: Final = re.compile(r"errno = (\d+)")
-_LOCAL_BYTES: Final = 30  # of a zip member's own header, before its name
+_LOCAL_BYTES: Final = 30  # header of a zip member, up to its name
 _LINKS: Final = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external link"}
 
 
 def require_self_contained(path: str) -> None:
-    """Check all HDF5 that a file of Keras consists of, its metadata without the values.
+    """Check the metadata of all HDF5 files in a file of Keras, without the values.
 
     Raises:
-        EvaluationError: `corrupt` for what points out of the file or is damaged, `vanished` if a file is gone,
-            `storage` if it cannot be read.
+        EvaluationError: `corrupt` if a link points out of the file or something is damaged, `vanished` if a file is
+            gone, `storage` if it cannot be read.
     """
     check_isolated(path, lambda: _check(path, lambda _: None), cpu_seconds=_CPU_SECONDS)
 
 
 def require_readable(path: str) -> None:
-    """Read all values as well, for a file with which Keras failed; raises as `require_self_contained`."""
+    """Check the values, too, after Keras failed to read a file. Raises as `require_self_contained` does."""
     check_isolated(path, lambda: _check(path, lambda data: h5py.Dataset(data)[()]), cpu_seconds=_CPU_SECONDS)
 
 
-def damaged(path: str, error: Exception) -> EvaluationError:
-    """Return the failure of a file that cannot be read: h5py raises many errors for damaged metadata."""
-    said = " ".join(str(error).split())[:LONGEST]
+def read_failure(path: str, error: Exception) -> EvaluationError:
+    """Return the failure for an error while a file was read; h5py raises many types of errors for damaged metadata."""
+    text = " ".join(str(error).split())[:MAX_CHARACTERS]
     if isinstance(error, OSError):
-        found = _ERRNO.search(str(error))
-        number = int(found[1]) if found else error.errno
+        match = _ERRNO.search(str(error))
+        number = int(match[1]) if match else error.errno
         if number == errno.ENOENT or not Path(path).exists():
-            return EvaluationError("vanished", f"{path} is gone, or a file of it: {said}")
-        if number in OF_STORAGE:
-            return EvaluationError("storage", f"{path} cannot be read: {said}")
-    return EvaluationError("corrupt", f"{path} is damaged: {said or type(error).__name__}")
+            return EvaluationError("vanished", f"{path} is gone, or a file of it: {text}")
+        if number in _STORAGE_ERRORS:
+            return EvaluationError("storage", f"{path} cannot be read: {text}")
+    return EvaluationError("corrupt", f"{path} is damaged: {text or type(error).__name__}")
 
 
 def _check(path: str, use: Callable[[Any], Any]) -> None:
@@ -89,19 +89,19 @@ def _check(path: str, use: Callable[[Any], Any]) -> None:
     except (EvaluationError, MemoryError):
         raise
     except Exception as error:
-        raise damaged(path, error) from error
+        raise read_failure(path, error) from error
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the file, or the shards that a map names, which lie next to it."""
+    """Return the file itself or, for a map of shards, the shards next to it."""
     if not path.name.endswith(_SHARDED):
         return [path]
     shard = re.compile(re.escape(path.name.removesuffix(_SHARDED)) + r"_[0-9]{5}\.weights\.h5")
-    return sorted(each for each in path.parent.iterdir() if shard.fullmatch(each.name))
+    return sorted(file for file in path.parent.iterdir() if shard.fullmatch(file.name))
 
 
 def _hdf5_in(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each HDF5 file in a file, itself or members of an archive: its name for people, and what h5py opens."""
+    """Yield a readable name and the content of each HDF5 file: the file itself, or members of an archive."""
     if path.suffix != ".keras":
         yield str(path), path
         return
@@ -114,14 +114,14 @@ def _hdf5_in(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: io.BufferedReader) -> Any:
     if member.compress_type != zipfile.ZIP_STORED:
-        return io.BytesIO(archive.read(member))  # Keras compresses none
+        return io.BytesIO(archive.read(member))  # Keras does not compress members
     header = os.pread(file.fileno(), _LOCAL_BYTES, member.header_offset)
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:])
     return _Part(file.fileno(), member.header_offset + _LOCAL_BYTES + name_bytes + extra_bytes, member.file_size)
 
 
 def _has_signature(content: Any, size: int) -> bool:
-    """Return whether HDF5 would find its own beginning there: at 0, 512, 1024, 2048 and so on."""
+    """Return whether HDF5 would find its signature in the content, at 0, 512, 1024, 2048 and so on."""
     at = 0
     while at < size:
         content.seek(at)
@@ -132,7 +132,7 @@ def _has_signature(content: Any, size: int) -> bool:
 
 
 class _Part(io.RawIOBase):
-    """Some bytes of an open file as a file; `zipfile` would read a member again from its beginning for each seek."""
+    """Read a part of an open file as a file. `zipfile` would read a member from its start for each seek."""
 
     def __init__(self, file: int, start: int, size: int) -> None:
         super().__init__()
@@ -147,12 +147,12 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """See `io.RawIOBase`."""
+        """Move to a position, as `io.RawIOBase.seek` does."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase`."""
+        """Fill the buffer, as `io.RawIOBase.readinto` does."""
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
         count = os.preadv(self._file, [view], self._start + self._at) if view else 0
         self._at += count
@@ -160,12 +160,12 @@ class _Part(io.RawIOBase):
 
 
 def _datasets(file: Any, name: str) -> Iterator[Any]:
-    """Yield every data set that can be reached from the root, each object once, with metadata and attributes read."""
+    """Yield every data set below the root once, after a check of its metadata and attributes."""
     budget, seen = iter(range(MAX_OBJECTS)), set[int]()
     waiting = [(h5o.open(file.id, b"/"), b"", 0)]
     while waiting:
         item, place, depth = waiting.pop()
-        if (address := h5o.get_info(item).addr) in seen:  # a second name of it, or a group within itself
+        if (address := h5o.get_info(item).addr) in seen:  # a second name of an object, or a group within itself
             continue
         seen.add(address)
         _read_attributes(item, f"{name}: {_shown(place)}", budget)
@@ -174,35 +174,35 @@ def _datasets(file: Any, name: str) -> Iterator[Any]:
             yield item
         elif isinstance(item, h5g.GroupID):
             if depth == MAX_DEPTH:
-                raise EvaluationError("corrupt", f"{name}: {_shown(place)} lies deeper than {MAX_DEPTH} groups")
+                raise EvaluationError("corrupt", f"{name}: {_shown(place)} is nested deeper than {MAX_DEPTH} groups")
             waiting += [(inner, place + b"/" + key, depth + 1) for key, inner in _inner(item, place, name, budget)]
 
 
 def _inner(group: Any, place: bytes, name: str, budget: Iterator[int]) -> Iterator[tuple[bytes, Any]]:
-    """Return the objects of a group, none of which lies elsewhere."""
+    """Yield names and objects of a group. Raises `EvaluationError` for an object that is a link."""
     for key in _names(group.links.iterate, budget, name):
         kind = group.links.get_info(key).type
         if kind != h5l.TYPE_HARD:
-            words = _LINKS.get(kind, "a link of its own kind")
+            kind_of_link = _LINKS.get(kind, "a user-defined link")
             parts = group.links.get_val(key) if kind in _LINKS else b""
             target = " in ".join(_shown(part) for part in reversed(parts if isinstance(parts, tuple) else [parts]))
-            raise _refused(f"{name}: {_shown(place + b'/' + key)}", f"{words} to {target}")
+            raise _refused(f"{name}: {_shown(place + b'/' + key)}", f"{kind_of_link} to {target}")
         yield key, h5o.open(group, key)
 
 
 def _require_own_data(data: Any, where: str) -> None:
-    """Raise `EvaluationError` unless a data set's values lie in its file, and as many as it says."""
+    """Raise `EvaluationError` unless the values of a data set are in its file, and their size is plausible."""
     created = data.get_create_plist()
     if created.get_external_count():
         target = _shown(created.get_external(0)[0])
         raise _refused(where, f"a data set whose values lie in the file {target}")
-    if created.get_layout() == h5d.VIRTUAL:  # before its shape is asked for, which looks into its sources
+    if created.get_layout() == h5d.VIRTUAL:  # checked before `shape`, which would read the sources
         sources = created.get_virtual_count()
         target = repr(created.get_virtual_filename(0)) if sources else "nothing"
         raise _refused(where, f"a virtual data set made of {target}")
     size, stored = math.prod(data.shape or ()) * data.dtype.itemsize, data.get_storage_size()
     if size > _LARGE_BYTES and size > _MAX_EXPANSION * stored:
-        raise EvaluationError("corrupt", f"{where} says that it has {size} bytes, of which {stored} are in the file")
+        raise EvaluationError("corrupt", f"{where} has a size of {size} bytes, but {stored} are in the file")
 
 
 def _read_attributes(item: Any, where: str, budget: Iterator[int]) -> None:
@@ -211,30 +211,30 @@ def _read_attributes(item: Any, where: str, budget: Iterator[int]) -> None:
     for key in _names(partial(h5a.iterate, item), budget, where):
         attribute = h5a.open(item, key)
         if math.prod(attribute.shape or ()) * attribute.dtype.itemsize > _ATTRIBUTE_BYTES:
-            raise EvaluationError("corrupt", f"{where} has an attribute {_shown(key)} of more than any model needs")
+            raise EvaluationError("corrupt", f"{where} has an attribute {_shown(key)} that is too large for any model")
         h5py.AttributeManager(h5py.Group(item) if isinstance(item, h5g.GroupID) else h5py.Dataset(item))[key]
 
 
 def _names(iterate: Callable[[Callable[[bytes], bool | None]], Any], budget: Iterator[int], where: str) -> list[bytes]:
-    found: list[bytes] = []
+    names: list[bytes] = []
     is_over = False
 
     def take(name: bytes) -> bool | None:
         nonlocal is_over
         is_over = next(budget, None) is None
-        found.append(name)
-        return True if is_over else None  # anything but None ends it
+        names.append(name)
+        return True if is_over else None  # any value but None ends the iteration
 
     iterate(take)
     if is_over:
         raise EvaluationError("corrupt", f"{where} has more than {MAX_OBJECTS} objects and attributes")
-    return found
+    return names
 
 
-def _refused(where: str, what: str) -> EvaluationError:
-    return EvaluationError("corrupt", f"{where} is {what}: a checkpoint must hold its values itself; Keras writes none")
+def _refused(where: str, kind: str) -> EvaluationError:
+    return EvaluationError("corrupt", f"{where} is {kind}: a checkpoint must contain its values, as Keras writes it")
 
 
 def _shown(name: bytes | str) -> str:
     text = os.fsdecode(name) if isinstance(name, bytes) else name
-    return repr(text if len(text) <= LONGEST else f"{text[:LONGEST]}…") if text else "'/'"
+    return repr(text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…") if text else "'/'"

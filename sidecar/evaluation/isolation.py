@@ -1,8 +1,7 @@
-"""Check a file in a process of its own, since a library may loop for ever or crash on one that is damaged.
+"""Check a file in a separate process, because a library may loop for ever or crash on a damaged file.
 
-The child is forked, so it shares what is imported, and runs nothing but the check; h5py is made for that: it takes its
-own lock around forks.
-Its time is that of the processor, which slow storage does not use up.
+The child is forked, so it shares all imported modules, and it runs only the check. h5py supports this: it takes its
+lock around forks. The limit is processor time, so that slow storage does not use it up.
 """
 
 import contextlib
@@ -21,10 +20,11 @@ _PIPE_BYTES: Final = 65536
 
 
 def check_isolated(path: str, check: Callable[[], None], *, cpu_seconds: int) -> None:
-    """Run `check`, and raise the `EvaluationError` that it raises; its end by a signal is `corrupt`.
+    """Run `check` in a child process, and raise the `EvaluationError` that it raises.
 
     Raises:
-        EvaluationError: also `out_of_memory`, if there is none for the child, or somebody kills it.
+        EvaluationError: Also `corrupt` if a signal ends the child, and `out_of_memory` if there is no memory
+            for the child, or if the child is killed.
     """
     receiving, sending = os.pipe()
     try:
@@ -37,30 +37,30 @@ def check_isolated(path: str, check: Callable[[], None], *, cpu_seconds: int) ->
         status = 0
         with contextlib.suppress(ChildProcessError):  # the task's code ignores SIGCHLD
             _, status = os.waitpid(child, 0)
-        os.set_blocking(receiving, False)  # a process of the task's may have inherited the other end
-        said = b""
+        os.set_blocking(receiving, False)  # a process that the task started may have inherited the other end
+        answer = b""
         with contextlib.suppress(BlockingIOError):
-            said = os.read(receiving, _PIPE_BYTES)
+            answer = os.read(receiving, _PIPE_BYTES)
     finally:
         os.close(receiving)
         os.close(sending)
-    if said:
-        if failure := json.loads(said):
+    if answer:
+        if failure := json.loads(answer):
             raise EvaluationError(*failure)
         return
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        raise EvaluationError("out_of_memory", f"the process that looked at {path} was killed, as for want of memory")
-    how = signal.strsignal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else "without an answer"
-    raise EvaluationError("corrupt", f"{path} is damaged: the process that looked at it ended ({how})")
+        raise EvaluationError("out_of_memory", f"the process that checked {path} was killed, as by lack of memory")
+    end = signal.strsignal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else "without an answer"
+    raise EvaluationError("corrupt", f"{path} is damaged: the process that checked it ended ({end})")
 
 
 def _fork(path: str) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads are left behind; the child needs none
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the child does not need
         try:
             return os.fork()
         except OSError as error:
-            raise EvaluationError("out_of_memory", f"no process can be had to look at {path}: {error}") from error
+            raise EvaluationError("out_of_memory", f"no process could be started to check {path}: {error}") from error
 
 
 def _answer(path: str, check: Callable[[], None], cpu_seconds: int) -> tuple[str, str] | None:
@@ -71,5 +71,5 @@ def _answer(path: str, check: Callable[[], None], cpu_seconds: int) -> tuple[str
     except EvaluationError as error:
         return error.kind, str(error)[:_LONGEST]
     except MemoryError:
-        return "out_of_memory", f"there is no memory to look at {path}"
+        return "out_of_memory", f"there is not enough memory to check {path}"
     return None

@@ -1,7 +1,7 @@
 """Run a worker process: import the framework, report ready, then carry out one command of the daemon at a time.
 
-It never outlives its daemon (parent-death signal, and end of input) and never writes to the daemon's pipes but in lines
-of `group.messages`: whatever the user's code prints goes to its log.
+The process never outlives its daemon (parent-death signal, and end of input). It writes only lines of
+`workers.messages` to the daemon's pipe; the output of the user's code goes to the log of the worker.
 """
 
 import argparse
@@ -22,12 +22,12 @@ _PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1
 _IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best effort, lowest priority in it
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
-_NICENESS: Final = 10  # half way: training on the same node wins, the machine stays usable for both
-_OOM_SCORE: Final = "1000"  # the first to go when memory is short: a worker is replaced, a trainer is not
+_NICENESS: Final = 10  # training on the same node has priority; the worker still makes progress
+_OOM_SCORE: Final = "1000"  # killed first if memory is short: a worker is replaced, a trainer is not
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run until the daemon closes our input."""
+    """Run until the daemon closes the input of this process."""
     parser = argparse.ArgumentParser(prog="sidecar worker process")
     parser.add_argument("--framework", required=True)
     parser.add_argument("--reports", type=int, required=True, help="file descriptor to write reports to")
@@ -38,9 +38,9 @@ def main(arguments: Sequence[str]) -> None:
     leave_guard(options.mark)
     _be_gentle()
     commands = os.fdopen(os.dup(0), "rb")
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - for its descriptor
         os.dup2(nothing.fileno(), 0)  # the user's code must not read commands
-    os.set_inheritable(options.reports, False)  # nor may what it starts hold the daemon's pipe open
+    os.set_inheritable(options.reports, False)  # processes that it starts must not keep the daemon's pipe open
     reports = os.fdopen(options.reports, "wb", buffering=0)
 
     def report(message: Report) -> None:
@@ -49,17 +49,17 @@ def main(arguments: Sequence[str]) -> None:
     status = 0
     try:
         _serve(options.framework, commands, report)
-    except BaseException:  # noqa: BLE001 - whatever it is, it belongs into the log, and this process must end
+    except BaseException:  # noqa: BLE001 - every error goes to the log and ends this process
         traceback.print_exc()
         status = 1
-    # Not a normal exit: TensorFlow's own shutdown may wait for peers that are gone.
+    # A normal exit would run TensorFlow's shutdown, which may wait for peers that are gone.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None]) -> None:
-    """Do what is commanded until there are no more commands."""
+    """Carry out commands until there are no more."""
     try:
         from sidecar.evaluation.backend import backend
         from sidecar.evaluation.dispatcher import Dispatcher
@@ -68,20 +68,20 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
         return
     try:
-        made = backend(framework)
+        loaded = backend(framework)
     except ModuleNotFoundError as error:
         report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
         return
-    except Exception as error:  # noqa: BLE001 - the daemon is told, and decides
+    except Exception as error:  # noqa: BLE001 - the daemon decides
         report(as_failed(error, phase=WorkerPhase.JOIN, plan=None, rank=None))
         return
-    report(Ready(framework, made.version))
-    worker = Dispatcher(made, report)
+    report(Ready(framework, loaded.version))
+    worker = Dispatcher(loaded, report)
     while line := commands.readline(MAX_LINE_BYTES):
         try:
             command = decode(line)
         except RecordError as error:
-            message = f"the worker process was sent an invalid command: {error}"
+            message = f"the worker process received an invalid command: {error}"
             report(Failed(kind=FailureKind.WORKER_DIED, message=message))
             return
         worker.run(command)
@@ -101,7 +101,7 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
 
 
 def _never_outlive(parent: int) -> None:
-    """Let the kernel kill this process when the daemon's main thread ends, also if it has ended already."""
+    """Make the kernel kill this process when the daemon's main thread ends; exit if it has already ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -116,5 +116,5 @@ def _be_gentle() -> None:
     try:
         with open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123 - procfs
             score.write(_OOM_SCORE)
-    except OSError:  # a container may forbid it; being polite is no reason to fail
+    except OSError:  # a container may forbid it, and the score is not essential
         return

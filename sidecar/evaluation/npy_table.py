@@ -1,9 +1,9 @@
 """Write columns with one row for each example, which grow on disk during an evaluation. Imports numpy only.
 
-One `.npy` file per column: numpy and pandas read it without us, bits as they are, and a large one need not be read into
-memory (`numpy.load(path, mmap_mode="r")`). Its header is written twice: without rows at first, with all of them at the
-end. NumPy leaves room in it for a first dimension that grows (format version 1.0, numpy.lib.format), so what was broken
-off is an empty column, never a wrong one. Nothing is kept in memory but the files' own buffers.
+Each column is a `.npy` file. Numpy and pandas can read its exact bits without this program, and need not load a large
+file into memory (`numpy.load(path, mmap_mode="r")`). The header is written twice: first for 0 rows, at the end for all
+rows. NumPy reserves space in it for a first dimension that grows (format version 1.0, numpy.lib.format). So the file of
+an interrupted evaluation is an empty column, never a wrong one. Only the buffers of the files are in memory.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
 
 PLACE: Final = "place"
-"""The column that says where in the whole eval set an example stands, where that is known."""
+"""Name of the column with the number of each example in the whole eval set, if it is known."""
 
 
 class NpyTable:
-    """The columns that one worker keeps of one eval set.
+    """Write the columns that one worker saves of one eval set.
 
     Args:
-        folder: Where its files go; made with the first rows.
+        folder: Folder of the files; created with the first rows.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,22 +38,22 @@ class NpyTable:
 
     @property
     def columns(self) -> list[str]:
-        """Their names."""
+        """Names of the columns."""
         return list(self._columns)
 
     def add(self, rows: Rows) -> None:
         """Append the rows of one batch.
 
-        Raises `OSError` if they cannot be written, `EvaluationError` if they do not fit to those before.
+        Raises `OSError` if they cannot be written, `EvaluationError` if they do not match the rows before.
         """
         columns = {name: _plain(name, array) for name, array in rows.columns.items()}
         if PLACE in columns:
-            raise _refused(PLACE, "is a name that this program uses: choose another")
+            raise _refused(PLACE, "has a name that is reserved: choose another name")
         if rows.first is not None:
             columns = {PLACE: np.arange(rows.first, rows.first + rows.examples, dtype=np.int64)} | columns
         for name, array in columns.items():
             if array.ndim == 0 or len(array) != rows.examples:
-                raise _refused(name, f"has shape {array.shape} for {rows.examples} examples: keep one row for each")
+                raise _refused(name, f"has shape {array.shape} for {rows.examples} examples: save one row for each")
         if not self._columns:
             self._folder.mkdir(parents=True)
             for name, array in columns.items():
@@ -69,18 +69,18 @@ class NpyTable:
         self.rows += rows.examples
 
     def finish(self) -> None:
-        """Write how many rows there are, and make all of it durable."""
+        """Write the number of rows into the headers, and make the files durable."""
         for column in self._columns.values():
             column.finish(self.rows)
 
     def close(self) -> None:
-        """Let go of the files, finished or not."""
+        """Close the files, finished or not."""
         for column in self._columns.values():
             column.close()
 
 
 class _Column:
-    """One `.npy` file; its type and the shape of a row are those of the first batch."""
+    """Write one `.npy` file. The first batch sets its type and the shape of a row."""
 
     def __init__(self, path: Path, like: NDArray[Any]) -> None:
         self._dtype, self._row = like.dtype, like.shape[1:]
@@ -95,8 +95,8 @@ class _Column:
         if (array.dtype, array.shape[1:]) != (self._dtype, self._row):
             raise _refused(
                 name,
-                f"has rows of {array.dtype} {array.shape[1:]} after rows of {self._dtype} {self._row}: keep what has "
-                f"one shape in all batches, or pad it in Task(predictions=lambda x, y, predictions: …)",
+                f"has rows of {array.dtype} {array.shape[1:]} after rows of {self._dtype} {self._row}: save "
+                f"rows of one shape, or pad them in Task(predictions=lambda x, y, predictions: …)",
             )
         self._file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
@@ -107,7 +107,7 @@ class _Column:
         sync_file(self._file)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what cannot be flushed was told already, or does not matter any more
+        with contextlib.suppress(OSError):  # an error of the flush was reported before, or is irrelevant now
             self._file.close()
 
     def _write_header(self, rows: int) -> None:
@@ -121,13 +121,13 @@ def file_of(folder: Path, column: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """Return a name that is chosen by the task, as a file name that stays where it is put."""
+    """Return a file name for a name that the task chose; it cannot lead to another folder."""
     quoted = quote(name, safe="-_.+=, ", errors="surrogatepass")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def columns_of(name: str, structure: Any) -> dict[str, Any]:
-    """Return a column for every part of a nested structure: `predictions_digit` of {"digit": …}, as in Keras."""
+    """Return a column for every part of a nested structure: `predictions_digit` for {"digit": …}, as in Keras."""
     if not isinstance(structure, Mapping | list | tuple):
         return {name: structure}
     parts = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
@@ -135,17 +135,17 @@ def columns_of(name: str, structure: Any) -> dict[str, Any]:
     for key, part in parts:
         for column, array in columns_of(f"{name}_{key}", part).items():
             if column in columns:
-                raise _refused(column, "is the name of two parts: give them others")
+                raise _refused(column, "is the name of two parts: give them different names")
             columns[column] = array
     return columns
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in a type that the format knows."""
-    if array.dtype.kind == "V":  # bfloat16 and float8, which NumPy does not know by itself: float32 holds them exactly
+    """Return the array in a type that the format supports. Raises `EvaluationError` if there is none."""
+    if array.dtype.kind == "V":  # bfloat16 and float8, which are not types of NumPy; float32 holds them exactly
         return array.astype(np.float32)
     if array.dtype.kind not in "biufc":
-        raise _refused(name, f"holds {array.dtype}, which no .npy file of numbers can: keep numbers, such as an index")
+        raise _refused(name, f"holds {array.dtype}, which is not a type of numbers: save numbers, such as an index")
     return array
 
 

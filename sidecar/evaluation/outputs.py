@@ -1,4 +1,4 @@
-"""Bring labels, predictions and metrics of a model's outputs together: a model with several has metrics of each."""
+"""Match labels, predictions and metrics by output: a model with several outputs has metrics for each."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.records import Value
 
 Output = str | int | None
-"""The key of an output in a dict, its place in a list, or None for a model that has one."""
+"""The key of an output in a dict, its index in a list, or None for the only output."""
 
 
 def by_output(given: Any) -> dict[Output, Any]:
-    """Return what a task gives for each output; anything but a dict is for the only output."""
+    """Return the given values by output; a value that is not a dict belongs to the only output."""
     return dict(given) if isinstance(given, Mapping) else {None: given}
 
 
@@ -38,14 +38,14 @@ def pick(structure: Any, output: Output) -> Any:
 
 
 def pick_weights(weights: Any, output: Output) -> Any:
-    """Return the weights of an output: its own, or those that hold for all outputs alike."""
+    """Return the weights of an output: its own weights, or the common weights of all outputs."""
     if weights is None or not isinstance(weights, Mapping | list | tuple):
         return weights
     return pick(weights, output)
 
 
 def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricResult:
-    """Join the results of metrics, each after the metric's name and its output.
+    """Join the results of metrics, which are given as (name of the metric, output, result).
 
     Raises `EvaluationError` if two metrics give a number the same name.
     """
@@ -56,7 +56,7 @@ def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricR
         notes += result.notes
         for key, number in result.values.items():
             if shown(output, key) in values:
-                raise EvaluationError("task_error", f"metric {name!r}: another gives a number the name {key!r}, too")
+                raise EvaluationError("task_error", f"metric {name!r}: another metric has a number {key!r}, too")
             values[shown(output, key)] = number
         classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
     return MetricResult(values, classes, notes)

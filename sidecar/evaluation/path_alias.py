@@ -1,7 +1,7 @@
 """Give a checkpoint another path, for libraries that cannot read every path.
 
-TensorFlow's readers take a path for a pattern (`Env::GetMatchingPaths`), so that `[1]` means `1` and a backslash
-nothing. They also take text only, while a file name may be any bytes.
+TensorFlow's readers treat a path as a pattern (`Env::GetMatchingPaths`), so that `[1]` means `1` and a backslash
+is dropped. They also need text, while a file name may be any bytes.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from typing import Final
 
 from sidecar.evaluation.failures import EvaluationError
 
-_ODD: Final = re.compile(r"[*?\[\]\\\ud800-\udfff]")  # the last: bytes that are no UTF-8, as `os.fsdecode` has them
+_ODD: Final = re.compile(r"[*?\[\]\\\ud800-\udfff]")  # the last range: bytes that are not UTF-8, after `os.fsdecode`
 _NAME: Final = "checkpoint"
 
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[str]:
-    """Yield the path of a folder or of files with one prefix, or if it is odd the path of links to them.
+    """Yield the path of a folder or of files with one prefix or, if it has special characters, the path of links.
 
-    The links are removed at the end. An `EvaluationError` that is raised meanwhile names the checkpoint itself.
+    The links are removed at the end. An `EvaluationError` of the block names the checkpoint, not the links.
     """
     if not _ODD.search(path):
         yield path
@@ -33,7 +33,7 @@ def readable(path: str) -> Iterator[str]:
             plain.symlink_to(path)
         else:
             prefix = f"{Path(path).name}."
-            with contextlib.suppress(FileNotFoundError):  # what is not there is missed by who reads it
+            with contextlib.suppress(FileNotFoundError):  # the reader reports missing files
                 for file in Path(path).parent.iterdir():
                     if file.name.startswith(prefix):
                         plain.with_name(f"{_NAME}.{file.name.removeprefix(prefix)}").symlink_to(file)
@@ -46,5 +46,5 @@ def readable(path: str) -> Iterator[str]:
 
 
 def is_gone(path: str) -> bool:
-    """Return whether nothing is left of a checkpoint: its path may be the prefix of several files."""
+    """Return whether all files of a checkpoint are gone; its path may be the prefix of several files."""
     return not any(Path(path).parent.glob(f"{glob.escape(Path(path).name)}*"))

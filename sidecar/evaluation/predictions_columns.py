@@ -1,4 +1,4 @@
-"""Choose what a task saves of every example: labels, predictions and weights, or what it computes from them."""
+"""Choose the columns that a task saves: labels, predictions and weights, or values computed from them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from sidecar.evaluation.task import call
 
 
 class PredictionsColumns:
-    """The columns of one task, by name.
+    """Compute the columns of one task.
 
     Args:
         chosen: `Task.predictions`: True, or a function of (x, y, predictions).
-        as_column: Converts a column, after its name, to what the framework computes with. Raises `EvaluationError` for
-            what cannot be a column.
-        mask_of: Returns the mask of predictions, of the same structure; None: there are no masks.
+        as_column: Takes name and values of a column, and returns them as an array of the framework. Raises
+            `EvaluationError` if the values cannot be a column.
+        mask_of: Returns the mask of predictions, in the same structure; None: there are no masks.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Leave a small process behind that ends whatever a worker process started, once the worker or the daemon is gone.
+"""Start a small guard process that ends all children of a worker process, once the worker or the daemon is gone.
 
-The parent-death signal ends the worker alone, and SIGKILL of its process group misses children that called setsid. The
-guard finds these by a variable of their environment, which every child inherits. It cannot adopt them as a subreaper
-instead: it would have to be the worker's parent, and the kernel reports the worker's stops and its end to its parent
-alone, which must be the daemon. A child is missed if it erased its environment and its parent has ended.
+The parent-death signal ends only the worker, and SIGKILL to its process group misses children that called setsid. The
+guard finds these by a variable of their environment, which every child inherits. The guard cannot adopt them as a
+subreaper instead. It would have to be the worker's parent, but the kernel reports the stops and the end of the worker
+to its parent only, which must be the daemon. A child is missed if it erased its environment and its parent has ended.
 
 Standard library only.
 """
@@ -16,27 +16,27 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-_END_SECONDS: Final = 5.0  # what starts children faster than that is not ended by killing
+_END_SECONDS: Final = 5.0  # a process that forks faster cannot be ended by killing
 _AGAIN_SECONDS: Final = 0.05
 
 
 def leave_guard(mark: str) -> None:
-    """Fork the guard of this process. Call it before anything is imported, so that the guard stays small.
+    """Fork the guard of this process. Call this before anything is imported, so that the guard stays small.
 
-    It waits, without reading, for the closing of our input, whose other end only the daemon has.
+    The guard waits, without reading, until the input of this process is closed. Only the daemon has its other end.
 
     Args:
-        mark: NAME=VALUE, a variable that is in the environment of this process and of no other one's children.
+        mark: NAME=VALUE, a variable in the environment of this process and its children only.
     """
     worker = os.getpid()
     if os.fork() != 0:
         return
-    os.setsid()  # it outlives the process group that it ends
+    os.setsid()  # the guard must outlive the process group that it ends
     limit = os.sysconf("SC_OPEN_MAX")
     os.closerange(1, limit if limit > 0 else 65536)
     ending = select.poll()
-    ending.register(0, 0)  # no event but a hang-up, which is always told
-    with contextlib.suppress(OSError):  # else the daemon closes our input when it learns of the end
+    ending.register(0, 0)  # waits for a hang-up, which is always reported
+    with contextlib.suppress(OSError):  # without pidfd: the daemon closes the input when the worker ends
         ending.register(os.pidfd_open(worker), select.POLLIN)
     if os.getppid() == worker:
         ending.poll()
@@ -47,27 +47,27 @@ def leave_guard(mark: str) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that has the mark, and their children, until only this one is left."""
+    """Kill every process with the mark, and its children, until only this process is left."""
     deadline = time.monotonic() + _END_SECONDS
-    while (found := _marked(mark.encode())) and time.monotonic() < deadline:
-        for pid in found:
+    while (remaining := _marked(mark.encode())) and time.monotonic() < deadline:
+        for pid in remaining:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_AGAIN_SECONDS)
 
 
 def _marked(mark: bytes) -> set[int]:
-    """Return live processes of this user that have the mark, and all below them; not this one."""
+    """Return the live processes of this user with the mark, and their descendants, without this process."""
     parents = dict(_processes())
-    own = os.getpid()
-    found = {pid for pid in parents if pid != own and mark in _read(pid, "environ").split(b"\0")}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found - {own}:
-        found |= more
-    return found
+    this = os.getpid()
+    marked = {pid for pid in parents if pid != this and mark in _read(pid, "environ").split(b"\0")}
+    while more := {pid for pid, parent in parents.items() if parent in marked} - marked - {this}:
+        marked |= more
+    return marked
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Yield each live process of this user, and its parent: proc(5), fields 3 and 4 of stat."""
+    """Yield each live process of this user, and its parent. Source: proc(5), fields 3 and 4 of stat."""
     user = os.geteuid()
     with os.scandir("/proc") as entries:
         for entry in entries:
@@ -84,7 +84,7 @@ def _owner(entry: "os.DirEntry[str]") -> int | None:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Return a file of a process; empty if it has gone or is not ours to read."""
+    """Return a file of a process; empty if the process is gone or the file cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - pathlib would make the guard larger
             return file.read()

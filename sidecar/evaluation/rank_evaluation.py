@@ -1,9 +1,9 @@
 """Evaluate one checkpoint on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ reduce ▶ result.
 
-The same for every framework. Three collectives, whatever the number of batches: the hello, in which ranks prove that
-they are about to evaluate the same thing; the digest of what they restored, hashed meanwhile, and which rows of the
-metric states anybody uses; and the sum of those. A rank enters the last two only after its own saves are durable, so
-that the result of a sum proves all of them.
+The steps are the same for every framework. There are three collectives for any number of batches. The first is the
+hello, in which ranks prove that they are about to evaluate the same thing. The second exchanges the digests of the
+restored values, hashed in the meantime, and the rows of the metric states that are in use. The third sums these rows. A
+rank enters the last two only after its own saves are durable, so the result of a sum proves that all saves are.
 """
 
 import time
@@ -29,25 +29,25 @@ from sidecar.workers.messages import Done, Evaluate, Join, Progress, Report
 
 _HELLO: Final = {
     "plan": "are not in the same plan",
-    "checkpoint": "were told different checkpoints",
+    "checkpoint": "received different checkpoints",
     "task": "run different code of the task",
     "profile": "compute with different versions, devices or settings",
     "eval sets": "have different eval sets",
     "metrics": "have different metrics",
     "outside": "hold different vocabularies, bins, assets or settings outside the model's variables",
 }
-"""The values that ranks compare before they evaluate, with the words that report a difference.
+"""The values that ranks compare before they evaluate, with the complaint about a difference.
 
 The restored variables are compared later, in the second collective, because they are hashed during the evaluation.
 """
 
 _PROFILE_BYTES: Final = 1024
-"""The most bytes of a rank's profile in its hello, so that every rank can name differences. A usual profile has 300."""
+"""Limit of the bytes of a profile in the hello. Ranks can name differences within it. A usual profile has 300 bytes."""
 
-_PARTS: Final = 4096
-"""The most parts of a model that are compared by their digests, if the models of the ranks differ."""
+_MAX_PARTS: Final = 4096
+"""Limit of the parts of a model that are compared by their digests, if the models of the ranks differ."""
 
-_PARTS_TOLD: Final = 5
+_MAX_NAMED_PARTS: Final = 5
 
 
 def evaluate(
@@ -77,14 +77,14 @@ def evaluate(
     restored = evaluator.restore(command.path) if command.attempt == 1 else None
     with phase(WorkerPhase.READ, "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
-    is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read beforehand
+    is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read in advance
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase(WorkerPhase.RESTORE, "restore"):
         (restored or evaluator.restore(command.path))()
         hashed = evaluator.digest()
         outside = evaluator.outside()
     with phase(WorkerPhase.HELLO, "reduce"):
-        _say_hello(
+        _exchange_hello(
             collective,
             join,
             streams,
@@ -136,48 +136,49 @@ def _bytes(states: States) -> int:
 
 
 def _saves_weights(command: Evaluate, join: Join) -> bool:
-    """Return whether this rank saves weights: all ranks restored the same, so rank 0 can save them for all."""
+    """Return whether this rank saves weights. All ranks restored the same weights, so rank 0 can save them for all."""
     return command.save_weights == "all" or (command.save_weights == "first" and join.rank == 0)
 
 
 class _Progress:
-    """Reports at most one progress message per interval."""
+    """Report progress, at most once per interval."""
 
     def __init__(self, command: Evaluate, report: Callable[[Report], None], now: Callable[[], float]) -> None:
         self._command, self._report, self._now = command, report, now
-        self._batches, self._told = 0, -1.0
+        self._batches, self._reported_at = 0, -1.0
         self._total: int | None = None
 
     def start_over(self, total: int | None) -> None:
-        self._batches, self._total, self._told = 0, total, -1.0
+        self._batches, self._total, self._reported_at = 0, total, -1.0
 
     def tick(self) -> None:
         self._batches += 1
         now = self._now()
-        if self._batches == 1 or now - self._told >= self._command.progress_seconds or self._batches == self._total:
-            self._told = now
+        is_due = now - self._reported_at >= self._command.progress_seconds
+        if is_due or self._batches in (1, self._total):
+            self._reported_at = now
             self._report(Progress(self._command.plan, self._batches, self._total))
 
 
-def _say_hello(
-    collective: Collective, join: Join, streams: Sequence[Stream], said: dict[str, str], outside: Mapping[str, str]
+def _exchange_hello(
+    collective: Collective, join: Join, streams: Sequence[Stream], hello: dict[str, str], outside: Mapping[str, str]
 ) -> None:
-    """Compare what every rank is about to do; raises `mismatch` or `stream_differs` naming the ranks that differ.
+    """Compare what the ranks are about to do. Raises `mismatch` or `stream_differs` with the ranks that differ.
 
-    Each rank adds its row of 64-bit digests into a matrix of zeros, so that the sum is all rows.
+    Each rank writes its row of 64-bit digests into a matrix of zeros, so the sum of the matrices has the rows of all.
     """
-    texts = [said[name] for name in _HELLO]
+    texts = [hello[name] for name in _HELLO]
     compared = [stream for stream in streams if stream.fingerprint]
     texts += [f"{stream.sharding} {stream.fingerprint} {stream.batches} {stream.examples}" for stream in compared]
     row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
     row[: len(texts)] = [short_digest(text) for text in texts]
-    profile = np.frombuffer(said["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
+    profile = np.frombuffer(hello["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
     rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
         if groups := differing(rows[:, column]):
-            difference = (name == "profile" and _tell_profiles(rows[:, len(row) :], join)) or sides_of(groups, join)
+            difference = (name == "profile" and _describe_profiles(rows[:, len(row) :], join)) or sides_of(groups, join)
             if name == "outside":
-                difference = f"{_tell_parts(collective, join, outside)}: {difference}"
+                difference = f"{_name_parts(collective, join, outside)}: {difference}"
             raise EvaluationError("mismatch", f"ranks {complaint} ({name}): {difference}", sides=groups)
     for column, stream in enumerate(compared, start=len(_HELLO)):
         if groups := differing(rows[:, column]):
@@ -191,7 +192,7 @@ def _say_hello(
 
 
 def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
-    """Return each note once, after the names of its eval sets if it is not a note of all."""
+    """Return each note once, with the names of its eval sets unless it applies to all sets."""
     by_note: dict[str, list[str]] = {}
     for name, result in numbers.items():
         for note in result.notes:
@@ -208,22 +209,22 @@ def _data(stream: Stream) -> EvalData:
 
 
 def _few_classes(numbers: MetricResult) -> dict[str, dict[str, Value]]:
-    """Select numbers by class, of metrics with few classes: the journal keeps them, and each becomes a gauge."""
+    """Return the numbers by class of metrics with few classes. The journal keeps them, and each becomes a gauge."""
     return {name: dict(classes) for name, classes in numbers.classes.items() if len(classes) <= MAX_CLASSES}
 
 
 MAX_CLASSES: Final = 50
-"""Metrics of more classes tell their averages alone; the rest is in the states that workers save."""
+"""Metrics of more classes report only their averages; the other numbers follow from the states that workers save."""
 
 
 def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
-    """Count the examples evaluated per set; raise `count` unless they are the examples that were read."""
+    """Return the number of evaluated examples per set. Raises `count` if it differs from the expected number."""
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         evaluated = counted[stream.eval_set]
         if stream.sharding == "batches" and evaluated != stream.examples:
             raise EvaluationError(
-                "count", f"eval set {stream.eval_set!r}: {evaluated} examples were evaluated of {stream.examples} read"
+                "count", f"eval set {stream.eval_set!r}: {evaluated} of {stream.examples} examples were evaluated"
             )
         if stream.expected is not None and evaluated != stream.expected:
             raise EvaluationError(
@@ -242,31 +243,31 @@ def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:
 
 
 def _lines(profile: Mapping[str, str]) -> str:
-    """Write one entry a line, in their own order: if not all fit, the first ones are reported."""
+    """Write one entry per line in the given order; if not all fit, only the first ones can be reported."""
     return "".join(f"{name}\t{value}\n" for name, value in profile.items())
 
 
-def _tell_parts(collective: Collective, join: Join, outside: Mapping[str, str]) -> str:
-    """Name the parts that differ: one more collective, which all ranks enter, since all know that some differ."""
+def _name_parts(collective: Collective, join: Join, outside: Mapping[str, str]) -> str:
+    """Name the parts that differ. This takes one more collective; all ranks enter it, as all know of a difference."""
     parts = sorted(outside.items())
-    row = np.zeros(_PARTS, np.int64)
-    row[: len(parts)] = [short_digest(f"{name} {digest}") for name, digest in parts[:_PARTS]]
+    row = np.zeros(_MAX_PARTS, np.int64)
+    row[: len(parts)] = [short_digest(f"{name} {digest}") for name, digest in parts[:_MAX_PARTS]]
     rows = _gather(collective, join, row)
-    numbers = [number for number in range(_PARTS) if differing(rows[:, number])]
+    numbers = [number for number in range(_MAX_PARTS) if differing(rows[:, number])]
     names = [parts[number][0] for number in numbers if number < len(parts)]
-    more = f" and {len(names) - _PARTS_TOLD} more" if len(names) > _PARTS_TOLD else ""
-    return (", ".join(names[:_PARTS_TOLD]) or "some layers") + more
+    more = f" and {len(names) - _MAX_NAMED_PARTS} more" if len(names) > _MAX_NAMED_PARTS else ""
+    return (", ".join(names[:_MAX_NAMED_PARTS]) or "some layers") + more
 
 
-def _tell_profiles(rows: Int64s, join: Join) -> str:
-    """Name the entries that differ, with the value on each rank; empty if the difference is beyond what travels."""
-    lines = [row.tobytes().rstrip(b"\0").decode(errors="replace").splitlines() for row in rows]
-    profiles = [dict(line.split("\t", 1) for line in each if "\t" in line) for each in lines]
+def _describe_profiles(rows: Int64s, join: Join) -> str:
+    """Name the entries that differ, with the value on each rank; empty if the differing entries were not sent."""
+    texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
+    profiles = [dict(line.split("\t", 1) for line in text.splitlines() if "\t" in line) for text in texts]
     differences = []
-    for name in dict.fromkeys(name for each in profiles for name in each):
+    for name in dict.fromkeys(name for profile in profiles for name in profile):
         by_value: dict[str, list[int]] = {}
-        for rank, each in enumerate(profiles):
-            by_value.setdefault(each.get(name, "nothing"), []).append(rank)
+        for rank, profile in enumerate(profiles):
+            by_value.setdefault(profile.get(name, "nothing"), []).append(rank)
         if len(by_value) > 1:
             values = (f"{value!r} for {named(ranks, join)}" for value, ranks in by_value.items())
             differences.append(f"{name} is {' against '.join(values)}")

@@ -1,12 +1,12 @@
-"""Let ranks meet through the folders that they save to anyway: no port, no collective library, no framework.
+"""Exchange data between ranks through the folders of their saves, without ports, collective library or framework.
 
-The hello of a rank is a small hidden file next to its own folder in the folder of the plan. Its states are in
-`states.json`, which every worker saves: a rank that has made its own folder durable waits until the folders of all
-others are there, reads them, and merges the states in rank order. So the published numbers are those of the saved
-states, and a result proves that every rank's saves are complete.
+The hello of a rank is a small hidden file next to its own folder in the folder of the plan. The states are in
+`states.json`, which every worker saves. A rank makes its own folder durable, waits for the folders of all other ranks,
+reads them, and merges the states in rank order. So the published numbers are those of the saved states, and a result
+proves that the saves of every rank are complete.
 
-A rank that died is noticed by its own daemon, as with every other backend: the plan fails, and the other daemons kill
-the ranks that wait here. The bound below is the last resort.
+The daemon of a rank that died notices this, as with every other backend. The plan fails, and the other daemons kill the
+ranks that wait here. The limit below is the last resort.
 """
 
 import contextlib
@@ -32,24 +32,24 @@ from sidecar.evaluation.reduction import require_equal_values, slowest_of
 from sidecar.workers.messages import Evaluate, Join
 
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
-"""For another rank, which may evaluate that long: the daemons have bounds of their own, which are shorter."""
+"""Limit of the wait for another rank, which may evaluate that long. The limits of the daemons are shorter."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.2
 _MOST_BYTES: Final = 64 * 1024 * 1024
-_MOST_BYTES_OF_STATES: Final = 1 << 32  # scores of a hundred million examples
-_NOT_THERE: Final = (errno.ENOENT, errno.ESTALE)  # ESTALE: on NFS, replaced by another node meanwhile
+_MOST_BYTES_OF_STATES: Final = 1 << 32  # enough for the scores of a hundred million examples
+_NOT_THERE: Final = (errno.ENOENT, errno.ESTALE)  # ESTALE: on NFS, if another node has replaced the file
 
 _Found = TypeVar("_Found")
 
 
 class SharedFolderCollective:
-    """The ranks of one group, meeting in the folder of each plan.
+    """Connect the ranks of one group through the folder of each plan.
 
     Args:
-        join: Which rank this is, of which group.
-        now: Seconds of a clock that never goes back.
-        pause: Waits for some seconds.
+        join: This rank and its group.
+        now: Returns the seconds of a monotonic clock.
+        pause: Waits for a number of seconds.
     """
 
     def __init__(
@@ -63,45 +63,45 @@ class SharedFolderCollective:
         self._folder = self._root = Path()
         self._plan = 0
         self._sums = 0
-        self._said: list[str] = []
+        self._written: list[str] = []
 
     def begin(self, command: Evaluate) -> None:
-        """Prepare to meet in the folder of this plan."""
+        """Prepare for the exchange in the folder of this plan."""
         folder = Path(command.save_to)
         self._folder = folder.parent
         self._root = Path(command.save_root) if command.save_root else folder.parent
-        self._plan, self._sums, self._said = command.plan, 0, []
+        self._plan, self._sums, self._written = command.plan, 0, []
 
-    def sum(self, mine: Int64s) -> Int64s:
+    def sum(self, vector: Int64s) -> Int64s:
         """Write a vector for the other ranks, wait for theirs, and return the sum in rank order.
 
         Raises `EvaluationError`: `storage` if it cannot be written or read, `member_lost` if a rank never writes.
         """
         number, self._sums = self._sums, self._sums + 1
         rank = self._join.rank
-        content = {**self._origin(), "sum": number, "values": mine.tolist()}
+        content = {**self._origin(), "sum": number, "values": vector.tolist()}
         name = self._file(rank, number)
         with self._storage(), self._opened(make=True) as folder:
-            folder.remove(f"{name}.new")  # of an attempt that was broken off
+            folder.remove(f"{name}.new")  # from an interrupted attempt
             replace(folder, name, json.dumps(content).encode(), temporary=f"{name}.new")
-        self._said.append(name)
-        total = np.zeros_like(mine)
+        self._written.append(name)
+        total = np.zeros_like(vector)
         for other in range(len(self._join.members)):
-            values = mine if other == rank else self._wait(other, partial(self._heard, other, number))
-            if values.shape != mine.shape:
-                who = named([other], self._join)
-                raise EvaluationError("mismatch", f"{who} sent {len(values)} numbers where this rank has {len(mine)}")
+            values = vector if other == rank else self._wait(other, partial(self._read_vector, other, number))
+            if values.shape != vector.shape:
+                sender = named([other], self._join)
+                raise EvaluationError("mismatch", f"{sender} sent {len(values)} numbers, this rank has {len(vector)}")
             total += values
         return total
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
         """Wait until all ranks saved their states, then read them and merge them in rank order.
 
-        Raises `EvaluationError`: `mismatch` if ranks restored different values, else as `sum`.
+        Raises `EvaluationError`: `mismatch` if ranks restored different values, otherwise as `sum` does.
         """
         ranks = range(len(join.members))
-        records = [self._wait(rank, partial(self._saved, rank)) for rank in ranks]
-        self._remove_said()  # every rank has saved, so every rank has read them
+        records = [self._wait(rank, partial(self._read_saved, rank)) for rank in ranks]
+        self._remove_written()  # every rank has saved, so every rank has read them
         require_equal_values(np.array([short_digest(record["variables"]) for record in records]), join)
         seconds = {name: np.array([float(record["seconds"][name]) for record in records]) for name in TIMED}
         seconds["save"] = np.array([report.seconds["save"]])  # known only after the states were saved
@@ -120,8 +120,8 @@ class SharedFolderCollective:
     def _worker(self, rank: int) -> Path:
         return self._folder / f"worker-{rank}-of-{len(self._join.members)}"
 
-    def _heard(self, rank: int, number: int) -> Int64s | None:
-        """Return the vector of another rank; None if it is not there yet, or is one of another evaluation."""
+    def _read_vector(self, rank: int, number: int) -> Int64s | None:
+        """Return the vector of another rank; None if it belongs to another evaluation. Raises `OSError` if missing."""
         with self._opened() as folder:
             data = folder.read(self._file(rank, number), _MOST_BYTES)
         try:
@@ -133,8 +133,8 @@ class SharedFolderCollective:
             path = self._folder / self._file(rank, number)
             raise EvaluationError("storage", f"{path} is damaged: {type(error).__name__}: {error}") from error
 
-    def _saved(self, rank: int) -> dict[str, Any] | None:
-        """Return what another rank saved; None if it is not there yet, or is of another evaluation."""
+    def _read_saved(self, rank: int) -> dict[str, Any] | None:
+        """Return the saved record of a rank; None if it belongs to another evaluation. Raises `OSError` if missing."""
         with self._opened() as folder, folder.folder(self._worker(rank).name) as worker:
             data = worker.read(STATES, _MOST_BYTES_OF_STATES)
         try:
@@ -143,23 +143,23 @@ class SharedFolderCollective:
             raise EvaluationError("storage", str(error)) from error
         return record if record | self._origin() == record else None
 
-    def _wait(self, rank: int, look: Callable[[], _Found | None]) -> _Found:
+    def _wait(self, rank: int, read: Callable[[], _Found | None]) -> _Found:
         begin, pause = self._now(), _FIRST_PAUSE_SECONDS
         while True:
             found: _Found | None = None
             with self._storage(missing=True):
-                found = look()
+                found = read()
             if found is not None:
                 return found
             if self._now() - begin > _LONGEST_WAIT_SECONDS:
-                who = named([rank], self._join)
-                raise EvaluationError("member_lost", f"{who} did not save to {self._worker(rank)}", lost=rank)
+                name = named([rank], self._join)
+                raise EvaluationError("member_lost", f"{name} did not save to {self._worker(rank)}", lost=rank)
             self._pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[Folder]:
-        """Open the plan's folder anew: on NFS that is what makes the names in it be asked for again."""
+        """Open the folder of the plan anew, which makes NFS look up the names in it again."""
         if make:
             self._root.mkdir(parents=True, exist_ok=True)
         below = self._folder.relative_to(self._root).parts
@@ -170,19 +170,19 @@ class SharedFolderCollective:
             with root.folder("/".join(below), make=make) as folder:
                 yield folder
 
-    def _remove_said(self) -> None:
-        with contextlib.suppress(OSError), self._opened() as folder:  # it is small, and goes with the plan's folder
-            for name in self._said:
+    def _remove_written(self) -> None:
+        with contextlib.suppress(OSError), self._opened() as folder:  # removed with the folder otherwise
+            for name in self._written:
                 folder.unlink(name)
-        self._said = []
+        self._written = []
 
     @contextlib.contextmanager
     def _storage(self, *, missing: bool = False) -> Iterator[None]:
-        """Turn errors of storage into failures; with `missing`, an entry that is not there is none."""
+        """Turn errors of the storage into failures; with `missing`, a missing entry is not an error."""
         try:
             yield
         except OSError as error:
             if missing and error.errno in _NOT_THERE:
                 return
-            reason = f"{type(error).__name__}: {error}"
-            raise EvaluationError("storage", f"cannot meet the other ranks in {self._folder}: {reason}") from error
+            reason = f"cannot exchange data with other ranks in {self._folder}: {type(error).__name__}: {error}"
+            raise EvaluationError("storage", reason) from error

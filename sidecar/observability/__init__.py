@@ -1,1 +1,1 @@
-"""Show what happened. Each module turns records into one medium."""
+"""Show events and states to people and programs. Each module turns records into one medium."""

@@ -103,6 +103,7 @@ def entry_logged(
 def _closed(
     log: FilteringBoundLogger, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None
 ) -> None:
+    """Log the end of a plan: its numbers, or its failure."""
     plan, outcome = closed.plan, closed.outcome
     if outcome.status == OutcomeStatus.FAILED or outcome.result is None:
         log_field = {} if worker_log is None else {"log": worker_log}
@@ -137,6 +138,7 @@ def _closed(
 
 
 def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
+    """Log a checkpoint that was settled without an evaluation."""
     settlement = settled.settlement
     write = log.info if settlement.verdict in (Verdict.SKIPPED, Verdict.REQUEUED) else log.warning
     write(
@@ -150,6 +152,7 @@ def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
+    """Return the fields that every event about a plan has."""
     checkpoint = plan.checkpoint
     return {
         "plan": plan.plan,
@@ -164,12 +167,14 @@ def _failure(outcome: Outcome) -> dict[str, Any]:
 
 
 def _json() -> list[Processor]:
+    """Return the processors that write JSON lines."""
     # Tracebacks are logged without local variables, which may hold secrets from the environment.
     tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
 
 
 def _console(*, colors: bool, verbose: bool) -> list[Processor]:
+    """Return the processors that write text for a terminal."""
     render = structlog.dev.ConsoleRenderer(
         colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
     )
@@ -226,6 +231,7 @@ def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _rounded(value: Any) -> Any:
+    """Return a value with its numbers rounded to six digits."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -95,7 +95,7 @@ _FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
     "sidecar_checkpoints_unseen_total": (
         _ONE,
-        "Checkpoints deleted before any node saw them, as gaps in their numbers tell, since this daemon started.",
+        "Checkpoints deleted before any node saw them, as gaps in their numbers show, since this daemon started.",
     ),
     "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
     "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
@@ -139,7 +139,7 @@ class Exporter(Collector):
     """Collect every `sidecar_*` family. The constructor registers it with `registry`.
 
     Args:
-        registry: The registry that is scraped. It is never the global one, so that several daemons fit in one process.
+        registry: The registry that is scraped; never the global one, so that several daemons fit in one process.
         process_metrics: Whether to add the daemon's own `process_*` families (CPU seconds, memory, open files).
     """
 
@@ -219,6 +219,7 @@ class _Samples:
 
 
 def _export_evaluations(samples: _Samples, history: JournalState) -> None:
+    """Add the samples of the newest evaluation of each eval set."""
     newest = history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
@@ -257,6 +258,7 @@ def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: T
 
 
 def _export_totals(samples: _Samples, totals: Totals) -> None:
+    """Add the samples of the journal's totals."""
     for status, keys in totals.checkpoints.items():
         samples.add(f"sidecar_checkpoints_{status}_total", len(keys))
     for eval_set, count in totals.changes.items():
@@ -273,6 +275,7 @@ def _durations(run: str, totals: Totals) -> Metric:
 
 
 def _export_status(samples: _Samples, status: Status) -> None:
+    """Add the samples of this node's status."""
     identity, checkpoints, nodes = status.identity, status.checkpoints, status.nodes
     if checkpoints.newest is not None:
         samples.add("sidecar_newest_checkpoint_step", checkpoints.newest.step)

@@ -158,6 +158,7 @@ def checkpoint_of(best: Best) -> str:
 
 
 def _rows(entries: Iterable[Entry]) -> list[Row]:
+    """Return the rows of entries. A final settlement shares the row of the last failed attempt."""
     result: list[Row] = []
     failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
     for entry in entries:
@@ -182,14 +183,15 @@ def _newest_evaluation(history: JournalState) -> Row | None:
         return None
     latest = history.newest_task.latest
     return _closed_row(history.newest) | {
-        "examples": {eval_set: each.result.examples[eval_set] for eval_set, each in latest.items()},
-        "metrics": {eval_set: _numbers(each.result.metrics.get(eval_set, {})) for eval_set, each in latest.items()},
-        "steps": {eval_set: each.checkpoint.step for eval_set, each in latest.items()},
-        "step_sources": {eval_set: each.checkpoint.step_source for eval_set, each in latest.items()},
+        "examples": {eval_set: newest.result.examples[eval_set] for eval_set, newest in latest.items()},
+        "metrics": {eval_set: _numbers(newest.result.metrics.get(eval_set, {})) for eval_set, newest in latest.items()},
+        "steps": {eval_set: newest.checkpoint.step for eval_set, newest in latest.items()},
+        "step_sources": {eval_set: newest.checkpoint.step_source for eval_set, newest in latest.items()},
     }
 
 
 def _closed_row(closed: Closed) -> Row:
+    """Return the row of a closed plan."""
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
     assert checkpoint is not None  # `JournalState` closes only plans that have a checkpoint

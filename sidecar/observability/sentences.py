@@ -102,7 +102,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "nothing_seen": _remedied("no checkpoint was seen in {seconds:g} s"),
     "draining": lambda event: f"{event['signal']}: ending{' after this evaluation' * bool(event['evaluating'])}",
     "stopped_at_once": _said("{signal} again: stopped at once"),
-    "left_unheard": _said("ended without telling the other nodes: {unready}"),
+    "left_unheard": _said("ended before it could inform the other nodes: {unready}"),
     "loop_was_stopped": _said("this process was stopped for {seconds} s"),
     "run_begun_anew": _said("a new run begins: {reason}"),
     "eval_set_changed": lambda event: (

@@ -1,1 +1,1 @@
-"""Pins: checkpoints protected against the trainer's own clean-up for as long as some evaluation needs them."""
+"""Pin checkpoints: protect them against the trainer's own clean-up as long as an evaluation needs them."""

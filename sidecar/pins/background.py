@@ -1,7 +1,7 @@
-"""Pin checkpoints in threads: a link is made at once, a copy of 500 GB goes on in the background.
+"""Pin checkpoints in threads: a link is made at once, a copy of 500 GB continues in the background.
 
-Owned by the reconciler. One checkpoint is pinned at a time, so that copies leave bandwidth to training; a checkpoint
-whose files hang does not count.
+The reconciler owns this. One checkpoint is pinned at a time, so that copies leave bandwidth to training. Checkpoints
+whose files hang do not count.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from sidecar.pins.usage import bytes_copied, in_the_making, pins_bytes, pins_byt
 from sidecar.records import Checkpoint, Key
 
 _MOST: Final = 4
-"""Checkpoints that are pinned at once, all but one of them hanging: each takes a thread that cannot be ended."""
+"""The most checkpoints that are pinned at once, all except one of them hanging: each takes a thread without an end."""
 
 
 class MakePin(Protocol):
-    """Makes one pin; raises what `pins.pin.pin` raises."""
+    """Make one pin, with the errors of `pins.pin.pin`."""
 
     def __call__(
         self, discovered: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str
     ) -> DiscoveredCheckpoint:
-        """Make it, if `copies` also where it takes a copy of much."""
+        """Make the pin. `copies`: also if much must be copied."""
         ...
 
 
 @dataclass(slots=True)
 class _Work:
-    """One pin in the making; `turns` is how often its thread had got on at `moved_at`."""
+    """Hold one unfinished pin. `turns`: the count of its thread's progress at the time `moved_at`."""
 
     checkpoint: Checkpoint
     thread: threading.Thread
@@ -50,10 +50,10 @@ class _Work:
 
 @dataclass(slots=True)
 class BackgroundPinner:
-    """Pin in threads, which are waited for only as long as links take."""
+    """Pin checkpoints in threads, and wait for each thread only as long as links take."""
 
     pins: Path
-    owner: str = ""  # this node's name: what it left half pinned in a former life is told by that
+    owner: str = ""  # this node's name, which marks the pins that it left unfinished in a former life
     patience_seconds: float = 1.0  # links to hundreds of shards on slow storage
     make: MakePin = pin
     hangs_after_seconds: float = 30.0  # without any progress: disks that sleep, and servers that change over, take less
@@ -61,16 +61,16 @@ class BackgroundPinner:
     calls: Calls = call_directly  # makes calls that may hang
     _work: dict[Key, _Work] = field(default_factory=dict)
     _leftovers: UnfinishedPins = field(init=False)
-    _idle: frozenset[str] = frozenset()  # folders of pins in the making that do not grow
+    _idle: frozenset[str] = frozenset()  # folders of unfinished pins that do not grow
 
     def __post_init__(self) -> None:
         self._leftovers = UnfinishedPins(self.owner)
 
     def pin(self, discovered: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
-        """Return the pinned checkpoint, or None while it is not finished: then ask again at the next scan.
+        """Return the pinned checkpoint, or None while pinning is not finished; the next scan asks again.
 
-        `copies`: whether it may be copied if it cannot be linked; of no matter once it has begun. Raises what
-        `pins.pin.pin` raises, and `StorageError` if as many hang already as may.
+        `copies`: whether the checkpoint may be copied if it cannot be linked; ignored once pinning has begun. Raises
+        the errors of `pins.pin.pin`, and `StorageError` if too many checkpoints hang already.
         """
         key = discovered.checkpoint.key
         work = self._work.get(key)
@@ -81,7 +81,7 @@ class BackgroundPinner:
                 return None
             if len(hanging) >= _MOST:
                 names = ", ".join(sorted(work.checkpoint.name for work in self._work.values()))
-                raise StorageError(f"not begun, since reading {_MOST} others hangs: {names}")
+                raise StorageError(f"not begun, because reading {_MOST} others hangs: {names}")
             work = self._work[key] = self._begin(discovered, copies=copies)
             work.thread.join(self.patience_seconds)
         if work.thread.is_alive():
@@ -92,7 +92,7 @@ class BackgroundPinner:
         return work.pinned
 
     def works_on(self, key: Key) -> bool:
-        """Return whether it is being pinned."""
+        """Return whether a checkpoint is being pinned."""
         return key in self._work
 
     def hanging(self) -> Mapping[str, str]:
@@ -102,11 +102,11 @@ class BackgroundPinner:
             if (turns := turns_of(work.thread)) != work.turns:
                 work.turns, work.moved_at = turns, now
             if work.thread.is_alive() and now >= work.moved_at + self.hangs_after_seconds:
-                hanging[work.checkpoint.folder] = f"reading {work.checkpoint.name} hangs: look at its storage"
+                hanging[work.checkpoint.folder] = f"reading {work.checkpoint.name} hangs: check its storage"
         return hanging
 
     def unpin(self, checkpoint: Checkpoint) -> None:
-        """Remove a pin; raises what `pins.pin.unpin` raises."""
+        """Remove a pin, with the errors of `pins.pin.unpin`."""
         self.calls(f"/unpin {checkpoint.folder}", partial(unpin, checkpoint, self.pins))
 
     def bytes(self) -> int:
@@ -118,13 +118,13 @@ class BackgroundPinner:
         return self.calls("/bytes alone", partial(pins_bytes_alone, self.pins, self._idle))
 
     def bytes_copied(self) -> Mapping[str, int]:
-        """Return how far pins in the making are, on any node, by the first 12 digits of the checkpoints' digests."""
+        """Return the bytes of unfinished pins of all nodes, by the first 12 digits of the checkpoints' digests."""
         return bytes_copied(self.pins)
 
     def clean(self, now: float, turn_seconds: float) -> None:
-        """Look at pins in the making, and remove what nobody makes any more.
+        """Scan the unfinished pins, and remove those that no node works on any more. Raises `StorageError`.
 
-        `now`: seconds of the node's clock; `turn_seconds`: how long a copy may not grow. Raises `StorageError`.
+        `now`: seconds of the node's clock. `turn_seconds`: how long a copy may stay without growing.
         """
         self._leftovers.observe(in_the_making(self.pins), now)
         self._idle = self._leftovers.idle(now, turn_seconds)
@@ -133,10 +133,12 @@ class BackgroundPinner:
                 remove(name, self.pins)
 
     def _begin(self, discovered: DiscoveredCheckpoint, *, copies: bool) -> _Work:
+        """Start a thread that pins a checkpoint."""
+
         def run() -> None:
             try:
                 work.pinned = self.make(discovered, self.pins, copies=copies, owner=self.owner)
-            except Exception as error:  # noqa: BLE001 - raised where it is asked for
+            except Exception as error:  # noqa: BLE001 - `pin` raises it
                 work.error = error
 
         thread = threading.Thread(target=run, name="pin", daemon=True)
@@ -145,6 +147,6 @@ class BackgroundPinner:
         return work
 
     def _forget_finished(self) -> None:
-        """Forget pins that nobody asked for since: the checkpoint vanished or was settled. A scan finds the pin."""
+        """Forget finished pins that nobody asks for, because the checkpoint vanished or was settled."""
         for key in [key for key, work in self._work.items() if not work.thread.is_alive()]:
             del self._work[key]

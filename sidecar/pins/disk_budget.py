@@ -1,6 +1,6 @@
-"""Bound how much of the storage pins may take: what the user allows, and never what training needs to go on.
+"""Limit the part of the storage that pins may take: no more than the user allows, and never space that training needs.
 
-A link takes nothing while the trainer keeps the file, and all of it afterwards; a copy takes it at once.
+A link takes no space while the trainer retains the file, and the file's space afterwards. A copy takes it at once.
 """
 
 import os
@@ -12,35 +12,35 @@ from typing import Final
 from sidecar.errors import NoRoomError, StorageError
 
 _SMALL: Final = 100
-"""A pin that takes less than this part of the free bytes is always allowed: however often, it never takes all of them.
+"""A pin that takes less than one part in this many of the free bytes is always allowed. Such pins never take all of it.
 
-Else a small disk with small checkpoints, which lacks `keep_free` from the start, would never see an evaluation.
+Otherwise a small disk with small checkpoints, with less than `keep_free` from the start, would never see an evaluation.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DiskBudget:
-    """The bounds in bytes. `free`: what is free where the pins are; None: nobody knows, so nothing is kept free."""
+    """Hold the limits in bytes. `free`: returns the free bytes where the pins are, or None if that is unknown."""
 
-    max_bytes: int | None = None  # of all pins, each file counted in full
+    max_bytes: int | None = None  # for all pins, each file counted in full
     keep_free: int = 0
     free: Callable[[], int | None] = lambda: None
 
     def require(self, size: int, held: Callable[[], int], held_alone: Callable[[], int]) -> None:
         """Raise `NoRoomError` unless a checkpoint of that size may be pinned, too.
 
-        `held`: returns the bytes of all pins; `held_alone`: returns those that removing the pins would free. The
-        first pin is made in any case, or nothing would go on.
+        `held`: returns the bytes of all pins. `held_alone`: returns the bytes that removing the pins would free. The
+        first pin is always allowed, or no evaluation could ever run.
         """
         if self.max_bytes is not None and 0 < (now := held()) > self.max_bytes - size:
-            raise NoRoomError(f"pins hold {now} bytes, {size} more are over the {self.max_bytes} of pin_max_bytes")
+            raise NoRoomError(f"pins hold {now} bytes, and {size} more exceed pin_max_bytes = {self.max_bytes}")
         free = self.free()
         if free is None or free >= self.keep_free:
             return
         if (alone := held_alone()) > 0 and (alone + size) * _SMALL > free:
             raise NoRoomError(
-                f"{free} bytes are free, less than the {self.keep_free} of keep_free_bytes, "
-                f"and pins alone hold {alone} that training deleted"
+                f"{free} bytes are free, less than keep_free_bytes = {self.keep_free}, "
+                f"and removing pins would free {alone} bytes"
             )
 
     def require_copy(self, size: int) -> None:
@@ -53,13 +53,13 @@ class DiskBudget:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what an ordinary user may still write on the storage of a folder, or of the first above it that exists."""
+    """Return the bytes that an ordinary user may still write on the storage of a folder, which may not exist yet."""
     for place in (folder, *folder.parents):
         try:
-            there = os.statvfs(place)
+            storage = os.statvfs(place)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise StorageError(f"cannot see how much is free in {place}: {error.strerror}") from error
-        return there.f_bavail * there.f_frsize
-    raise StorageError(f"{folder} has no place: not even the root of its path is there")
+            raise StorageError(f"cannot measure the free space in {place}: {error.strerror}") from error
+        return storage.f_bavail * storage.f_frsize
+    raise StorageError(f"the free space of {folder} cannot be measured: not even the root of its path exists")

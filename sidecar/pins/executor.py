@@ -1,6 +1,7 @@
-"""Pin and unpin checkpoints, one after the other: an error about one checkpoint stays with that checkpoint.
+"""Pin and unpin checkpoints, one after the other. An error about one checkpoint does not affect the others.
 
-Called by the reconciler, in the storage thread. It unpins first, so that a full disk or quota has room for new pins.
+The reconciler calls this in the storage thread. Unpinning comes first, so that a full disk or quota has room for new
+pins.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +29,7 @@ from sidecar.pins.policy import PinDecision, PinPolicy
 from sidecar.records import Checkpoint, Key, Settlement
 from sidecar.states import Verdict
 
-_LONGEST_PAUSE_SECONDS: Final = 30.0  # until what failed is tried again; it may be a copy that fails at its end
+_LONGEST_PAUSE_SECONDS: Final = 30.0  # before a retry, which may be a long copy that fails only at its end
 
 _Content = list[tuple[str, int, int]]
 
@@ -37,8 +38,9 @@ _Content = list[tuple[str, int, int]]
 class PinChanges:
     """Collect the changes that pinning and unpinning made in one scan. `unknown` and `failed` are as in `ScanResult`.
 
-    `by_key`: checkpoints that are pinned or unpinned now, or None if they are not there after all. `changing`: the
-    files of checkpoints that changed while they were pinned, and since when. `to_copy`: what cannot be linked.
+    `by_key`: checkpoints that are pinned or unpinned now; None for one that does not exist any more. `changing`: the
+    files of checkpoints that changed while they were pinned, and since when. `to_copy`: checkpoints that cannot be
+    linked.
     """
 
     by_key: dict[Key, DiscoveredCheckpoint | None] = field(default_factory=dict)
@@ -53,17 +55,17 @@ class PinChanges:
 
 @dataclass(slots=True)
 class Backoff:
-    """Remember what failed, and until when it is not tried again: until the next scan, then for longer and longer."""
+    """Remember failures by name, and delay each retry: the first until the next scan, later ones for ever longer."""
 
     _failed: dict[str, tuple[int, float, str]] = field(default_factory=dict)
 
     def why_not(self, name: str, now: float) -> str | None:
-        """Return why it is not to be tried now; None: it is."""
+        """Return the reason of the last failure while a retry is delayed; None if it may be tried now."""
         _, until, why = self._failed.get(name, (0, now, ""))
         return why if now < until else None
 
     def fail(self, name: str, why: str, now: float) -> None:
-        """Note a failure."""
+        """Note a failure, and delay the retry."""
         tries = self._failed.get(name, (0, now, ""))[0] + 1
         pause = 0.0 if tries == 1 else min(_LONGEST_PAUSE_SECONDS, 2.0**tries)
         self._failed[name] = min(tries, 10), now + pause, why
@@ -75,10 +77,10 @@ class Backoff:
 
 @dataclass(slots=True, kw_only=True)
 class PinExecutor:
-    """Pin and unpin; what it remembers is about what did not succeed at once.
+    """Pin and unpin checkpoints, and remember those that did not succeed at once.
 
-    `ask` returns whether the files of a checkpoint are there. `damaged` holds checkpoints whose content is damaged
-    though their structure is whole, with their files as they were then; each scan reports them.
+    `ask`: returns whether the files of a checkpoint exist. `damaged`: checkpoints whose content is damaged although
+    their structure is whole, with the state of their files at that time. Each scan reports them.
     """
 
     pinner: BackgroundPinner
@@ -90,9 +92,9 @@ class PinExecutor:
     damaged: dict[Key, tuple[_Content, Settlement]] = field(default_factory=dict)
     _changing: dict[Key, tuple[_Content, float]] = field(default_factory=dict)  # as in `PinChanges`, by the last scan
     _to_copy: set[Key] = field(default_factory=set)  # likewise
-    # What the last scan would have unpinned: a node that just came may need it, so it is unpinned in the next scan.
+    # Pins that the last scan found unneeded. A node that just came may need them, so they are removed one scan later.
     _unpin_next: set[Key] = field(default_factory=set)
-    _unpin_next_names: set[str] = field(default_factory=set)  # likewise, of pins of which only the name is known
+    _unpin_next_names: set[str] = field(default_factory=set)  # the same for pins of which only the name is known
     _pin_backoff: Backoff = field(default_factory=Backoff)
     _read_backoff: Backoff = field(default_factory=Backoff)
     _unpin_backoff: Backoff = field(default_factory=Backoff)
@@ -100,9 +102,9 @@ class PinExecutor:
     # -- unpin -----------------------------------------------------------------------------------------------------
 
     def unpin(self, scan: ScanResult, policy: PinPolicy, decision: PinDecision, *, leaving: bool) -> PinChanges:
-        """Unpin what nobody needs now and nobody needed in the last scan; give up pins that cannot be read any more.
+        """Remove pins that nobody needs now and nobody needed in the last scan, and give up pins that are unreadable.
 
-        `leaving`: there is no later scan.
+        `leaving`: there is no later scan, so pins that nobody needs now are removed at once.
         """
         changes, pinned = PinChanges(), scan.pinned()
         unneeded = {key: discovered.checkpoint for key, discovered in pinned.items() if key not in decision.retain}
@@ -126,7 +128,7 @@ class PinExecutor:
         return changes
 
     def _unclaimed(self, scan: ScanResult, policy: PinPolicy, decision: PinDecision) -> dict[str, Checkpoint]:
-        """Return pins of which only the name is known, and whose checkpoints are settled, by that name."""
+        """Return the settled checkpoints of pins of which only the name is known, by that name."""
         if not scan.unclaimed:
             return {}
         retained = {scan.by_key[key].checkpoint.folder for key in decision.retain if key in scan.by_key}
@@ -142,6 +144,7 @@ class PinExecutor:
         return settled
 
     def _unpin(self, checkpoint: Checkpoint, changes: PinChanges) -> bool:
+        """Remove one pin unless its retry is delayed, and return whether it was removed."""
         name, now = checkpoint.folder, self.clock.now()
         if (why := self._unpin_backoff.why_not(name, now)) is None:
             try:
@@ -158,7 +161,10 @@ class PinExecutor:
     # -- pin -------------------------------------------------------------------------------------------------------
 
     def pin(self, scan: ScanResult, decision: PinDecision, before: int, changes: PinChanges) -> None:
-        """Pin what must be pinned, and note what came of it; `before`: how many nodes come first."""
+        """Pin the checkpoints of the decision, and note the results in `changes`.
+
+        `before`: the number of nodes whose turn to copy comes before this one's.
+        """
         pinned = scan.pinned()
         readable = {key for key, discovered in pinned.items() if discovered.checkpoint.folder not in scan.unknown}
         useful = readable & (decision.retain | decision.pin) - changes.by_key.keys()
@@ -177,7 +183,7 @@ class PinExecutor:
         self._read_backoff.forget_others(changes.unknown)
 
     def _is_damaged(self, discovered: DiscoveredCheckpoint, changes: PinChanges) -> bool:
-        """Return whether its files are those that were found damaged, and report that again."""
+        """Return whether a checkpoint still has the files that were found damaged. If so, report it again."""
         damaged = self.damaged.get(discovered.checkpoint.key)
         if damaged is None or damaged[0] != contents(discovered.files):
             return False
@@ -188,7 +194,7 @@ class PinExecutor:
     def _try_to_pin(
         self, discovered: DiscoveredCheckpoint, before: int, changes: PinChanges, *, is_first: bool
     ) -> bool:
-        """Pin one checkpoint and note what came of it; return whether it is pinned."""
+        """Pin one checkpoint, note the result, and return whether it is pinned."""
         key, name, now = discovered.checkpoint.key, discovered.checkpoint.folder, self.clock.now()
         for backoff, reasons in ((self._pin_backoff, changes.failed), (self._read_backoff, changes.unknown)):
             if (why := backoff.why_not(name, now)) is not None:
@@ -210,18 +216,18 @@ class PinExecutor:
                 changes.by_key[key] = pinned
                 return True
             if key in self._changing:
-                changes.changing[key] = self._changing[key]  # it is tried again, which takes more than one scan
+                changes.changing[key] = self._changing[key]  # the retry takes more than one scan
         return False
 
     def _note_trouble(self, discovered: DiscoveredCheckpoint, error: CheckpointError, changes: PinChanges) -> None:
-        """Note why its files could not be pinned as they were found."""
+        """Note why the files of a checkpoint could not be pinned as they were found."""
         key, name = discovered.checkpoint.key, discovered.checkpoint.folder
         if isinstance(error, VanishedError):
             self._note_vanished(discovered, error, changes)
         elif isinstance(error, UnreadableError):
             self._read_backoff.fail(name, str(error), self.clock.now())
             changes.unknown[name] = str(error)
-        elif isinstance(error, IncompleteError):  # it changed while it was pinned: the next scan finds what it became
+        elif isinstance(error, IncompleteError):  # its files changed meanwhile: the next scan reads them again
             self._note_changed(discovered, error, changes)
         else:
             reason = settlement(discovered, Verdict.CORRUPT, error)
@@ -230,7 +236,7 @@ class PinExecutor:
             changes.by_key[key] = None
 
     def _note_vanished(self, discovered: DiscoveredCheckpoint, error: VanishedError, changes: PinChanges) -> None:
-        """Note that files were not there. Only the files themselves, asked for by name, can say that it is gone."""
+        """Note that files were missing. A checkpoint is gone only if a request for its files by name says so."""
         presence, why = self.ask(discovered)
         if presence is Presence.UNKNOWN:
             changes.unknown[discovered.checkpoint.folder] = f"cannot be read: {why}"
@@ -241,12 +247,13 @@ class PinExecutor:
             changes.by_key[discovered.checkpoint.key] = None
 
     def _note_changed(self, discovered: DiscoveredCheckpoint, error: IncompleteError, changes: PinChanges) -> None:
+        """Note that content changed while it was pinned, and give it up if its files seem unchanged for long."""
         key, content, now = discovered.checkpoint.key, contents(discovered.files), self.clock.now()
         before, since = self._changing.get(key, (None, now))
         since = since if before == content else now
         changes.waiting.append((discovered.checkpoint.name, str(error)))
         changes.changing[key] = content, since
-        if now - since >= self.corrupt_after_seconds:  # its files say that nothing did
+        if now - since >= self.corrupt_after_seconds:  # sizes and times of its files say that nothing changed
             self.damaged[key] = content, settlement(discovered, Verdict.CORRUPT, error)
 
     def _pin(
@@ -263,9 +270,9 @@ class PinExecutor:
             return self.pinner.pin(discovered, copies=True)
 
     def _require_room(self, discovered: DiscoveredCheckpoint, changes: PinChanges, *, is_first: bool) -> None:
-        """Raise `NoRoomError` unless there is room. The first pin is made all the same, or nothing would go on.
+        """Raise `NoRoomError` unless there is room. The first pin is always made, or no evaluation could ever run.
 
-        The pins that take the room then are of no use to this node: they are unpinned soon, or cannot be read, or their
+        The pins that take the room then are useless for this node: they are removed soon, or cannot be read, or their
         makers died.
         """
         try:
@@ -273,7 +280,7 @@ class PinExecutor:
         except NoRoomError as error:
             if not is_first or self.turns.anything_goes_on(self.clock.now()):
                 raise
-            why = f"pinned all the same, as no other pin is of use to this node: {error}"
+            why = f"pinned in spite of that, because this node can use no other pin: {error}"
             changes.waiting.append((discovered.checkpoint.name, why))
 
     def _link(self, discovered: DiscoveredCheckpoint) -> DiscoveredCheckpoint | None:
@@ -285,7 +292,7 @@ class PinExecutor:
 
 
 def settlement(discovered: DiscoveredCheckpoint, verdict: Verdict, why: Exception | str) -> Settlement:
-    """Return the end of a checkpoint that was found."""
+    """Return the record that settles a checkpoint with a verdict and the reason for it."""
     checkpoint = discovered.checkpoint
     return Settlement(
         name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=verdict, reason=str(why)

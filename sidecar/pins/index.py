@@ -1,7 +1,7 @@
-"""Know the pins of a run: which checkpoints they hold, and which of them hold nothing any more.
+"""Hold the pins of a run: the checkpoints in them, and the pins that are broken or cannot be read.
 
-A pin is read again only where it changed; that blocks for as long as the storage does. An error about one pin stays
-with it: what was known of the pin still holds, and the reason is reported.
+A pin is read again only if it changed. Reading blocks for as long as the storage does. An error about one pin does not
+affect the others: the last reading of the pin still holds, and the reason is reported.
 """
 
 import errno
@@ -20,14 +20,14 @@ from sidecar.pins.reader import Known, PinReader, PinReading, PinState
 
 
 class PinIndex:
-    """Hold what lies in the folder of pins, which may not exist yet.
+    """Hold the content of the folder of pins, which may not exist yet.
 
     Args:
-        pins: the folder.
-        corrupt_after_seconds: how long a pin must be broken before that is certain.
-        step_key, step_pattern, checkpoint_pattern: as the catalog's.
-        calls: makes calls that may hang.
-        progress: called before each pin that is read, because a scan may take long.
+        pins: The folder.
+        corrupt_after_seconds: How long a pin must be broken before that is certain.
+        step_key, step_pattern, checkpoint_pattern: The same as the catalog's.
+        calls: Makes calls that may hang.
+        progress: Called before each pin that is read, because a scan may take long.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class PinIndex:
         self._unknown: Mapping[str, str] = {}
 
     def scan(self, now: float) -> PinScan:
-        """Scan once; raises `StorageError` if nothing can be read."""
+        """Scan once. Raises `StorageError` if the folder of pins cannot be read."""
         with ExitStack() as stack:
             pins = self._open(stack)
             names = self._names(pins)
             making = frozenset(digest for name in names if (digest := being_made(name)) is not None)
-            # What was there and is not listed is asked for by name: a listing that misses it is not evidence.
+            # A known pin that is not listed is read by name: a listing without it does not prove that it is gone.
             asked = {*filter(is_pin, names), *self._known, *self._broken, *self._unknown}
             readings = {}
             for name in sorted(asked):
@@ -66,7 +66,7 @@ class PinIndex:
         return self._take(readings, making, now)
 
     def _read(self, name: str, now: float) -> PinReading:
-        """Read one pin; one whose reading does not come to an end is unknown."""
+        """Read one pin. If the storage hangs, its state is unknown."""
         known = self._known.get(name)
 
         def read() -> PinReading:
@@ -80,7 +80,7 @@ class PinIndex:
             return PinReading(PinState.UNKNOWN, why=str(error.strerror))
 
     def _take(self, readings: Mapping[str, PinReading], making: frozenset[str], now: float) -> PinScan:
-        """Remember what reading the pins brought."""
+        """Remember the readings of all pins, and return the result of the scan."""
         known, was_broken = self._known, self._broken
         self._known, self._broken = {}, {}
         unknown, broken, unclaimed = {}, [], set()
@@ -112,7 +112,7 @@ class PinIndex:
         )
 
     def _open(self, stack: ExitStack) -> Folder | None:
-        """Open the folder of pins, never through a link in its place; None if there is none."""
+        """Open the folder of pins, never through a link in its place; return None if it does not exist."""
         try:
             state = stack.enter_context(open_folder(self._pins.parent))
             return stack.enter_context(state.folder(self._pins.name))
@@ -128,6 +128,7 @@ class PinIndex:
             raise self._error(error) from error
 
     def _error(self, error: OSError) -> StorageError:
+        """Return the error to raise if the folder of pins cannot be read."""
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return StorageError(f"{self._pins} is a link or a file, where the folder of pins is expected: move it away")
         return StorageError(f"cannot read the pins in {self._pins}: {error.strerror}")

@@ -1,6 +1,6 @@
-"""Bring the files of a checkpoint into a new folder: by links where they are allowed, else by copies.
+"""Gather the files of a checkpoint in a new folder, by links if they are allowed, else by copies.
 
-It blocks for as long as the storage does. The folder is open: nothing is written through a link.
+This blocks for as long as the storage does. The folder is open, so nothing is written through a link.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
 from sidecar.pins.disk_budget import DiskBudget
 
 _MOST_OPEN: Final = 128
-"""The most files of a checkpoint that are open at the same time. A process may have 1024."""
+"""The most files of a checkpoint that are open at the same time. A process may open 1024."""
 
 _NO_LINK: Final = (
     errno.EPERM,  # another user's file (fs.protected_hardlinks), or a filesystem without links
@@ -31,20 +31,20 @@ _NO_LINK: Final = (
     errno.ENOSYS,  # FUSE
     errno.ENOTSUP,
 )
-"""Why a link may be refused where a copy works."""
+"""Errors with which a link is refused although a copy may work."""
 
 _PART_BYTES: Final = 1024 * 1024
 
 _SMALL_BYTES: Final = 16 * 1024 * 1024
-"""Every node copies this much itself: that takes less time than to wait for the copy of another node, and it protects
+"""Every node copies this much itself, because that takes less time than waiting for another node's copy and protects
 against deletion at once."""
 
 
 def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, copies: bool) -> tuple[File, ...]:
-    """Link or copy each file, durably, and say which files of the trainer's these were.
+    """Link or copy each file durably, and return the state of the trainer's files.
 
-    All that can be linked comes first, so that it is known what a copy of the rest takes before the first byte. Raises
-    `MustCopyError`, `NoRoomError`, `UnreadableError`, and OSError of where it writes, or if a file is gone.
+    Links are made first, so that the size of the remaining copies is known before the first byte. Raises
+    `MustCopyError`, `NoRoomError`, `UnreadableError`, and OSError if the folder cannot be written or a file is gone.
     """
     format_ = FORMATS[discovered.checkpoint.format]
     names = tuple(file.name for file in discovered.files)
@@ -54,7 +54,7 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
     with contextlib.ExitStack() as stack:
         folders = _folders(into, names, stack)
         gathered: dict[str, File] = {}
-        refused = False  # by one, so by all: each is a file of the same owner on the same storage
+        refused = False  # if one link is refused all are, because the files have the same owner and storage
         for name in names:
             if refused or format_.written_in_place(name):
                 continue
@@ -64,10 +64,10 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
                 gathered[name] = linked
         rest = [name for name in names if name not in gathered]
         with reading(discovered.checkpoint.name):
-            sizes = [size_of(discovered.folder, name) or 0 for name in rest]  # what is gone is told when it is copied
+            sizes = [size_of(discovered.folder, name) or 0 for name in rest]  # copying reports files that are gone
         if not copies and sum(sizes) > _SMALL_BYTES:
             raise MustCopyError(f"{sum(sizes)} bytes of {discovered.checkpoint.name} cannot be linked")
-        # What is open can be copied though training deletes it meanwhile.
+        # An open file can be copied even if training deletes it meanwhile.
         opened = {name: stack.enter_context(_open(discovered.folder, name)) for name in rest[:_MOST_OPEN]}
         for place, name in enumerate(rest):
             room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
@@ -80,20 +80,20 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Tell errors of the files that are read from those of the ones that are written.
+    """Turn an OSError of reading into `UnreadableError`, which distinguishes it from errors of writing.
 
-    Errors of reading say nothing about the checkpoint, and the others are pinned all the same.
+    A file that cannot be read now does not make the checkpoint corrupt, and other checkpoints can still be pinned.
     """
     try:
         yield
     except OSError as error:
         if meaning(Entry.CHECKPOINT, error) is not Meaning.UNKNOWN:
-            raise  # it is gone, or to be opened once more
+            raise  # the file is gone, or must be opened once more
         raise UnreadableError(f"{what} cannot be read: {error.strerror}") from error
 
 
 def _folders(into: Folder, names: tuple[str, ...], stack: contextlib.ExitStack) -> dict[str, Folder]:
-    """Return the folder for each file, by its path; those below `into` are made."""
+    """Return the opened folders for files by path: `into`, and new folders below it."""
     folders = {"": into}
     for parent in sorted({_parent(name) for name in names} - {""}):
         folders[parent] = stack.enter_context(into.folder(parent, make=True))
@@ -106,6 +106,7 @@ def _parent(name: str) -> str:
 
 @contextlib.contextmanager
 def _open(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a file of the trainer's. Raises `UnreadableError` if it cannot be read."""
     with contextlib.ExitStack() as stack:
         with reading(name):
             opened = stack.enter_context(open_file(folder, name))
@@ -113,34 +114,36 @@ def _open(folder: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _link(source: Path, name: str, into: Folder) -> File | None:
+    """Link a file into a folder, and return the file; None if links are refused. Raises OSError."""
     base = PurePath(name).name
     try:
-        # Resolved, since a link to a link is not wanted; what is planted there meanwhile is not followed.
+        # The link must not be to a symbolic link, so that is resolved first. A link that comes later is not followed.
         os.link(resolve(source, name), base, dst_dir_fd=into.descriptor, follow_symlinks=False)
-    except FileExistsError:  # the folder is this one's own, so it is the request that was sent twice
+    except FileExistsError:  # nobody else writes into this folder, so NFS sent the request twice
         pass
     except OSError as error:
         if error.errno in _NO_LINK:
             return None
         raise
-    there = into.stat(base)
-    if not stat.S_ISREG(there.st_mode):
+    status = into.stat(base)
+    if not stat.S_ISREG(status.st_mode):
         raise IncompleteError(f"{source / name} was replaced by something that is not a regular file")
-    return as_file(name, there)
+    return as_file(name, status)
 
 
 def _copy(original: BinaryIO, name: str, into: Folder) -> File:
-    """Copy content and time of modification, durably."""
+    """Copy a file's content and time of modification durably into a folder, and return the original file."""
     with into.create_file(PurePath(name).name) as copy:
         while part := _part(original, name):
             copy.write(part)
         copy.flush()
-        there = os.fstat(original.fileno())
-        os.utime(copy.fileno(), ns=(there.st_atime_ns, there.st_mtime_ns))
+        status = os.fstat(original.fileno())
+        os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
         sync_file(copy)
-    return as_file(name, there)
+    return as_file(name, status)
 
 
 def _part(original: BinaryIO, name: str) -> bytes:
+    """Return the next part of a file; empty at its end. Raises `UnreadableError`."""
     with reading(name):
         return original.read(_PART_BYTES)

@@ -1,7 +1,4 @@
-"""Name what lies in the folder of pins: pins, their records, and unfinished pins.
-
-No I/O.
-"""
+"""Define the names in the folder of pins: of pins, their records, and unfinished pins. No I/O."""
 
 import hashlib
 import re
@@ -17,7 +14,7 @@ TEMPORARY: Final = ".tmp-"
 """The prefix of unfinished pins and of pins that are being removed."""
 
 _MAKING: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")
-_LIFE: Final = secrets.token_hex(4)  # of this process
+_LIFE: Final = secrets.token_hex(4)  # distinguishes this process from others of the same node
 
 
 def is_pin(name: str) -> bool:
@@ -26,18 +23,18 @@ def is_pin(name: str) -> bool:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a folder of that name is a pin in the making, or one that is being removed."""
+    """Return whether a folder of that name is an unfinished pin, or one that is being removed."""
     return name.startswith(TEMPORARY)
 
 
 def being_made(name: str) -> str | None:
-    """Return the first 12 digits of the digest of a pin in the making; None for anything else."""
+    """Return the first 12 digits of the digest in the name of an unfinished pin; None for any other name."""
     match = _MAKING.match(name)
     return match[1] if match else None
 
 
 def making_name(checkpoint: Checkpoint, owner: str) -> str:
-    """Return a new name for a pin in the making; it says to other nodes for which checkpoint it is, and by whom."""
+    """Return a new name for an unfinished pin, which shows other nodes its checkpoint and its owner."""
     return f"{TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{_LIFE}{secrets.token_hex(4)}"
 
 
@@ -47,9 +44,10 @@ def removing_name() -> str:
 
 
 def is_of(name: str, owner: str) -> bool:
-    """Return whether that pin in the making was begun by this owner, in this life or a former one."""
+    """Return whether the unfinished pin of that name was begun by this owner, in this life or a former one."""
     return f"-{_tag(owner)}-" in name
 
 
 def _tag(owner: str) -> str:
+    """Return a short hash of an owner's name, which is safe in file names."""
     return hashlib.sha256(owner.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -1,8 +1,8 @@
 """Pin checkpoints: protect them against the trainer's own clean-up while any node may still need them.
 
-A pin is a folder `<pins>/<name>@<digest12>` that appears by one rename and goes by one rename, so it is whole or
-absent. Several daemons share the folder of pins and may pin or unpin the same checkpoint at once. Everything here
-blocks. Where links are refused, whole checkpoints are copied, in a thread of its own instead of the I/O thread.
+A pin is a folder `<pins>/<name>@<digest12>` that appears by one rename and disappears by one rename, so it is whole or
+absent. Several daemons share the folder of pins and may pin or unpin the same checkpoint at once. All functions here
+block. If links are refused, whole checkpoints are copied, in a separate thread instead of the storage thread.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from sidecar.pins.names import PIN_RECORD, making_name, removing_name
 from sidecar.records import Checkpoint
 
 TOUCH_SECONDS: Final = 15.0
-"""How often a pin in the making is touched, so that others see that its maker lives while nothing of it grows."""
+"""The time between two touches of an unfinished pin. They show that its maker lives even if the pin does not grow."""
 
 _NOT_A_FOLDER: Final = (errno.ELOOP, errno.ENOTDIR)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -45,20 +45,24 @@ def pin(
     room: DiskBudget = DiskBudget(),  # noqa: B008 - frozen
     owner: str = "",
 ) -> DiscoveredCheckpoint:
-    """Pin a checkpoint and return it; if it is pinned already, return that pin.
+    """Pin a checkpoint and return it. If it is pinned already, return that pin.
 
-    `copies`: also if more than a few MiB must be copied, as links are refused. `check`: compare all checksums first, of
-    what was gathered, since that is what will be evaluated. `room`: asked before anything is copied. `owner`: the name
-    of this node, by which it knows later what it left half made.
+    Args:
+        discovered: The checkpoint.
+        pins_dir: The folder of pins.
+        copies: Whether to pin it even if more than a few MiB must be copied because links are refused.
+        check: Whether to compare all checksums of the gathered files, which will be evaluated, before they are a pin.
+        room: The limits that are checked before each copy.
+        owner: The name of this node, which marks its unfinished pins.
 
     Raises:
-        MustCopyError: links are refused and `copies` is not set; nothing is pinned.
-        NoRoomError: it would have to be copied, and there is not enough room; nothing is pinned.
-        ChecksumError: a checksum does not match; nothing is pinned.
-        VanishedError: one of its files is gone.
-        UnreadableError: its files cannot be read now.
-        IncompleteError: they are no longer what was found: scan again.
-        StorageError: the pin cannot be written.
+        MustCopyError: Links are refused and `copies` is not set; nothing is pinned.
+        NoRoomError: It would have to be copied, and there is not enough room; nothing is pinned.
+        ChecksumError: A checksum does not match; nothing is pinned.
+        VanishedError: One of its files is gone.
+        UnreadableError: Its files cannot be read now.
+        IncompleteError: Its files have changed since the scan: scan again.
+        StorageError: The pin cannot be written.
     """
     checkpoint, pins_dir = discovered.checkpoint, pins_dir.absolute()
     folder = pins_dir / checkpoint.folder
@@ -76,7 +80,7 @@ def pin(
             raise IncompleteError(f"{checkpoint.name} changed while it was pinned: {error}") from error
         except OSError as error:
             match meaning(Entry.CHECKPOINT, error, again=again):
-                case Meaning.RETRY:  # NFS: another client replaced or removed it, which its name tells
+                case Meaning.RETRY:  # NFS: another client replaced or removed a file, so its name is opened again
                     again = True
                     continue
                 case Meaning.GONE:
@@ -92,16 +96,16 @@ def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
     try:
         with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
             try:
-                # Away with the name first: a pin that is half removed must never be read as one.
+                # The name goes first, because a pin that is half removed must never be read as a pin.
                 pins.rename(checkpoint.folder, temporary)
             except FileNotFoundError:
-                pass  # it is not pinned; or the request was sent twice, and it bears the other name now
+                pass  # it is not pinned; or NFS sent the request twice, and the pin has the other name now
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 _remove_in_place(checkpoint.folder, pins)
             with contextlib.suppress(OSError):
-                pins.remove(temporary)  # what is left of it is removed later
+                pins.remove(temporary)  # a later cleanup removes the rest
     except FileNotFoundError:
         return
     except OSError as error:
@@ -109,13 +113,13 @@ def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
 
 
 def remove(name: str, pins_dir: Path) -> None:
-    """Remove what was left of a pin in the making, or of one that was being removed. Raises OSError."""
+    """Remove the rest of an unfinished pin, or of a pin that was being removed. Raises OSError."""
     with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
         pins.remove(name)
 
 
 def _remove_in_place(name: str, pins: Folder) -> None:
-    """Remove a pin where a full disk has no room for its other name: what it is goes first, its name last."""
+    """Remove a pin whose other name does not fit on a full disk: its record goes first, its name last."""
     with pins.folder(name) as folder, contextlib.suppress(FileNotFoundError):
         folder.unlink(PIN_RECORD)
     pins.remove(name)
@@ -123,7 +127,7 @@ def _remove_in_place(name: str, pins: Folder) -> None:
 
 @contextlib.contextmanager
 def _opened(pins_dir: Path, discovered: DiscoveredCheckpoint) -> Iterator[Folder]:
-    """Return the folder of pins; it is made, unless the checkpoints' directory is gone and that would bring it back."""
+    """Open the folder of pins, and create it if needed. A checkpoint directory that is gone is not created again."""
     with contextlib.ExitStack() as stack:
         try:
             if not pins_dir.parent.is_dir():
@@ -138,12 +142,12 @@ def _opened(pins_dir: Path, discovered: DiscoveredCheckpoint) -> Iterator[Folder
 
 
 def _is_pinned(checkpoint: Checkpoint, pins: Folder) -> bool:
-    """Return whether it is pinned already; raises OSError if its pin could not be called what it must be called."""
+    """Return whether a checkpoint is pinned already. Raises OSError if something else has the pin's name."""
     try:
-        there = pins.stat(checkpoint.folder)
+        status = pins.stat(checkpoint.folder)
     except FileNotFoundError:
         return False
-    if not stat.S_ISDIR(there.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(pins.path / checkpoint.folder))
     return True
 
@@ -151,7 +155,7 @@ def _is_pinned(checkpoint: Checkpoint, pins: Folder) -> bool:
 def _make(
     discovered: DiscoveredCheckpoint, pins: Folder, room: DiskBudget, *, copies: bool, check: bool, owner: str
 ) -> tuple[File, ...]:
-    """Gather the files in a folder of their own, check them there, and give it the name of the pin."""
+    """Gather the files in a temporary folder, check them there, and give that folder the name of the pin."""
     checkpoint = discovered.checkpoint
     with _temporary_folder(pins, checkpoint, owner) as temporary:
         files = gather(discovered, temporary, room, copies=copies)
@@ -167,15 +171,15 @@ def _make(
 
 @contextlib.contextmanager
 def _temporary_folder(pins: Folder, checkpoint: Checkpoint, owner: str) -> Iterator[Folder]:
-    """A new folder that is removed, unless it was renamed; it tells other nodes for which checkpoint it is."""
+    """Create a folder that is removed at the end unless it was renamed. Its name shows other nodes the checkpoint."""
     name = making_name(checkpoint, owner)
     with contextlib.ExitStack() as stack:
         try:
-            with contextlib.suppress(FileExistsError):  # nobody else makes this name: the request was sent twice
+            with contextlib.suppress(FileExistsError):  # nobody else uses this name: NFS sent the request twice
                 pins.make_folder(name)
             stack.callback(_remove, name, pins)
             temporary = stack.enter_context(pins.folder(name))
-        except OSError as error:  # no file of the checkpoint is meant, so not for the caller to read as vanished
+        except OSError as error:  # not about a file of the checkpoint, so the caller must not take it as vanished
             raise StorageError(f"cannot create {pins.path / name}: {error.strerror}") from error
         with _touched(temporary):
             try:
@@ -183,15 +187,17 @@ def _temporary_folder(pins: Folder, checkpoint: Checkpoint, owner: str) -> Itera
             except (FileNotFoundError, VanishedError) as error:
                 if _stands(name, pins):
                     raise
-                raise StorageError(f"{temporary.path} was removed while it was made: it begins anew") from error
+                raise StorageError(f"{temporary.path} was removed before it was finished: it is made again") from error
 
 
 def _remove(name: str, pins: Folder) -> None:
+    """Remove a temporary folder. A later cleanup removes it if this fails."""
     with contextlib.suppress(OSError):
         pins.remove(name)
 
 
 def _stands(name: str, pins: Folder) -> bool:
+    """Return whether a folder of that name exists. Raises OSError."""
     try:
         pins.stat(name)
     except FileNotFoundError:
@@ -201,7 +207,7 @@ def _stands(name: str, pins: Folder) -> bool:
 
 @contextlib.contextmanager
 def _touched(folder: Folder) -> Iterator[None]:
-    """Touch a folder now and then: what is made durable or checked does not grow, and its maker lives all the same."""
+    """Touch a folder now and then, because it does not grow while it is made durable or checked by a live maker."""
     over, descriptor = threading.Event(), os.dup(folder.descriptor)
 
     def touch() -> None:
@@ -218,11 +224,11 @@ def _touched(folder: Folder) -> Iterator[None]:
 
 
 def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files: tuple[File, ...]) -> None:
-    """Check what was gathered, there: the trainer may have replaced one file and not yet the other."""
+    """Raise an error if the gathered files are not the checkpoint that was found, as after a change by the trainer."""
     checkpoint = discovered.checkpoint
     then = {file.name: file for file in discovered.files}
     for file in files:
-        # The digest trusts the index about the tensors, so a new shard beside the old index shows here only.
+        # The digest relies on the index for the tensors, so only this shows a new shard with the old index.
         if file.name in then and then[file.name].content != file.content:
             raise IncompleteError(f"{checkpoint.name}: {file.name} was replaced while it was pinned")
     try:
@@ -234,14 +240,16 @@ def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files:
 
 
 def _write_record(checkpoint: Checkpoint, temporary: Folder) -> None:
+    """Write the record that describes the checkpoint into its pin."""
     write_new(temporary, PIN_RECORD, dumps(replace(checkpoint, pin=None)))
 
 
 def _publish(temporary: Folder, pins: Folder, name: str) -> None:
+    """Give the temporary folder the name of the pin, unless another node made the pin meanwhile."""
     try:
-        pins.rename(temporary.path.name, name)  # onto a folder that is not empty it fails, so it is create-if-absent
+        pins.rename(temporary.path.name, name)  # fails if the pin exists, because its folder is not empty
     except FileNotFoundError:
-        if pins.stat(name).st_ino != os.fstat(temporary.descriptor).st_ino:  # else the request was sent twice
+        if pins.stat(name).st_ino != os.fstat(temporary.descriptor).st_ino:  # else NFS sent the request twice
             raise
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -250,7 +258,7 @@ def _publish(temporary: Folder, pins: Folder, name: str) -> None:
 
 
 def _reason(checkpoint: Checkpoint, error: OSError) -> str:
-    """Return what went wrong where pins are written, and what to do."""
+    """Return the problem in the folder of pins, with a remedy if there is one."""
     if error.errno == errno.ENAMETOOLONG:
         return (
             f"the name {checkpoint.folder} or one of its files' is longer than the filesystem allows: "

@@ -1,7 +1,7 @@
-"""Decide which checkpoints must be pinned and which pins must stay, from one moment of what a daemon knows.
+"""Decide which checkpoints must be pinned and which pins must stay, from a daemon's knowledge at one moment.
 
-The daemon's state builds a `PinPolicy` for each request to storage. The reconciler asks it in the storage thread, where
-it only looks things up. No I/O and no clock.
+The daemon's state builds a `PinPolicy` for each request to storage. The reconciler calls it in the storage thread,
+where it only reads. No I/O and no clock.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from sidecar.records import Key, folder_name
 
 @dataclass(frozen=True, slots=True)
 class PinDecision:
-    """Which checkpoints of a scan are to be pinned, and which pins must stay; all other pins are removed."""
+    """Hold the checkpoints of a scan that must be pinned, and those whose pins must stay. Other pins are removed."""
 
     pin: AbstractSet[Key]
     retain: AbstractSet[Key]
@@ -31,15 +31,15 @@ class PinPolicy:
 
     Args:
         history: The state of the journal.
-        selection: This node's settings about which checkpoints are evaluated.
+        selection: This node's settings that select the checkpoints to evaluate.
         tasks: The tasks of the live nodes.
         evaluated: The checkpoint of the open plan.
-        unwanted: Checkpoints that were there before this node's start, with `start=new`. This node does not pin them;
-            for another node they may be new, so their pins stay until the journal settles them.
-        nothing_yet: Whether it is not known yet which checkpoints were there before the start; nothing is pinned then.
+        unwanted: Checkpoints that existed before this node's start, with `start=new`. This node does not pin them. They
+            may be new for another node, so their pins stay until the journal settles them.
+        nothing_yet: Whether the checkpoints from before the start are not known yet. Then nothing is pinned.
         done: Whether the trainer's marker says that it has saved its last checkpoint.
         releases: Whether this node may unpin at all. A node that could not propose retains every pin.
-        before: How many nodes come before this one in turn.
+        before: The number of nodes whose turn comes before this one's.
     """
 
     history: JournalState
@@ -53,11 +53,11 @@ class PinPolicy:
     before: int
 
     def decide(self, found: Mapping[Key, DiscoveredCheckpoint]) -> PinDecision:
-        """Return what is to be pinned and retained of these checkpoints, which are in order of discovery.
+        """Return the checkpoints to pin and to retain among `found`, which are in order of discovery.
 
         The selection is made here, and again by the daemon after the scan. `found` is a scan that the daemon does not
-        know yet, and pinning changes what is chosen: with `every_steps` a checkpoint is skipped for good only once an
-        earlier one is pinned. Besides, it is made for the task of every live node, not only for this node's.
+        know yet, and pinning changes the choice: with `every_steps` a checkpoint is skipped for good only once an
+        earlier one is pinned. Also, it is made here for the tasks of all live nodes instead of only this node's.
         """
         pin = set() if self.evaluated is None else {self.evaluated}
         retain = set(pin)
@@ -75,7 +75,7 @@ class PinPolicy:
         return key in self.decide({key: checkpoint}).retain
 
     def of_the_journal(self) -> "PinPolicy":
-        """Return the policy of a node that others may not hear of: it unpins only what is settled for all tasks."""
+        """Return the policy of a node that others may not hear: it unpins only checkpoints settled for all tasks."""
         return replace(self, releases=True, tasks=self.tasks | {None})
 
     def settled_as(self, folder: str) -> list[Key]:

@@ -1,4 +1,4 @@
-"""Read one pin: what it holds, or why that cannot be said.
+"""Read one pin, and return its checkpoint, or why the pin cannot be used.
 
 `PinReader.read` changes nothing and remembers nothing. It blocks for as long as the storage does.
 """
@@ -35,9 +35,9 @@ class PinState(StrEnum):
 
     WHOLE = "whole"
     GONE = "gone"
-    BROKEN = "broken"  # every file can be read, and they do not hold what the pin should
-    UNKNOWN = "unknown"  # storage does not let this node read it
-    NEWER = "newer"  # a newer release made it, and this one does not understand it
+    BROKEN = "broken"  # every file can be read, but the content is not the expected checkpoint
+    UNKNOWN = "unknown"  # storage does not let this node read the pin
+    NEWER = "newer"  # a newer release made the pin, and this release does not understand it
 
 
 class PinReading(NamedTuple):
@@ -53,19 +53,19 @@ class PinReading(NamedTuple):
 
 
 Known = tuple[Signature, DiscoveredCheckpoint]
-"""A pin that was whole: the signature of its folder then, and what it held."""
+"""The last reading of a pin that was whole: the signature of its folder, and its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinReader:
-    """Read pins; `step_key`, `step_pattern` and `checkpoint_pattern` are the catalog's."""
+    """Read pins by the settings `step_key`, `step_pattern` and `checkpoint_pattern`, as the catalog does."""
 
     step_key: str | None
     step_pattern: re.Pattern[str] | None
     checkpoint_pattern: str | None = None
 
     def read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
-        """Read the pin of that name in the folder of pins; if it did not change that is what was `known`."""
+        """Read the pin of a name in the folder of pins. `known`: its last reading, which holds if nothing changed."""
         again = False
         while True:
             try:
@@ -80,14 +80,14 @@ class PinReader:
                 return PinReading(PinState.UNKNOWN, why=f"{error.filename}: {error.strerror}")
 
     def _read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
-        """Raise FileNotFoundError if the pin is gone, another OSError if it cannot be read."""
-        there = pins.stat(name)
-        if stat.S_ISLNK(there.st_mode):
+        """Read the pin as `read`. Raises FileNotFoundError if it is gone, and OSError if it cannot be read."""
+        status = pins.stat(name)
+        if stat.S_ISLNK(status.st_mode):
             why = f"{pins.path / name} is a link where a folder is expected: remove the link"
             return PinReading(PinState.UNKNOWN, why=why)
-        if not stat.S_ISDIR(there.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             return PinReading(PinState.GONE)
-        signature = there.st_ino, there.st_mtime_ns, there.st_ctime_ns
+        signature = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
         if known is not None and known[0] == signature:
             return PinReading(PinState.WHOLE, signature, known[1])
         try:
@@ -96,7 +96,7 @@ class PinReader:
             return self._broken(pins, name, str(error), now)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - one file, which anybody may have written, must not end the daemon
+        except Exception as error:  # noqa: BLE001 - files are untrusted, and must not end the daemon
             why = f"reading it failed, please report it: {type(error).__name__}: {error}"
             return self._broken(pins, name, why, now)
         if known is not None and (known[1].checkpoint, known[1].files) == (discovered.checkpoint, discovered.files):
@@ -104,7 +104,7 @@ class PinReader:
         return PinReading(PinState.WHOLE, signature, discovered)
 
     def _content(self, folder: Path, now: float) -> DiscoveredCheckpoint:
-        """Return what a pin holds; its name is a promise about its content, and the content is believed."""
+        """Return the checkpoint in a pin by its content. Raises `IncompleteError` if the pin's name is another's."""
         listing, parents = list_files(folder), self._parents(folder)
         by_pattern = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
         for format_ in (*looked_for(), *by_pattern):
@@ -118,17 +118,17 @@ class PinReader:
         raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
 
     def _parents(self, folder: Path) -> tuple[str, ...]:
-        """Return in which folders of the checkpoint directory it may have lain, as its name or its record says."""
+        """Return the folders from which the checkpoint may come, as the pin's name and its record say."""
         names = list[str]()
         with contextlib.suppress(UnicodeDecodeError):
             names.append(unquote(folder.name.rpartition("@")[0], errors="surrogatepass"))
-        with contextlib.suppress(CheckpointError, RecordError, FileNotFoundError):  # long names are cut
+        with contextlib.suppress(CheckpointError, RecordError, FileNotFoundError):  # folder names are cut, records not
             names.append(loads(Checkpoint, read_file(folder, PIN_RECORD, limit=_MAX_RECORD_BYTES)).name)
         parents = dict.fromkeys(["", *map(parent_of, names)])
         return tuple(parent for parent in parents if not {"", ".", ".."} & {*parent.split("/")} or parent == "")
 
     def _broken(self, pins: Folder, name: str, why: str, now: float) -> PinReading:
-        """Return what is said of a pin whose content is not what it should be; it may be gone, or not to be judged."""
+        """Return the reading of a pin with unexpected content: broken, or of a newer release. Raises OSError."""
         pins.stat(name)
         with pins.folder(name) as folder:
             record = _require_readable(folder)
@@ -144,9 +144,10 @@ class PinReader:
 
 
 def _as_recorded(discovered: DiscoveredCheckpoint, pins: Folder, name: str) -> DiscoveredCheckpoint:
-    """Return a pin with the step that the node that made it found, if that is a matter of names.
+    """Return a pin with the step in its record, if the step comes from names.
 
-    Which names a node compares depends on when it looked, and all nodes that see this pin should say the same step.
+    A node compares the names that it has seen, so nodes may find different steps. All nodes use the step that the maker
+    of the pin found.
     """
     if discovered.checkpoint.step_source not in ("name", "order"):
         return discovered
@@ -162,7 +163,7 @@ def _as_recorded(discovered: DiscoveredCheckpoint, pins: Folder, name: str) -> D
 
 
 def _require_readable(folder: Folder) -> bytes | None:
-    """Raise OSError if any file in a pin cannot be read, since then nothing is said; return the pin's record."""
+    """Return the pin's record. Raises OSError if any file in the pin cannot be read, as then nothing is certain."""
     record = None
     for name in folder.names():
         try:
@@ -175,12 +176,12 @@ def _require_readable(folder: Folder) -> bytes | None:
                 with folder.open_file(name) as file:
                     file.read(1)
         except FileNotFoundError:
-            continue  # it is being removed: that says nothing against what is left
+            continue  # the pin is being removed, which does not make the other files unreadable
     return record
 
 
 def _is_newer(record: bytes) -> bool:
-    """Return whether a newer release wrote a pin's record: what this one does not know is not its to judge."""
+    """Return whether a newer release wrote a pin's record, so that this release must not judge the pin."""
     try:
         parsed = json.loads(record)
     except (ValueError, RecursionError):
@@ -192,5 +193,6 @@ def _is_newer(record: bytes) -> bool:
 
 
 def _found(checkpoint: Checkpoint, folder: Path, files: tuple[File, ...], now: float) -> DiscoveredCheckpoint:
+    """Return a checkpoint as discovered in a pin."""
     pinned = replace(checkpoint, pin=f"{folder.parent.name}/{folder.name}")
     return DiscoveredCheckpoint(pinned, folder, written_at(files), now, files)

@@ -1,7 +1,7 @@
-"""Reconcile the pins with what must be pinned: scan the checkpoints, unpin and pin what the policy says, clean up.
+"""Reconcile the pins with the policy: scan the checkpoints, unpin and pin, and clean up.
 
-`PinReconciler` is called in the storage thread and blocks for as long as the storage does. What must be pinned is
-decided by `pins.policy`, and carried out by `pins.executor`.
+`PinReconciler` is called in the storage thread and blocks for as long as the storage does. `pins.policy` decides what
+must be pinned, and `pins.executor` carries it out.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ class Reconciliation:
     """Hold the result of one scan, after pins were made and removed.
 
     Args:
-        scan: What is there, after pinning and unpinning.
-        given_up: How the checkpoints end that were lost or found damaged. Each is reported once.
+        scan: The scan, with the changes by pinning and unpinning.
+        given_up: Settlements of checkpoints that were lost or found damaged. Each is reported once.
         pins_bytes: Bytes that the pins hold, counting a linked file in full.
         watch_problem: Why there are no file events, or None.
-        no_room: Why checkpoints were not pinned for want of room.
-        done: Whether the trainer's marker is there.
+        no_room: Why checkpoints could not be pinned for lack of room.
+        done: Whether the trainer's marker exists.
     """
 
     scan: ScanResult
@@ -52,18 +52,18 @@ class Reconciliation:
 
 @dataclass(slots=True)
 class PinReconciler:
-    """Own the folders of one run: checkpoints, their pins, and what workers saved of their evaluations.
+    """Own the folders of one run: checkpoints, their pins, and the saves of the workers.
 
     Args:
         root: The run's state directory.
         checkpoints: Scans the checkpoints and the pins.
         pinner: Makes and removes pins.
-        saves: Removes what workers saved and nobody needs any more.
-        clock: Time.
-        room: How much pins may take of the storage.
-        is_done: Returns whether the trainer's marker is there.
-        corrupt_after_seconds: Seconds before a checkpoint is given up that cannot be pinned as it was found.
-        turns: Says which node copies what cannot be linked.
+        saves: Removes saves of workers that are no longer retained.
+        clock: The clock of this node.
+        room: The part of the storage that pins may take.
+        is_done: Returns whether the trainer's marker exists.
+        corrupt_after_seconds: Seconds before a checkpoint that cannot be pinned as it was found is given up.
+        turns: Decides which node copies checkpoints that cannot be linked.
     """
 
     root: Path
@@ -78,8 +78,8 @@ class PinReconciler:
     _clean_at: float = float("-inf")
     _given_up: list[Settlement] = field(default_factory=list)  # not yet reported: a scan may fail after it found them
     _reported: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # to the daemon, by the last scan
-    _absent: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # not listed now, and yet not gone
-    _copied: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # gone, but some node is copying it still
+    _absent: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # not listed now, but not gone
+    _copied: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # gone, but some node is still copying it
     _executor: PinExecutor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +93,7 @@ class PinReconciler:
         )
 
     def _ask(self, discovered: DiscoveredCheckpoint) -> Answer:
+        """Return whether the files of a checkpoint exist."""
         return self.checkpoints.catalog.ask(discovered)
 
     def has_no_place(self) -> bool:
@@ -101,12 +102,12 @@ class PinReconciler:
         Nothing may be written then, because that would create the checkpoint directory.
         """
         if not self.root.is_dir():
-            with contextlib.suppress(StorageError):  # the write that follows explains what is in the way
+            with contextlib.suppress(StorageError):  # the write that follows reports the problem
                 return self._complete(self.checkpoints.catalog.scan()).missing
         return False
 
     def clean(self) -> None:
-        """Remove unfinished pins of daemons that died: they would count as pins for ever."""
+        """Remove unfinished pins of daemons that died, because they would count as pins for ever."""
         now = self.clock.now()
         if now >= self._clean_at:
             self._clean_at = now + _CLEAN_SECONDS
@@ -114,16 +115,16 @@ class PinReconciler:
                 self.pinner.clean(now, self.turns.copy_turn_seconds)
 
     def tidy(self, tidying: CleanupRequest) -> CleanupResult:
-        """Remove saves that are no longer retained, and measure those that are; never raises."""
+        """Remove saves that are no longer retained, and measure the others. Never raises."""
         return self.saves.tidy(tidying)
 
     def scan(self, policy: PinPolicy, *, leaving: bool) -> Reconciliation:
-        """Scan, unpin what must not stay, pin what must be pinned, and report what is there and what was lost.
+        """Scan, unpin and pin by the policy, and return the checkpoints with those that were lost.
 
         `leaving`: this is the last scan. Raises `StorageError` if a folder cannot be listed.
         """
         self.clean()
-        done = self.is_done()  # before the scan, which then sees all that was saved before the marker
+        done = self.is_done()  # before the scan, which then finds all checkpoints from before the marker
         scan = self._complete(self.checkpoints.scan(everything=done))
         decision = policy.decide(scan.by_key)
         changes = self._executor.unpin(scan, policy, decision, leaving=leaving)
@@ -151,7 +152,7 @@ class PinReconciler:
         )
 
     def unpin(self, policy: PinPolicy) -> None:
-        """Unpin what must not stay, and pin nothing, because nothing can be written; the next scan reports the rest.
+        """Remove pins by the policy and make none, because nothing can be written. The next scan reports the rest.
 
         Raises `StorageError` if a folder cannot be listed.
         """
@@ -164,9 +165,9 @@ class PinReconciler:
         self.checkpoints.close()
 
     def _complete(self, scan: ScanResult) -> ScanResult:
-        """Add to a scan the checkpoints that it missed, though their files, asked for by name, are not gone.
+        """Add to a scan the checkpoints that it missed although their files still exist by name.
 
-        Remember what a scan reports only once, because something may fail before it is reported.
+        Remember the corrupt checkpoints, which a scan reports only once, because this scan may still fail.
         """
         self._given_up += scan.corrupt
         broken = {pin.expected.checkpoint.key for pin in scan.broken}
@@ -183,7 +184,7 @@ class PinReconciler:
         return replace(scan.with_changes(absent), unknown=unknown)
 
     def _missed_by(self, scan: ScanResult, others: dict[Key, DiscoveredCheckpoint]) -> dict[Key, DiscoveredCheckpoint]:
-        """Return what was reported last, and `others`, that are not in a scan."""
+        """Return the checkpoints of the last report, and of `others`, that are not in a scan."""
         if self._reported is scan.by_key:  # nothing came or went
             return {key: discovered for key, discovered in others.items() if key not in scan.by_key}
         gone = filterfalse(scan.by_key.__contains__, self._reported)
@@ -193,7 +194,10 @@ class PinReconciler:
     def _follow_copies(
         self, scan: ScanResult, policy: PinPolicy, changes: PinChanges
     ) -> dict[Key, DiscoveredCheckpoint]:
-        """Return what is gone but still being copied; it has vanished once the copy ends without a pin, or stops."""
+        """Return the deleted checkpoints that some node is still copying.
+
+        Give up a checkpoint as vanished once its copy ends without a pin, or stops.
+        """
         copied: dict[Key, DiscoveredCheckpoint] = {}
         for key, discovered in self._missed_by(scan, self._copied).items():
             if key not in policy.decide({key: discovered}).pin:

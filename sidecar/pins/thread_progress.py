@@ -1,7 +1,7 @@
-"""Say whether a thread makes progress, as the kernel counts it: one that waits for storage makes none.
+"""Find out whether a thread makes progress, by the context switches that the kernel counts.
 
-A thread that waits for one read, copies, or compares checksums is put to sleep and woken, or interrupted, again and
-again; one that hangs in a single request is not. Linux only: elsewhere every thread seems to stand still.
+A thread that copies or compares checksums sleeps and wakes, or is interrupted, again and again. A thread that hangs in
+a single request to storage is not. Linux only: on other systems every thread seems to hang.
 """
 
 import threading
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def turns_of(thread: threading.Thread) -> int | None:
-    """Return how often the thread was given up the processor; None if nobody knows. It grows as long as it gets on."""
+    """Return the context switches of a thread, which grow as long as it makes progress; None if they are unknown."""
     try:
         status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Measure what the folder of pins takes of the storage, and how far unfinished pins are.
+"""Measure how much storage the folder of pins takes, and how many bytes unfinished pins have.
 
-Nothing is read but sizes and times, and no link is followed. It blocks for as long as the storage does. A pin that
-cannot be looked into is counted as far as it can.
+This module reads only sizes and times, and follows no links. It blocks for as long as the storage does. The readable
+part of each pin is counted.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from sidecar.pins.names import PIN_RECORD, being_made, is_temporary
 
 
 class Progress(NamedTuple):
-    """A pin in the making, or being removed: its bytes, and when anything of it changed, by the storage's clock."""
+    """Hold the bytes of an unfinished pin, or of one that is being removed, and its last change on storage's clock."""
 
     size: int
     changed_ns: int
@@ -28,16 +28,16 @@ def pins_bytes(pins_dir: Path, but: Container[str] = ()) -> int:
 
     `but`: names of folders that are not counted.
     """
-    return sum(there.st_size for there in _files(pins_dir, but))
+    return sum(status.st_size for status in _files(pins_dir, but))
 
 
 def pins_bytes_alone(pins_dir: Path, but: Container[str] = ()) -> int:
-    """Return bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
-    return sum(there.st_size for there in _files(pins_dir, but) if there.st_nlink == 1)
+    """Return the bytes that would be free without the pins: of copies, and of files that the trainer has deleted."""
+    return sum(status.st_size for status in _files(pins_dir, but) if status.st_nlink == 1)
 
 
 def bytes_copied(pins_dir: Path) -> dict[str, int]:
-    """Return how far pins in the making are, in bytes, by the first 12 digits of the checkpoints' digests."""
+    """Return the bytes of unfinished pins, by the first 12 digits of the checkpoints' digests."""
     copied: dict[str, int] = {}
     for name, (size, _) in in_the_making(pins_dir).items():
         if (digest := being_made(name)) is not None:
@@ -56,12 +56,13 @@ def in_the_making(pins_dir: Path) -> Mapping[str, Progress]:
                 itself = pins.stat(name)
                 if stat.S_ISDIR(itself.st_mode):
                     inside = _inside(name, pins)
-                    newest = max(there.st_ctime_ns for there in (itself, *inside))
-                    making[name] = Progress(sum(there.st_size for there in filter(_is_file, inside)), newest)
+                    newest = max(status.st_ctime_ns for status in (itself, *inside))
+                    making[name] = Progress(sum(status.st_size for status in filter(_is_file, inside)), newest)
     return making
 
 
 def _files(pins_dir: Path, but: Container[str]) -> Iterator[os.stat_result]:
+    """Yield the metadata of all files in pins, except in the folders named in `but`."""
     with _opened(pins_dir) as pins:
         if pins is None:
             return
@@ -70,8 +71,8 @@ def _files(pins_dir: Path, but: Container[str]) -> Iterator[os.stat_result]:
                 yield from filter(_is_file, _inside(name, pins))
 
 
-def _is_file(there: os.stat_result) -> bool:
-    return not stat.S_ISDIR(there.st_mode)
+def _is_file(status: os.stat_result) -> bool:
+    return not stat.S_ISDIR(status.st_mode)
 
 
 def _inside(name: str, folder: Folder) -> list[os.stat_result]:
@@ -82,15 +83,16 @@ def _inside(name: str, folder: Folder) -> list[os.stat_result]:
             if inner == PIN_RECORD:
                 continue  # a few bytes that this program wrote itself
             with contextlib.suppress(OSError):
-                there = opened.stat(inner)
-                entries.append(there)
-                if stat.S_ISDIR(there.st_mode):
+                status = opened.stat(inner)
+                entries.append(status)
+                if stat.S_ISDIR(status.st_mode):
                     entries += _inside(inner, opened)
     return entries
 
 
 @contextlib.contextmanager
 def _opened(pins_dir: Path) -> Iterator[Folder | None]:
+    """Open the folder of pins; yield None if it does not exist. Raises `StorageError`."""
     with contextlib.ExitStack() as stack:
         try:
             state = stack.enter_context(open_folder(pins_dir.parent))

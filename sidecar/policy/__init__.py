@@ -1,1 +1,1 @@
-"""Decide who evaluates what, and when. Pure: state and time in, a decision out; no I/O and no clock."""
+"""Decide which nodes evaluate which checkpoint, and when. Pure: from state and time to a decision."""

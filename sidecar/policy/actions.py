@@ -1,4 +1,4 @@
-"""The actions that the policy can decide on. The loop carries them out."""
+"""Define the actions that the policy can decide on. The loop carries them out."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -8,7 +8,7 @@ from sidecar.states import FailureKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propose:
-    """Open the next plan: evaluate a checkpoint with these members, or only settle what needs no evaluation."""
+    """Open the next plan: evaluate a checkpoint with these members, or only settle other checkpoints."""
 
     checkpoint: Checkpoint | None = None  # None: the plan only settles
     attempt: int = 0

@@ -1,7 +1,7 @@
-"""Decide what is done next. Pure: a view and the time go in, one action comes out; no I/O, no clock, no state.
+"""Decide the next action. Pure: from a view and the time to one action; no I/O, no clock, no state.
 
-Any worker-role daemon may close a plan that cannot succeed; one of them, the proposer, opens plans. Two proposers are
-harmless, since creating the plan's number in shared storage decides; so nothing here needs to be sure of the others.
+Any worker-role daemon may close a plan that cannot succeed. One of them, the proposer, opens plans. Two proposers are
+harmless, because creating the plan's number in shared storage decides, so no node needs certain knowledge of others.
 Each question has its own file: `open_plan`, `end_of_run`, `settlements`, `retries`, `group_formation`, `proposers`.
 """
 
@@ -37,7 +37,7 @@ def decide(view: View, rules: Rules, now: float) -> Action:
 def _next_plan(
     view: View, rules: Rules, now: float, queue: list[Checkpoint], settles: tuple[Settlement, ...]
 ) -> Propose | Wait:
-    """Return the next plan, or what it waits for."""
+    """Return the next plan, or why to wait."""
     if view.draining:
         return Wait(why="draining")
     cutoff_pending = view.checkpoints.backlog_cutoff_pending
@@ -50,16 +50,16 @@ def _next_plan(
 
 
 def _evaluate_pinned(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
-    """Evaluate a pinned checkpoint. With `every_steps` none overtakes one that may be pinned soon.
+    """Evaluate a pinned checkpoint. With `every_steps`, first wait for earlier checkpoints that may be pinned soon.
 
-    The checkpoint that was evaluated last says which multiple of `every_steps` was reached. An older one after it would
-    look like training that was set back, after which checkpoints of the same multiple count again.
+    The checkpoint that was evaluated last shows which multiple of `every_steps` was reached. An older one after it
+    would mean that training was set back, and then checkpoints of the same multiple count again.
     """
     until = view.timers.turns_begin_at + rules.plans.pin_wait_seconds
     if rules.selection.every_steps is not None and now < until:
         queue = list(takewhile(lambda checkpoint: not _may_be_pinned_soon(checkpoint, view), queue))
         if not queue:
-            return Wait(until, "the first that was found is not pinned yet")
+            return Wait(until, "the oldest checkpoint is not pinned yet")
     return _evaluate(view, rules, now, [checkpoint for checkpoint in queue if checkpoint.pin is not None])
 
 
@@ -72,9 +72,9 @@ def _may_be_pinned_soon(checkpoint: Checkpoint, view: View) -> bool:
 
 
 def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> Propose | Wait:
-    """Evaluate the first of these checkpoints that may be tried now, those that have not failed first."""
+    """Evaluate the first checkpoint of the queue that may be tried now. After a failure, prefer those without one."""
     if not queue:
-        return Wait(why="what is there is not pinned yet")
+        return Wait(why="no checkpoint is pinned yet")
     ready = {checkpoint.key: ready_at(checkpoint, view, rules.retries) for checkpoint in queue}
     if last_attempt_failed(view.history):  # after a success it is the oldest one's turn again
         queue = sorted(queue, key=lambda checkpoint: has_failed(checkpoint, view.history))

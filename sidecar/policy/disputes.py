@@ -1,4 +1,4 @@
-"""Decide whether another node finds whole what this node gave up. Pure: heartbeats name the checkpoints they see."""
+"""Decide whether another node finds a checkpoint whole that this node gave up. Pure: heartbeats name checkpoints."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from sidecar.states import Verdict
 def is_disputed(
     settlement: Settlement, node: str, workers: Sequence[Heartbeat], *, liveness_unknown: bool = False
 ) -> bool:
-    """Return whether another node finds whole what `node` gave up, or may do so.
+    """Return whether another node finds a checkpoint whole that `node` gave up, or may find it whole.
 
     A node that cannot name all checkpoints that it finds may find this one. So may a node whose liveness is unknown.
     """
@@ -20,12 +20,12 @@ def is_disputed(
 
 
 def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
-    """Return whether another node says that it finds whole what `node` gave up."""
+    """Return whether another node reports that it finds a checkpoint whole that `node` gave up."""
     return any(_names(heartbeat, settlement) for heartbeat in workers if heartbeat.node != node)
 
 
 def _names(heartbeat: Heartbeat, settlement: Settlement) -> bool:
-    """Return whether a heartbeat names the checkpoint. One that is corrupt has no digest, so only names count."""
+    """Return whether a heartbeat lists the checkpoint. A corrupt one has no comparable digest, so its name counts."""
     folder = folder_name(settlement.key)
     if settlement.verdict == Verdict.CORRUPT:
         name = folder.rpartition("@")[0]

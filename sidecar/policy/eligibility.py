@@ -1,7 +1,7 @@
 """Decide which nodes take part in the next plan, and which are left out and why. Pure.
 
-All of it follows from heartbeats and the journal, so nodes that read the same decide the same. The policy lists
-members by it, the daemon decides by it which node lets go of pins, and `sidecar status` and `sidecar check` show it.
+The decision follows from heartbeats and the journal, so nodes that read the same decide the same. The policy uses it to
+list members, the daemon to decide which node removes pins, and `sidecar status` and `sidecar check` show it.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from sidecar.states import FailureClass, NodeState
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 
 MOST_UNREADABLE: Final = 32
-"""Most names of unreadable checkpoints in one heartbeat: the first ones, sorted."""
+"""The most names of unreadable checkpoints in one heartbeat: the first ones, sorted."""
 
 _NAMES_SHOWN: Final = 3
 _DIGEST_CHARACTERS: Final = 8
@@ -25,7 +25,7 @@ _DIGEST_CHARACTERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Why a node takes no part: a reason of a closed list, and a sentence."""
+    """Hold why a node takes no part: a reason of a closed list, and a sentence."""
 
     reason: Reason
     why: str
@@ -42,13 +42,15 @@ def ready_workers(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
 
 
 def compatible_nodes(workers: Iterable[Heartbeat], node: str | None = None) -> list[Heartbeat]:
-    """Return the largest set of ready nodes with equal version, task and numeric profile; that of `node` among equals.
+    """Return the largest set of ready nodes with equal version, task and numeric profile; if equal, that of `node`.
 
-    A node that does not know its profile yet, or what a worker that joined a group has added to it, is in each
-    set that it may belong to.
+    A node that does not know its profile yet, or not the part that joined workers add, is in each set to which it may
+    belong.
     """
     ready = [heartbeat for heartbeat in ready_workers(workers) if heartbeat.task is not None]
     kinds = dict.fromkeys((heartbeat.version, heartbeat.task, heartbeat.numerics) for heartbeat in ready)
+    if len(kinds) <= 1:  # as usual; this is asked for several times in each turn of the loop
+        return ready
     sets = [[heartbeat for heartbeat in ready if _may_be_of(heartbeat, kind)] for kind in kinds]
     return max(sets, key=lambda nodes: (len(nodes), any(other.node == node for other in nodes)), default=[])
 
@@ -65,9 +67,9 @@ def candidates_for(
 ) -> list[Heartbeat]:
     """Return the nodes that may evaluate a checkpoint: the largest compatible set, if enough of them can read it.
 
-    Otherwise it is the largest set of nodes that can read it and have the same version and task: a set with another
-    numeric profile computes correctly, too. Enough are those that have at least `min_workers` worker processes. If no
-    set has enough, one that can read it at all is preferred.
+    Otherwise return the largest set of nodes that can read it and have the same version and task, because a set with
+    another numeric profile computes correctly, too. Nodes are enough if they have at least `min_workers` worker
+    processes. If no set has enough, a set that can read the checkpoint at all is preferred.
     """
     compatible = compatible_nodes(workers, node)
     if checkpoint is None:
@@ -88,10 +90,10 @@ def choose_nodes(
     checkpoint: Checkpoint | None,
     task: str | None,
 ) -> list[Heartbeat]:
-    """Return the nodes that should evaluate a checkpoint, or any: without those that would fail, if enough are left.
+    """Return the nodes that should evaluate a checkpoint, or any, without nodes that would fail if enough are left.
 
-    If not, nodes are taken back until they are enough: first those that only lost plans of other checkpoints, then
-    those that lost this one, the fewest times first, and last those that cannot read it.
+    Otherwise nodes are added again until they are enough: first nodes that only lost plans of other checkpoints, then
+    nodes that lost this checkpoint, by the number of losses, and last nodes that cannot read it.
     """
     losses = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
 
@@ -107,7 +109,7 @@ def choose_nodes(
 
 
 def may_release_pins(compatible: Sequence[Heartbeat], node: str) -> bool:
-    """Return whether a node may let go of pins: it could propose, and no other node reads more than it does."""
+    """Return whether a node may remove pins: whether it could propose, and no other node can read more than it."""
     own = next((heartbeat for heartbeat in compatible if heartbeat.node == node), None)
     return own is not None and (
         not own.checkpoints.unreadable or all(heartbeat.checkpoints.unreadable for heartbeat in compatible)
@@ -122,14 +124,14 @@ def left_out(
     if not compatible:
         return {}
     names = {heartbeat.node for heartbeat in compatible}
-    chosen = choose_nodes(compatible, history, min_workers, None, None)
+    chosen = {heartbeat.node for heartbeat in choose_nodes(compatible, history, min_workers, None, None)}
     reasons = {}
     for heartbeat in ready_workers(workers):
         if heartbeat.task is None:
             continue
         if heartbeat.node not in names:
             reasons[heartbeat.node] = _difference(heartbeat, compatible)
-        elif heartbeat not in chosen:
+        elif heartbeat.node not in chosen:
             count = history.exclusions.losses[heartbeat.node, heartbeat.incarnation].count
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
             reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
@@ -145,12 +147,12 @@ def count_by_reason(reasons: dict[str, LeftOut]) -> dict[str, int]:
 
 
 def _workers_of(nodes: Iterable[Heartbeat]) -> int:
-    """Return how many worker processes these nodes have when all of them are started."""
+    """Return how many worker processes these nodes have once all are started."""
     return sum(len(heartbeat.slots) for heartbeat in nodes)
 
 
 def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, NumericProfiles]) -> bool:
-    """Return whether a node has this version, task and numeric profile; a profile that is not known fits."""
+    """Return whether a node has this version, task and numeric profile. An unknown profile fits any."""
     version, task, numerics = kind
     return heartbeat.numerics.fit(numerics) and (heartbeat.version, heartbeat.task) == (version, task)
 
@@ -170,6 +172,7 @@ def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None
 
 
 def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOut:
+    """Return why a node is not in the largest compatible set."""
     version, task = compatible[0].version, compatible[0].task or ""
     if heartbeat.version != version:
         return LeftOut("version", f"it runs version {heartbeat.version}, most nodes {version}")
@@ -182,5 +185,6 @@ def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOu
 
 
 def _first_names(names: Sequence[str]) -> str:
+    """Return the first few names for a sentence, and the number of the others."""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -9,13 +9,13 @@ from sidecar.states import Verdict
 
 
 def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
-    """Return why the run is over; or until when nothing says so. Checkpoints that are being written are waited for."""
+    """Return why the run is over, or how long to wait. Checkpoints that are being written keep the run open."""
     checkpoints, last = view.checkpoints, rules.stop_after_step
     idle_until = None if rules.stop_idle_seconds is None else view.timers.last_activity_at + rules.stop_idle_seconds
     if not rules.wait:
-        why = "everything there is evaluated (--once)"
+        why = "all existing checkpoints are evaluated (--once)"
     elif checkpoints.training_done:
-        why = "the trainer's marker is there, and everything is evaluated (done_marker)"
+        why = "the trainer's marker exists, and all checkpoints are evaluated (done_marker)"
     elif last is not None and checkpoints.last_step >= last:
         why = f"step {last} is evaluated (stop_after_step)"
     elif idle_until is not None and now >= idle_until:
@@ -29,11 +29,11 @@ def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
     end = given_up_at + rules.quiet_seconds
     if now >= end and checkpoints.scanned_at >= given_up_at:
         return why
-    return Wait(end if now < end else None, "something is not complete yet")
+    return Wait(end if now < end else None, "a checkpoint is not complete yet")
 
 
 def stop(view: View, why: str) -> Stop | Wait:
-    """End the run, unless another node finds whole what this one gave up or cannot read: that node evaluates it."""
+    """End the run, unless another node can evaluate a checkpoint that this node gave up or cannot read."""
     compatible, checkpoints = compatible_nodes(view.nodes.ready, view.node), view.checkpoints
     others = [heartbeat for heartbeat in compatible if heartbeat.node != view.node]
     seen_by_others = {name for heartbeat in others for name in heartbeat.checkpoints.sees}
@@ -49,9 +49,9 @@ def stop(view: View, why: str) -> Stop | Wait:
 
 
 def _failed_for_good(view: View) -> int:
-    """Count checkpoints that failed for good and have not succeeded since, say under a corrected task.
+    """Count the checkpoints that failed for good and have not succeeded since, for example under a corrected task.
 
-    A vanished or skipped one did not fail: training deleted it before it could be pinned, or no setting asked for it.
+    A vanished or skipped checkpoint did not fail: training deleted it early, or the settings do not select it.
     """
     verdicts = view.history.verdicts
     return sum(

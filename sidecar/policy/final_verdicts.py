@@ -24,7 +24,7 @@ def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdi
 
 
 def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
-    """Return the verdict that a checkpoint's failures amount to; None if another attempt may do better.
+    """Return the verdict that follows from a checkpoint's failures; None if another attempt may succeed.
 
     A node that does not see a checkpoint may have a bad disk or a stale mount, so the next attempt goes without it.
     Failed attempts never prove that a complete checkpoint has vanished.
@@ -57,16 +57,16 @@ def _unusable_task(view: View) -> str | None:
     newest = proofs[-1]
     first_line = (newest.message or "").partition("\n")[0]
     return (
-        f"{newest.kind}: the task fails whatever it evaluates, as plan {newest.plan} did: correct it and restart "
+        f"{newest.kind}: the task fails with every checkpoint, as in plan {newest.plan}: correct it and restart "
         f"the daemons ({first_line})"
     )
 
 
 def _is_proven(lasting: Sequence[Outcome], view: View) -> bool:
-    """Return whether lasting failures are the task's fault and not one node's.
+    """Return whether lasting failures are the fault of the task instead of one node.
 
     Two nodes must have had them, or this node must be the only one. A node that has other versions, or is about to
-    begin, might do better, so it counts as present.
+    begin, might succeed, so it counts as present.
     """
     nodes = view.nodes
     is_alone = not nodes.liveness_unknown and all(heartbeat.node == view.node for heartbeat in nodes.ready)

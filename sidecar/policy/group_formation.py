@@ -11,12 +11,12 @@ from sidecar.records import Checkpoint, Heartbeat, Member
 
 
 def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float) -> tuple[Member, ...] | Wait:
-    """Return the group: the one that is warm if no worker could be added to it, else one of standby workers."""
+    """Return the members of the group: the warm group if no worker could be added to it, else a new one of standbys."""
     candidates = candidates_for(checkpoint, view.nodes.ready, view.node, rules.min_workers)
     nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm_group(nodes, view.history)
     standbys = _standbys(nodes, view.history)
-    if not warm and len(standbys) < rules.min_workers:  # without standbys the rest is of use only with nodes that lost
+    if not warm and len(standbys) < rules.min_workers:  # then only a warm group that includes losing nodes can do
         warm = _warm_group(candidates, view.history)
     if warm and len(warm) >= max(rules.min_workers, len(standbys)):
         return warm
@@ -27,14 +27,14 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
     if len(standbys) < slots and now < timers.first_standby_at + rules.join_timeout_seconds:
         return Wait(timers.first_standby_at + rules.join_timeout_seconds, "more workers are about to stand by")
     if now < timers.newest_standby_at + rules.group_settle_seconds:
-        return Wait(timers.newest_standby_at + rules.group_settle_seconds, "others may still come")
+        return Wait(timers.newest_standby_at + rules.group_settle_seconds, "more workers may come soon")
     return standbys
 
 
 def is_outgrown(
     ready: Sequence[Heartbeat], history: JournalState, node: str, min_workers: int, task: str | None
 ) -> bool:
-    """Return whether workers stand by that the newest group lacks: with them the next group would be larger."""
+    """Return whether workers stand by that are not in the newest group, so that the next group would be larger."""
     compatible = compatible_nodes(ready, node)
     if history.newest is None or node not in (heartbeat.node for heartbeat in compatible):
         return False
@@ -49,14 +49,14 @@ def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Memb
     """Return the members of the group that all active workers of these nodes form; empty if there is no such group."""
     members = _enumerate((heartbeat.node, slot.worker, slot.address) for heartbeat in nodes for slot in heartbeat.slots)
     newest = history.newest
-    # A group that never succeeded has failed, and the workers of any other were killed when this one was formed.
+    # A group that never succeeded has failed. The workers of other groups were killed when this one was formed.
     whole = newest is not None and newest.plan.members == members
     retired = history.exclusions.retired_workers
     return members if whole and not any(member.worker in retired for member in members) else ()
 
 
 def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
-    """Return workers that have never been in a group. A heartbeat may be late, so the journal is asked too."""
+    """Return the workers that have never been in a group, also by the journal, because a heartbeat may be late."""
     newest = history.newest
     joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set[str]()
     return _enumerate(
@@ -68,6 +68,6 @@ def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member
 
 
 def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[Member, ...]:
-    """Give ranks to workers (node, worker, address); those without a process or an address have no rank."""
+    """Return members with ranks from (node, worker, address), without workers that lack a process or an address."""
     running = [(node, name, address) for node, name, address in workers if name is not None and address is not None]
     return tuple(Member(rank, node, name, address) for rank, (node, name, address) in enumerate(running))

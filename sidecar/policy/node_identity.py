@@ -1,6 +1,6 @@
 """Decide this node's name among the daemons, and the address under which other nodes reach its workers.
 
-That happens once at start-up: a setting, else the training job's own TF_CONFIG, else what the host says of itself.
+This happens once at start-up, by a setting, else the training job's TF_CONFIG, else the host's own name and address.
 """
 
 import socket
@@ -30,7 +30,7 @@ class Identity:
 
     @property
     def workers(self) -> str:
-        """Return what the names of this daemon's workers begin with: unique for all time."""
+        """Return the prefix of the names of this daemon's workers, which is unique for all time."""
         return f"{self.node}.{self.incarnation}"
 
 

@@ -1,6 +1,6 @@
 """Decide whether the open plan can still succeed. Pure.
 
-A daemon's own workers report for themselves, so this is about those of other nodes.
+A daemon's own workers report for themselves, so this module judges the workers of other nodes.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from sidecar.states import FailureKind
 
 
 def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fail | Wait:
-    """Decide whether the open plan can still succeed."""
+    """Return the failure of the open plan if it cannot succeed any more, else when to judge it again."""
     members = plan.members or ()
     if (failure := _unfit_member(members, view)) is not None:
         return failure
     waiting_since = view.timers.all_ranks_waiting_since
     limit = rules.collective_timeout_seconds
     if waiting_since is not None and now >= waiting_since + limit:
-        # Nobody can tell whose link is broken. The next attempt goes without one of them, so some group will succeed.
+        # No node knows whose link is broken. The next attempt goes without one of them, so some group will succeed.
         last = members[-1]
         waited = f"every rank waited for the others for {limit:g} s (collective_timeout_seconds)"
         message = f"{waited}: they do not reach each other"

@@ -1,6 +1,6 @@
-"""Decide which node proposes the next plan, and which publishes. Pure.
+"""Decide which node proposes the next plan, and which node publishes. Pure.
 
-Two proposers are harmless, since creating the plan's number in shared storage decides. Taking turns only avoids races.
+Two proposers are harmless, because creating the plan's number in shared storage decides. Turns only avoid races.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ def publisher(ready: Sequence[Heartbeat]) -> str | None:
 
 
 def propose_in_turn(action: Propose, view: View, rules: Rules, now: float) -> Propose | Wait:
-    """Propose if it is this node's turn: each node leaves some time to those before it, as they see the same.
+    """Return the proposal if it is this node's turn, else when that is. Each node leaves time to those before it.
 
     Only nodes that could be listed together take turns, because a plan carries the task of the node that proposes it.
     """
     if not view.nodes.may_propose:
-        return Wait(why="getting to know the other nodes")
+        return Wait(why="the liveness of other nodes is not known yet")
     candidates = candidates_for(action.checkpoint, view.nodes.ready, view.node, rules.groups.min_workers)
     order = proposal_order(candidates, view.history.through)
     nodes = [heartbeat.node for heartbeat in order]
@@ -34,9 +34,9 @@ def propose_in_turn(action: Propose, view: View, rules: Rules, now: float) -> Pr
 
 
 def proposal_order(candidates: Sequence[Heartbeat], plans: int) -> list[Heartbeat]:
-    """Return the nodes in the order in which they propose the plan after `plans`: those that read everything first.
+    """Return the nodes in the order in which they propose the plan after `plans`: first those that can read everything.
 
-    The others take turns in being the first of them: each may be the only one that can read some checkpoint.
+    The others take turns as the first of them, because each may be the only node that can read some checkpoint.
     """
     unimpaired = [heartbeat for heartbeat in candidates if not heartbeat.checkpoints.unreadable]
     impaired = [heartbeat for heartbeat in candidates if heartbeat.checkpoints.unreadable]

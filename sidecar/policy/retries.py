@@ -9,7 +9,7 @@ from sidecar.records import Checkpoint
 from sidecar.states import FailureKind, OutcomeStatus
 
 _INTERRUPTIONS: Final = frozenset({FailureKind.RESTARTED, FailureKind.DRAINED, FailureKind.CHIEF_LISTED})
-"""Failures that say nothing about the checkpoint, which keeps its place in the queue."""
+"""Kinds of failures that say nothing about the checkpoint, which retains its place in the queue."""
 
 _MAX_DOUBLINGS: Final = 64
 
@@ -18,7 +18,7 @@ def ready_at(checkpoint: Checkpoint, view: View, rules: RetryRules) -> float:
     """Return when a checkpoint may be tried: at once at first, then after a pause that doubles with each failure."""
     if checkpoint.key not in view.history.verdicts.failures:
         return 0.0
-    failures = failed_attempts(checkpoint, view)  # 0: under another task only; its nodes must not race this one either
+    failures = failed_attempts(checkpoint, view)  # 0: failed under another task, whose nodes must not race this one
     pause = min(
         rules.backoff_last_seconds, rules.backoff_first_seconds * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS)
     )
@@ -39,7 +39,7 @@ def has_failed(checkpoint: Checkpoint, history: JournalState) -> bool:
 def last_attempt_failed(history: JournalState) -> bool:
     """Return whether the newest attempt at any checkpoint failed by itself.
 
-    If so, checkpoints that never failed go first: one that fails again and again must not hold up the others.
+    If so, checkpoints that never failed go first, because one that fails again and again must not delay the others.
     """
     newest = next((entry.outcome for entry in reversed(history.entries) if isinstance(entry, Closed)), None)
     return newest is not None and newest.status == OutcomeStatus.FAILED and newest.kind not in _INTERRUPTIONS

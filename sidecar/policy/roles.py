@@ -1,7 +1,7 @@
-"""Decide this node's role: it never evaluates where the training job's chief runs.
+"""Decide this node's role. A node on which the training job's chief runs never evaluates.
 
-That happens once at start-up, from the settings and the environment that launchers leave. The environment is asked only
-where no setting answers, so a setting also overrides a hint that cannot be understood. No I/O.
+This happens once at start-up, from the settings and the environment variables of launchers. The environment is read
+only if no setting decides, so a setting also overrides a hint that cannot be understood. No I/O.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.settings import Settings
 
 NO_HINT: Final = "no sign of a distributed job"
-"""The source of a role that nothing in the settings or the environment decides."""
+"""The source of a role that neither the settings nor the environment decide."""
 
 _SET_ROLE: Final = "--role worker or --role chief (SIDECAR_ROLE, or role in the file)"
 _HIDDEN_IN: Final[Mapping[str, str]] = {"NOTIFY_SOCKET": "systemd", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
@@ -25,7 +25,7 @@ _HIDDEN_IN: Final[Mapping[str, str]] = {"NOTIFY_SOCKET": "systemd", "KUBERNETES_
 
 @dataclass(frozen=True, slots=True)
 class RoleDecision:
-    """A role, the hint it came from, and a warning if the hint is doubtful."""
+    """Hold a role, its source, and a warning if the source is doubtful."""
 
     role: "Role"
     source: str
@@ -40,9 +40,9 @@ class RoleDecision:
 
 
 def decide_role(settings: "Settings", node: str, environ: Mapping[str, str]) -> RoleDecision:
-    """Decide whether this node may evaluate; the first hint wins. Without any, training runs on one machine: this one.
+    """Decide whether this node may evaluate, by the first hint. Without any hint, training runs on this machine only.
 
-    Raises `SettingsError` for a hint that cannot be understood, and for none where a launcher may hide it.
+    Raises `SettingsError` for a hint that cannot be understood, and if there is none but a launcher may hide it.
     """
     if settings.role is not None:
         return RoleDecision(settings.role, f"role = {settings.role}")
@@ -53,15 +53,16 @@ def decide_role(settings: "Settings", node: str, environ: Mapping[str, str]) -> 
     for variable, place in _HIDDEN_IN.items():
         if variable in environ:
             raise SettingsError(
-                f"cannot tell whether the training job's chief runs on node {node!r}: under {place} ({variable} is "
+                f"it is unknown whether the training job's chief runs on node {node!r}: under {place} ({variable} is "
                 f"set) the job's TF_CONFIG is not visible to this daemon; give {_SET_ROLE}, or list the chief's nodes "
-                "in chief_nodes (SIDECAR_CHIEF_NODES), which can be the same on every node; where training runs on one "
+                "in chief_nodes (SIDECAR_CHIEF_NODES), which can be the same on every node; if training runs on one "
                 "machine, give --role worker"
             )
     return RoleDecision("worker", NO_HINT)
 
 
 def _from_chief_nodes(patterns: tuple[str, ...], node: str, environ: Mapping[str, str]) -> RoleDecision:
+    """Return the role by the setting chief_nodes, with a warning if the environment contradicts it."""
     for pattern in patterns:
         if fnmatchcase(node, pattern):
             return RoleDecision("chief", f"chief_nodes pattern {pattern!r}")
@@ -71,19 +72,21 @@ def _from_chief_nodes(patterns: tuple[str, ...], node: str, environ: Mapping[str
         doubt = None  # already overridden
     warning = None
     if doubt and doubt.role == "chief":
-        # A likely slip: chief_nodes lists host names, while TF_CONFIG made this node's name `chief-0`.
+        # A common mistake: chief_nodes lists host names, but TF_CONFIG made this node's name `chief-0`.
         warning = f"chief_nodes does not name node {node!r}, but {doubt.source} says that the chief runs here"
     return RoleDecision("worker", f"chief_nodes {', '.join(patterns)}: none matches", warning)
 
 
 def _from_environment(environ: Mapping[str, str]) -> RoleDecision | None:
+    """Return the role by the first hint in the environment; None if there is none."""
     return _from_tf_config(environ) or _from_torchrun(environ) or _from_slurm(environ)
 
 
 def _from_tf_config(environ: Mapping[str, str]) -> RoleDecision | None:
+    """Return the role by TF_CONFIG; None if it does not decide."""
     task = read_tf_config(environ, _SET_ROLE)
     if task is None or task.alone:
-        return None  # a job of one says nothing about who else evaluates
+        return None  # a job with one task does not show which other nodes evaluate
     source = f"TF_CONFIG task {task.name}"
     if task.type == "ps":
         return RoleDecision("chief", f"{source} (a parameter server never evaluates)")
@@ -95,6 +98,7 @@ def _from_tf_config(environ: Mapping[str, str]) -> RoleDecision | None:
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> RoleDecision | None:
+    """Return the role by the variables of torchrun; None if they are not set."""
     variable = next((name for name in ("GROUP_RANK", "NODE_RANK", "RANK") if name in environ), None)
     if variable is None or "MASTER_ADDR" not in environ or "WORLD_SIZE" not in environ:
         return None
@@ -102,17 +106,19 @@ def _from_torchrun(environ: Mapping[str, str]) -> RoleDecision | None:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> RoleDecision | None:
+    """Return the role by the variables of Slurm; None if they are not set."""
     if "SLURM_NODEID" not in environ or "SLURM_NNODES" not in environ:
         return None
     return _by_rank(environ, "SLURM_NODEID", "SLURM_NNODES")
 
 
 def _by_rank(environ: Mapping[str, str], rank: str, size: str) -> RoleDecision | None:
+    """Return the role by variables with this process's rank and the size of the job: rank 0 is the chief."""
     for variable in (rank, size):
         if not (environ[variable].isascii() and environ[variable].isdecimal()):
             raise SettingsError(
                 f"environment {variable}: {environ[variable]!r} is not a number from 0; correct it, or give {_SET_ROLE}"
             )
     if int(environ[size]) <= 1:
-        return None  # a job of one says nothing about who else evaluates
+        return None  # a job with one task does not show which other nodes evaluate
     return RoleDecision("chief" if int(environ[rank]) == 0 else "worker", f"{rank}={environ[rank]}")

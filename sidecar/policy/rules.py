@@ -1,4 +1,4 @@
-"""The settings that decisions depend on. Pure: read by every file of the policy."""
+"""Define the settings that decisions depend on. Pure: every file of the policy reads them."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from sidecar.policy.selection import Selection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRules:
-    """Hold the settings that say how often a checkpoint is tried, and when again."""
+    """Hold the settings that decide how often a checkpoint is tried, and when again."""
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -17,7 +17,7 @@ class RetryRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """Hold the settings that say when a group forms, and of how many worker processes."""
+    """Hold the settings that decide when a group forms, and of how many worker processes."""
 
     min_workers: int = 1
     group_settle_seconds: float = 3.0
@@ -26,18 +26,18 @@ class GroupRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRules:
-    """Hold the settings that say who proposes a plan and when, and how long it may be open."""
+    """Hold the settings that decide which node proposes a plan and when, and how long a plan may be open."""
 
     pin_wait_seconds: float = 60.0
     proposal_turn_seconds: float = 10.0
     plan_cap_seconds: float = 86400.0
     collective_timeout_seconds: float = 6.0
-    most_settled: int = 2000  # by one plan: so that no record is too long, nor takes longer than a beat to read
+    most_settled: int = 2000  # by one plan, so that a record is not too long, and is read in less than a beat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRules:
-    """Hold the settings that say when the run is over, and how long incomplete entries are waited for then."""
+    """Hold the settings that decide when the run is over, and how long it waits for incomplete entries."""
 
     wait: bool = True
     stop_after_step: int | None = None
@@ -48,14 +48,14 @@ class EndRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Hold the settings that decisions depend on, by what they are about. Fields of the groups are named as settings.
+    """Hold the settings that decisions depend on, by topic. The fields of each topic have the names of the settings.
 
     Args:
-        selection: Which checkpoints are evaluated.
-        retries: How often a checkpoint is tried, and when again.
-        groups: When a group forms, and of how many worker processes.
-        plans: Who proposes a plan and when, and how long it may be open.
-        ending: When the run is over.
+        selection: The checkpoints that are evaluated.
+        retries: The number of attempts, and the pauses between them.
+        groups: The start of a group, and the number of its worker processes.
+        plans: The turns of proposers, and the time for which a plan may be open.
+        ending: The end of the run.
     """
 
     selection: Selection = field(default_factory=Selection)

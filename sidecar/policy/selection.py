@@ -1,9 +1,9 @@
 """Decide which waiting checkpoints are evaluated, skipped, or pinned until that is clear. Pure.
 
 The choice follows from the journal and the scan alone, so all nodes choose the same and a restart changes nothing. It
-is made three times, each time among other checkpoints. `pins.policy` chooses what to pin while a scan goes on, for the
-tasks of all nodes. `daemon.scan_selection` chooses once for each scan that was reported: it shows the queue, and
-whether there is work. `policy.settlements` chooses without those that end otherwise, and settles what is skipped.
+is made three times, each time among other checkpoints. `pins.policy` chooses the checkpoints to pin during a scan, for
+the tasks of all nodes. `daemon.scan_selection` chooses once for each reported scan, to show the queue and whether there
+is work. `policy.settlements` chooses without checkpoints that end otherwise, and settles the skipped ones.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ from sidecar.records import Checkpoint, Key
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The decision for each waiting checkpoint.
+    """Hold the decision for each waiting checkpoint.
 
-    One that appears in no field is undecided until an earlier checkpoint has been pinned.
+    A checkpoint in none of the fields is undecided until an earlier checkpoint has been pinned.
     """
 
     evaluate: tuple[Checkpoint, ...]  # in order of discovery
     passed: dict[Key, str]  # not to be evaluated as far as is known now, and why
     settled: tuple[Checkpoint, ...]  # those of `passed` for which nothing can change that any more
-    hold: frozenset[Key]  # to be pinned; every other waiting one may be let go
+    hold: frozenset[Key]  # to be pinned; every other waiting checkpoint may be unpinned
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The settings that ask for less than every checkpoint."""
+    """Choose checkpoints by the settings that select fewer than all."""
 
     queue: Literal["every", "latest"] = "every"
     every_steps: int | None = None
 
     def choose(self, waiting: Sequence[Checkpoint], history: JournalState, *, over: bool = False) -> Choice:
-        """Choose among complete checkpoints that are not settled, in order of discovery.
+        """Return the choice among complete checkpoints that are not settled, in order of discovery.
 
-        `over`: the run has ended, so the last of them is its result and is evaluated whatever its step.
+        `over`: the run has ended, so its last checkpoint is its result and is evaluated whatever its step.
         """
         passed: dict[Key, str] = {}
         settled: list[Checkpoint] = []
@@ -58,9 +58,9 @@ class Selection:
         *,
         over: bool,
     ) -> list[Checkpoint]:
-        """Return those that reach another multiple of `every_steps` than the one before them that counted.
+        """Return the checkpoints that reach another multiple of `every_steps` than the last one that counted.
 
-        A step that is not higher than before means that training was set back: counting starts again from there. A
+        A step that is not higher than before means that training was set back, so counting starts again from there. A
         checkpoint without a known step is evaluated, and so is one that a person requeued. Neither changes the count.
         """
         every = self.every_steps
@@ -78,7 +78,7 @@ class Selection:
                 evaluate.append(checkpoint)
             else:
                 passed[key] = f"its step {step} reaches no new multiple of {every} (every_steps)"
-                # The one that stands for this multiple may vanish before it is pinned; the last one may be the result.
+                # The checkpoint of this multiple may vanish before it is pinned. The last one may be the result.
                 if certain and checkpoint is not waiting[-1]:
                     settled.append(checkpoint)
         return evaluate
@@ -103,7 +103,7 @@ def _latest(
     settled: list[Checkpoint],
     hold: set[Key],
 ) -> list[Checkpoint]:
-    """Return the newest pinned checkpoint and those that are newer still: a newer one may vanish before it is pinned.
+    """Return the newest pinned checkpoint and all newer ones, because a newer one may vanish before it is pinned.
 
     A checkpoint that is being evaluated, or that a person requeued, is not skipped.
     """

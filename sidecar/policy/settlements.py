@@ -1,4 +1,4 @@
-"""Decide which checkpoints are settled without an evaluation, and which are to be evaluated. Pure."""
+"""Decide which checkpoints are settled without an evaluation, and which must be evaluated. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,13 +17,13 @@ REOPENED: Final = "it vanished, and is there again"
 
 
 def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:
-    """Return what is settled without an evaluation, each checkpoint once, and what is to be evaluated, in order.
+    """Return the settlements without an evaluation, one for each checkpoint, and the checkpoints to evaluate, in order.
 
     `over`: the run has ended, so the last checkpoint counts whatever its step.
 
-    The selection is made here once more, among fewer checkpoints than after the scan: those that were given up, cannot
-    be read or have failed for good must neither count for `every_steps` nor supersede others. `over` may differ, too,
-    because a run also ends by time or step.
+    The selection is made here once more, among fewer checkpoints than after the scan. Checkpoints that were given up,
+    cannot be read or have failed for good must neither count for `every_steps` nor supersede others. `over` may differ,
+    too, because a run also ends by time or step.
     """
     checkpoints, history = view.checkpoints, view.history
     given_up = [lost for lost in checkpoints.given_up if not history.verdicts.is_settled(lost.key, view.task)]
@@ -50,9 +50,9 @@ def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Set
 
 
 def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settlement | None:
-    """Return how a checkpoint ends that this node gave up: as this node found it, unless another node disputes that.
+    """Return the settlement of a checkpoint that this node gave up, unless another node disputes it.
 
-    A disputed one ends as the failed attempts of all nodes proved; None as long as they proved nothing.
+    A disputed checkpoint ends by the failed attempts of all nodes; return None as long as they prove nothing.
     """
     nodes = view.nodes
     if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
@@ -65,9 +65,9 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
-    """Yield settlements that reopen checkpoints which vanished and are there again, if they would be evaluated.
+    """Yield settlements that reopen checkpoints which had vanished and exist again, if they would be evaluated.
 
-    The selection is made among these alone: the journal has settled them, so no other choice contains them.
+    The selection is made among these alone, because the journal has settled them and no other choice contains them.
     """
     checkpoints, settled = view.checkpoints, view.history.verdicts.settled
     present = [
@@ -80,15 +80,15 @@ def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:
 
 
 def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
-    """Yield the oldest pinned checkpoint, and why it is skipped, if another one found no room to be pinned.
+    """Yield the oldest pinned checkpoint, and why it is skipped, if another one lacks the room to be pinned.
 
-    The last one of the queue is never skipped.
+    The last checkpoint of the queue is never skipped.
     """
     pinned = [checkpoint for checkpoint in view.checkpoints.complete if checkpoint.pin is not None]
     lacks_room = any(checkpoint.key in view.checkpoints.without_room for checkpoint in queue)
     if not lacks_room or any(_is_settled_for_all_tasks(checkpoint, view) for checkpoint in pinned):
         return  # pins that no node needs any more are removed in the next scan, which makes room
-    newer = "pin_budget: newer ones would not be held against deletion otherwise (pin_max_bytes, keep_free_bytes)"
+    newer = "pin_budget: otherwise newer ones could not be pinned (pin_max_bytes, keep_free_bytes)"
     # These pins are wanted only by nodes that run a different task. They are in the minority (otherwise they would be
     # proposing) and may never get to evaluate.
     for checkpoint in pinned:
@@ -101,10 +101,12 @@ def _give_up_for_room(view: View, queue: Sequence[Checkpoint]) -> Iterator[tuple
 
 
 def _is_settled_for_all_tasks(checkpoint: Checkpoint, view: View) -> bool:
+    """Return whether no live node's task needs a checkpoint any more."""
     return all(view.history.verdicts.is_settled(checkpoint.key, task) for task in {*view.nodes.tasks, view.task})
 
 
 def _settle(checkpoint: Checkpoint, verdict: Verdict, reason: str, task: str | None = None) -> Settlement:
+    """Return the settlement of a checkpoint. `task`: the only task for which a failure counts."""
     return Settlement(
         name=checkpoint.name, digest=checkpoint.digest, step=checkpoint.step, verdict=verdict, reason=reason, task=task
     )

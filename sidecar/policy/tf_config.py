@@ -15,7 +15,7 @@ _TEXT_CHARACTERS: Final = 200  # of the whole variable: a cluster may be large
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTask:
-    """This process in the training job's cluster, as TF_CONFIG says. `address` is None for an evaluator outside it."""
+    """Describe this process in the training job's cluster. `address` is None for an evaluator outside the cluster."""
 
     type: str
     index: int
@@ -30,7 +30,7 @@ class ClusterTask:
 
 
 def read_tf_config(environ: Mapping[str, str], remedy: str) -> ClusterTask | None:
-    """Return the task that TF_CONFIG names; None if it is unset, empty or `{}`, which TensorFlow takes for no cluster.
+    """Return the task in TF_CONFIG; None if that is unset, empty or `{}`, which is not a cluster for TensorFlow.
 
     Raises `SettingsError` with `remedy` if it cannot be understood.
     """
@@ -42,7 +42,7 @@ def read_tf_config(environ: Mapping[str, str], remedy: str) -> ClusterTask | Non
         return None if parsed == {} else _find_task(parsed)
     except (ValueError, RecursionError) as error:  # JSON's own says line and column
         raise SettingsError(
-            f"TF_CONFIG: {error}; correct it, or give {remedy}. It is {shortened(text, _TEXT_CHARACTERS)}"
+            f"TF_CONFIG: {error}; correct it, or give {remedy}. Its value: {shortened(text, _TEXT_CHARACTERS)}"
         ) from error
 
 
@@ -68,6 +68,7 @@ def _find_task(parsed: Any) -> ClusterTask:
 
 
 def _member(parent: Any, key: str, name: str) -> Mapping[str, Any]:
+    """Return the object under a key. Raises `ValueError` if there is none."""
     if not isinstance(parent, dict):
         raise ValueError(f"{name} is {shortened(parent)}: an object is expected")  # noqa: TRY004 - one kind of error here
     if key not in parent:

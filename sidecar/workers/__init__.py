@@ -1,1 +1,1 @@
-"""The worker processes of this node: started, told what to do, held to their bounds, killed."""
+"""Manage the worker processes of this node: start them, send them commands, enforce time limits, and kill them."""

@@ -1,4 +1,4 @@
-"""The parts of commands to workers that are known at start. A plan adds the group, the ranks and the paths."""
+"""Hold the parts of commands to workers that are known at start. A plan adds the group, the ranks and the paths."""
 
 from dataclasses import dataclass, field
 
@@ -8,13 +8,13 @@ from sidecar.workers.messages import BackendOptions, Check, Evaluate, Join
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """The task as every worker of this node runs it."""
+    """Describe the task as every worker of this node runs it."""
 
     task: str
     framework: str
     search_path: str  # where modules of the task are found: the folder the daemon was started in
     threads: int
-    cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+    cache_bytes: int = 0  # the most bytes of prepared batches that are retained between checkpoints
     options: BackendOptions = field(default_factory=dict)
 
     def check(self) -> Check:
@@ -44,9 +44,9 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateSpec:
-    """How every checkpoint is evaluated on this node."""
+    """Describe how every checkpoint is evaluated on this node."""
 
-    save_weights: SaveWeights  # of which ranks
+    save_weights: SaveWeights  # the ranks that save their weights
     progress_seconds: float  # at most one Progress report per this many seconds
 
     def evaluate(

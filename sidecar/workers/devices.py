@@ -35,6 +35,7 @@ class Gpu:
 
 
 def _ask(arguments: Sequence[str]) -> str | None:
+    """Run `nvidia-smi` and return its output; None if it is missing, fails or takes too long."""
     return query(arguments, seconds=_QUERY_SECONDS)
 
 
@@ -42,13 +43,13 @@ def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask:
     """Return CUDA_VISIBLE_DEVICES for each worker process: "-1" for a worker that sees no GPU.
 
     Args:
-        devices: "cpu"; "gpu" for one process on each GPU that the daemon sees; or a list of those to use.
+        devices: "cpu"; "gpu" for one process on each GPU that the daemon sees; or a list of the GPUs to use.
         replicas: Number of processes on a node without GPUs. Ignored on GPUs: each GPU has one process.
         environ: The daemon's environment. Workers see only GPUs that its CUDA_VISIBLE_DEVICES names.
         ask: The function that runs `nvidia-smi`.
 
     Raises:
-        SettingsError: there is no GPU, or the list names one that the daemon does not see.
+        SettingsError: There is no GPU, or the list names a GPU that the daemon does not see.
     """
     if devices == "cpu":
         return (NO_GPU,) * replicas
@@ -97,7 +98,7 @@ def check_idle(names: Sequence[str], *, share: bool, own: Collection[int] = (), 
         ask: The function that runs `nvidia-smi`.
 
     Raises:
-        SettingsError: another process uses a GPU; the message names both.
+        SettingsError: Another process uses a GPU; the message names both.
     """
     chosen = [name for name in names if name != NO_GPU]
     if share or not chosen:
@@ -145,4 +146,5 @@ def parse_users(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _same(name: str, other: str, machine: Sequence[Gpu]) -> bool:
+    """Return whether two names refer to the same GPU."""
     return name == other or any(gpu.is_called(name) and gpu.is_called(other) for gpu in machine)

@@ -1,8 +1,8 @@
-"""The messages between a daemon and its worker process: one JSON object per line, in both directions.
+"""Define the messages between a daemon and its worker process: one JSON object per line, in both directions.
 
-Imported by both sides, so standard library only. Commands go down the worker's standard input, reports come up a pipe
-of their own: whatever the user's code prints goes to the worker's log file instead. Either side closing its end is a
-message too: the worker then ends, the daemon then reaps.
+Commands go through the worker's standard input. Reports have a pipe of their own, because the output of the user's code
+goes to the worker's log file. If the daemon closes its end, the worker ends; if the worker closes its end, the daemon
+waits for the process. Both sides import this module, so it uses the standard library only.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from sidecar.records import Checkpoint, Lasting, Member, Result, SaveWeights
 from sidecar.states import FailureKind, WorkerPhase
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""A longer line is not read: a worker gone wild must not fill the daemon's memory."""
+"""The most bytes of a line: a worker with a bug must not fill the daemon's memory."""
 
 BackendOptions = dict[str, Any]
 """Settings of one framework by name, as JSON values. Only the backend of that framework reads them."""
@@ -24,7 +24,7 @@ BackendOptions = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Import the task; report whether it can be used, and with what this node would compute. There is no group."""
+    """Import the task, and report whether it can be used and the numeric profile of this node. There is no group."""
 
     task: str
     framework: str
@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Form the group, then import and build the task. A worker joins once in its life."""
+    """Form the group, then import and build the task. A worker joins one group in its life."""
 
     group: str
     members: tuple[Member, ...]
@@ -44,25 +44,33 @@ class Join:
     framework: str
     search_path: str
     threads: int
-    cache_bytes: int = 0  # prepared batches kept between checkpoints, at most
+    cache_bytes: int = 0  # the most bytes of prepared batches that are retained between checkpoints
     options: BackendOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Evaluate one checkpoint. `path` is what the format restores from, `save_to` this worker's own empty folder.
+    """Evaluate one checkpoint.
 
-    `save_root` is the part of `save_to` in which links are followed; empty: all but its last name. `evaluated` is the
-    plan's: it decides which eval sets take part, all of them at 0. `attempt` is the plan's, too: the first one restores
-    while data are read, later ones after that, so that it is known which of the two crashes.
+    Args:
+        plan: The number of the plan.
+        checkpoint: The checkpoint.
+        path: The path that the format restores from.
+        save_to: The empty folder of this worker for its files.
+        save_weights: The ranks that save their weights.
+        progress_seconds: At most one Progress report is sent per so many seconds.
+        evaluated: The field of the plan that decides which eval sets take part; all of them if it is 0.
+        save_root: The part of `save_to` in which links are followed; empty: all except its last name.
+        attempt: The number of the attempt in the plan. The first one restores while data are read, later ones restore
+            afterwards, so that it becomes known which of the two crashes.
     """
 
     plan: int
     checkpoint: Checkpoint
     path: str
     save_to: str
-    save_weights: SaveWeights  # of which ranks
-    progress_seconds: float  # at most one Progress report per so many seconds
+    save_weights: SaveWeights
+    progress_seconds: float
     evaluated: int = 0
     save_root: str = ""
     attempt: int = 1
@@ -70,7 +78,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The framework is imported; the worker stands by."""
+    """Report that the framework is imported and that the worker stands by."""
 
     framework: str
     version: str
@@ -78,17 +86,17 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The task can be used."""
+    """Report that the task can be used."""
 
     task: str  # digest of its code
     eval_sets: tuple[str, ...]
-    profile: dict[str, str]  # the numeric profile, but for the GPUs, which the process that checks does not see
-    builds_model: bool = True  # false: it can evaluate stored graphs only
+    profile: dict[str, str]  # the numeric profile without the GPUs, which the checking process does not see
+    builds_model: bool = True  # false: the task can evaluate stored graphs only
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The worker entered a phase."""
+    """Report that the worker entered a phase."""
 
     phase: WorkerPhase
     plan: int | None = None
@@ -96,7 +104,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The group is formed, the task built: the worker waits for checkpoints."""
+    """Report that the group is formed and the task is built. The worker waits for checkpoints."""
 
     group: str
     task: str  # digest of its code
@@ -105,7 +113,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Batches done so far, over all eval sets: of all data while `total` is null (read), else of this rank's own."""
+    """Report the batches done so far, over all eval sets.
+
+    While the data are read, `total` is None and batches of all data count. Later only this rank's own batches count.
+    """
 
     plan: int
     batches: int
@@ -114,7 +125,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The evaluation's result, the same on every rank. `traces` and `builds` count for the life of the process."""
+    """Report the evaluation's result, which is the same on every rank. `traces` and `builds` count since the start."""
 
     plan: int
     rank: int
@@ -125,9 +136,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A failure, as data. `message` is for the user: it has their own traceback if their code raised.
+    """Report a failure. `message` is for the user; it contains the traceback if the user's code raised.
 
-    `sides`: ranks that said the same, where ranks compared what they are about to do and it differs. `lasting` as in
+    `sides`: the ranks by answer, if ranks compared their next steps and found a difference. `lasting`: as in
     `records.Outcome`.
     """
 
@@ -137,7 +148,7 @@ class Failed:
     rank: int | None = None
     phase: WorkerPhase | None = None
     details: dict[str, str] = field(default_factory=dict)
-    lost: int | None = None  # the rank that could not be reached, where that is known
+    lost: int | None = None  # the rank that could not be reached, if that is known
     sides: tuple[tuple[int, ...], ...] = ()
     lasting: Lasting | None = None
 
@@ -157,7 +168,7 @@ def encode(message: Command | Report) -> bytes:
 
 
 def decode(line: bytes) -> Command | Report:
-    """Read one line back; raise `RecordError` if it is not a message of this protocol."""
+    """Return the message in one line. Raises `RecordError` if it is not a message of this protocol."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -129,9 +129,9 @@ class WorkerPool:
         return started
 
     def probe(self, now: float) -> bool:
-        """Start the probe, unless it runs: a process that checks the task and never joins a group.
+        """Start the probe unless it runs already, and return whether it was started.
 
-        Returns whether it was started now.
+        The probe is a process that checks the task and never joins a group.
         """
         if self._probe is not None:
             return False
@@ -275,6 +275,7 @@ class WorkerPool:
         )
 
     def _start(self, devices: str, now: float) -> Worker:
+        """Start a worker process with a port of its own. The port is released if the start fails."""
         self._started += 1
         worker = f"{self.name}.{self._started}"
         port = self.ports.reserve()
@@ -303,6 +304,7 @@ class WorkerPool:
         return Worker(worker, process, port, f"{host}:{port.number}", PhaseProgress(since=now, heard=now))
 
     def _remove(self, worker: Worker) -> None:
+        """Forget a worker that has ended, and release its port."""
         worker.port.close()
         self._leaving = [leaving for leaving in self._leaving if leaving is not worker]
         if self._probe is worker:

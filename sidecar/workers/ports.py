@@ -1,4 +1,4 @@
-"""Ports for worker processes, reserved for a worker's whole life so that nobody else can take one in between."""
+"""Reserve ports for worker processes. A port stays reserved for a worker's whole life, so that nobody else takes it."""
 
 import socket
 from collections.abc import Iterator
@@ -8,37 +8,38 @@ from typing import Final
 from sidecar.errors import SettingsError
 
 OPEN_PORTS_REMEDY: Final = (
-    "whoever reaches a worker's port can run code in it, since TensorFlow's server asks for no password, and it "
-    "listens on every address of the machine, whatever --host says; let a firewall keep port_range to the nodes of the "
-    "eval group: docs/how-to/firewall.md has a rule"
+    "anybody who reaches a worker's port can run code in the worker, because TensorFlow's server asks for no password "
+    "and listens on every address of the machine, whatever --host says; let a firewall restrict port_range to the "
+    "nodes of the eval group: docs/how-to/firewall.md has a rule"
 )
 """The remedy for ports that strangers may reach, for the log and for `sidecar check`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A reserved port; closing it gives it back."""
+    """Hold a reserved port until it is closed."""
 
     number: int
     _holder: socket.socket
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the port, so that others can use it."""
         self._holder.close()
 
 
 class Ports:
-    """Hands out ports of a range, round robin: an old group's port is long unused when it is taken again."""
+    """Reserve ports of a range in turn, so that a port has been unused for long when it is taken again."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = first, last
         self._next = first
 
     def reserve(self) -> Port:
-        """The next free port.
+        """Return the next free port of the range. Raises `SettingsError` if no port is free.
 
-        It is bound exclusively, so that strangers and other daemons are refused, and marked SO_REUSEPORT only then: a
-        worker of the same user that asks for SO_REUSEPORT can serve on it, since the holder never listens.
+        The port is first bound exclusively, so that strangers and other daemons are refused, and then marked
+        SO_REUSEPORT. A worker of the same user that asks for SO_REUSEPORT can serve on it, because the holder never
+        listens.
         """
         for number in self._round():
             holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -55,5 +56,6 @@ class Ports:
         )
 
     def _round(self) -> Iterator[int]:
+        """Yield all ports of the range, beginning with the next one."""
         yield from range(self._next, self._last + 1)
         yield from range(self._first, self._next)

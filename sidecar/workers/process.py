@@ -119,7 +119,7 @@ class WorkerProcess:
         return self._popen.pid
 
     def send(self, command: Command) -> None:
-        """Send a command. It is far smaller than the buffer of the pipe, so this does not block."""
+        """Send a command. Commands are far smaller than the buffer of the pipe, so this does not block."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(encode(command))
@@ -139,6 +139,7 @@ class WorkerProcess:
         return not self._waiter.is_alive()
 
     def _read(self) -> None:
+        """Post the worker's reports until its pipe closes. Kill the worker if a report is invalid."""
         with self._reports:
             while line := self._reports.readline(MAX_LINE_BYTES):
                 try:
@@ -153,6 +154,7 @@ class WorkerProcess:
                 self._post(self._worker, report)
 
     def _wait(self) -> None:
+        """Post the changes of the process until it ends, kill its children, and post `Exited`."""
         while self._was_halted_or_continued():
             # Without this call the same change would be reported again. The state may have changed once more by now.
             if change := os.waitid(os.P_PID, self._popen.pid, _STATE_CHANGES | os.WNOHANG):
@@ -171,6 +173,7 @@ class WorkerProcess:
         self._log.close()
 
     def _limit_log(self) -> None:
+        """Shorten the log whenever it is too long, until the process has ended."""
         usual, soon = _LOG_SECONDS
         pause = usual
         while not self._ended.wait(pause):
@@ -230,6 +233,7 @@ def _spawn(
     log: WorkerLog,
     post: Post,
 ) -> WorkerProcess:
+    """Start the process with a pipe for its reports, and its output into the log."""
     mark = secrets.token_hex(16)
     output = log.appending()
     read_end, write_end = os.pipe()
@@ -271,6 +275,7 @@ def query(arguments: Sequence[str], *, seconds: float) -> str | None:
 
 
 def _kill_group(group: int) -> None:
+    """SIGKILL a process group. A group without processes is not an error."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How long each part of a worker's work may take. Pure."""
+"""Decide how long each phase of a worker's work may take. Pure."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ class PhaseTimeouts:
     restore_timeout_seconds: float
     first_batch_timeout_seconds: float
     stall_seconds: float
-    stall_factor: float  # a stall is also this many times the slowest batch
-    suspended_timeout_seconds: float  # stopped by a signal, in any phase
+    stall_factor: float  # the limit for a batch is at least this many times the slowest batch
+    suspended_timeout_seconds: float  # for a process that is stopped by a signal, in any phase
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The seconds since its last sign of life after which a worker has failed, and what to say then."""
+    """Hold the seconds without a sign of life after which a worker has failed, and the parts of the message then."""
 
     seconds: float
     kind: FailureKind
@@ -28,7 +28,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A worker stayed in a phase for longer than the bound of that phase."""
+    """Report that a worker exceeded the time limit of its phase."""
 
     worker: str
     kind: FailureKind
@@ -37,9 +37,9 @@ class TimedOut:
 
 
 def limit(timeouts: PhaseTimeouts, phase: WorkerPhase, *, batches: int, slowest: float) -> Limit | None:
-    """Return the limit in a phase; None if nobody bounds it, or if daemons judge the whole group.
+    """Return the limit in a phase; None if the phase has no limit, or if the daemons judge the whole group.
 
-    `batches` were done in the phase, and `slowest` is the longest time in seconds that one of them took.
+    `batches`: the number of batches done in the phase. `slowest`: the longest time in seconds that one of them took.
     """
     match phase.bounded_by:
         case PhaseBound.JOIN:

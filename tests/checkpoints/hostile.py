@@ -101,7 +101,7 @@ def as_many_blocks_as_fit(folder: Path) -> Asked:
 
 @hostile
 def more_shards_than_any(folder: Path) -> Asked:
-    return bundle(folder, index_of([(b"", bundle_header(1 << 62))]), f"of 1 to {MAX_SHARDS}")
+    return bundle(folder, index_of([(b"", bundle_header(1 << 62))]), f"must be 1 to {MAX_SHARDS}")
 
 
 @hostile
@@ -131,7 +131,7 @@ def a_tensor_read_again_and_again(folder: Path) -> Asked:
     data = bytes(MIB)
     one = bundle_entry(dtype=4, shape=dimension(MIB), size=MIB, crc=masked_crc32c(data))
     entries = [(b"", bundle_header()), *((struct.pack(">I", number), one) for number in range(100_000))]
-    return bundle(folder, index_of(entries), "lies over others", data)
+    return bundle(folder, index_of(entries), "overlaps others", data)
 
 
 @hostile
@@ -274,7 +274,7 @@ def as_many_members_in_one_place(folder: Path) -> Asked:
     one = b"PK\1\2" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"a"
     table = one * 65_000
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 65_000, 65_000, len(table), len(local), 0)
-    return archive(folder, local + table + end, "where something else does")
+    return archive(folder, local + table + end, "overlaps another")
 
 
 @hostile
@@ -316,7 +316,7 @@ def compressed_weights_with_a_tail_of_gigabytes(folder: Path) -> Asked:
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 3, 3, len(table), start, 0)
     with (folder / "m.keras").open("ab") as file:
         file.write(table + end)
-    return "keras", "m.keras", "something behind its compressed content"
+    return "keras", "m.keras", "more bytes after its compressed content"
 
 
 # Maps of shards
@@ -329,7 +329,7 @@ def map_of(folder: Path, content: bytes, said: str) -> Asked:
 
 @hostile
 def a_map_nested_100_000_deep(folder: Path) -> Asked:
-    return map_of(folder, b'{"a":' * 100_000, "not all of a map")
+    return map_of(folder, b'{"a":' * 100_000, "is cut off")
 
 
 @hostile
@@ -346,31 +346,33 @@ def a_map_of_a_million_lists(folder: Path) -> Asked:
 @hostile
 def a_map_of_wide_letters(folder: Path) -> Asked:
     letters = "\U0001f600" + "a" * (MAX_MAP_BYTES - 1000)
-    return map_of(folder, json.dumps({"weight_map": letters}, ensure_ascii=False).encode(), "no map of shards")
+    return map_of(folder, json.dumps({"weight_map": letters}, ensure_ascii=False).encode(), "not a map of shards")
 
 
 @hostile
 def a_map_with_a_number_of_a_million_digits(folder: Path) -> Asked:
-    return map_of(folder, b'{"metadata": {"total_size": ' + b"9" * 10**6 + b"}}", "not all of a map")
+    return map_of(folder, b'{"metadata": {"total_size": ' + b"9" * 10**6 + b"}}", "is cut off")
 
 
 @hostile
 def a_map_of_values_of_more_bytes_than_there_are(folder: Path) -> Asked:
     (folder / "m_00000.weights.h5").write_bytes(b"")
     places = {"metadata": {"total_size": 10**4000}, "weight_map": {"a": "m_00000.weights.h5"}}
-    return map_of(folder, json.dumps(places).encode(), "says that its values have 1000")
+    return map_of(folder, json.dumps(places).encode(), "states 1000")
 
 
 @hostile
 def a_map_that_names_a_long_shard(folder: Path) -> Asked:
     places = {"metadata": {"total_size": 1}, "weight_map": {"a": "b" * (3 * MIB)}}
-    return map_of(folder, json.dumps(places).encode(), "not named like one of its own")
+    return map_of(folder, json.dumps(places).encode(), "not named like its shards")
 
 
 @hostile
 def a_map_of_nested_places(folder: Path) -> Asked:
     places = b"[" * 900 + b"]" * 900
-    return map_of(folder, b'{"metadata": {"total_size": 1}, "weight_map": {"a": ' + places + b"}}", "names a list")
+    return map_of(
+        folder, b'{"metadata": {"total_size": 1}, "weight_map": {"a": ' + places + b"}}", "names the shard a list"
+    )
 
 
 # HDF5

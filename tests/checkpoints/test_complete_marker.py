@@ -30,7 +30,7 @@ def test_a_marker_beside_each_checkpoint(written, root, new_catalog, clock, kind
     scan = catalog.scan()
     ((name, reason),) = scan.waiting
     assert (scan.found, scan.corrupt) == ((), ())
-    assert f"{name}.STABLE is not there" in reason
+    assert f"{name}.STABLE is missing" in reason
     (root / f"{name}.STABLE").touch()
     (found,) = catalog.scan({f"{name}.STABLE"}, sweep=False).found
     pinned = pin(found, root / ".sidecar/run/pins")

@@ -223,7 +223,7 @@ def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
 def test_as_many_as_are_looked_at(root, catalog, clock, monkeypatch):
     """More than that are left out, and it is said; all others are seen in turn, those that change in each sweep."""
     monkeypatch.setattr(subfolders, "MOST_FOLDERS", 30)
-    monkeypatch.setattr(subfolders, "_EACH_SWEEP", 4)
+    monkeypatch.setattr(subfolders, "_FOLDERS_PER_SWEEP", 4)
     for number in range(31):
         (root / f"epoch_{number}").mkdir()
     seen = catalog("epoch_*/*")

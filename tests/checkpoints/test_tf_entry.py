@@ -29,8 +29,8 @@ HALF = b"\x3a\x06\x0a\x04\x08\x00\x10\x01"  # a slice: 1 of the first dimension,
         (bundle_entry(dtype=4, shape=dimension(1 << 32) * 2 + dimension(0)), "more values"),
         (bundle_entry(dtype=4, shape=dimension(1) * 255, size=1), "254 dimensions"),
         (bundle_entry(dtype=4, shape=b"\x12\x02\x08", size=1), "ends behind its message"),
-        (bundle_entry(dtype=4, shape=b"\x12\x03\x12\x01\xff", size=0), "no text"),
-        (bundle_entry(dtype=4, shape=dimension(2)) + HALF * 2, "there twice"),
+        (bundle_entry(dtype=4, shape=b"\x12\x03\x12\x01\xff", size=0), "not text"),
+        (bundle_entry(dtype=4, shape=dimension(2)) + HALF * 2, "listed twice"),
         (bundle_entry(dtype=4, shape=dimension(0)) + HALF, "lies outside"),
         (bundle_entry(dtype=4, size=1) + HALF, "other dimensions"),
         (bundle_entry(dtype=4, shape=dimension(2)) + b"\x3a\x00", "lies outside"),
@@ -39,7 +39,7 @@ HALF = b"\x3a\x06\x0a\x04\x08\x00\x10\x01"  # a slice: 1 of the first dimension,
         (bundle_entry(dtype=4, size=1) + b"\x88\x80\x80\x80\x80\x00\x04", "too long"),
         (bundle_entry(dtype=4, size=1) + b"\x4a\x80\x80\x80\x80\x80\x00", "too long"),
         (bundle_entry(dtype=4, size=1) + b"\x0d\x04\x00\x00\x00", "wire type 5"),
-        (bundle_entry(dtype=4, size=1) + b"\x0a\x00", "is no number"),
+        (bundle_entry(dtype=4, size=1) + b"\x0a\x00", "is not a number"),
         (bundle_entry(dtype=4, size=1) + b"\x0b\x0c", "unknown wire type"),
     ],
 )
@@ -67,6 +67,38 @@ def test_what_tensorflow_writes_is_read(entry):
     read_entry(entry)
 
 
+def crc(value):
+    return b"\x35" + value.to_bytes(4, "little")  # field 6, fixed32
+
+
+BARE = bundle_entry(dtype=1, size=4).removesuffix(crc(0))
+
+
+@pytest.mark.parametrize(
+    ("entry", "checksum"),
+    [
+        (BARE + crc(7), 7),
+        (BARE + crc(8), 8),
+        (crc(9) + BARE, 9),
+        (crc(9) + BARE + crc(7), 7),
+        (BARE + b"\x7a\x06a" + crc(7), 0),
+        (BARE, 0),
+    ],
+    ids=["last", "last, of another checkpoint", "first", "twice", "in an unknown field", "none"],
+)
+def test_entries_that_differ_in_the_checksum_are_distinguished(entry, checksum):
+    """The rest of an entry is read once for all checkpoints of a training."""
+    read = read_entry(entry)
+    assert (read.dtype, read.size, read.crc) == (1, 4, checksum)
+
+
+def test_damage_before_the_checksum_is_refused_each_time():
+    """An entry that was refused once is refused again."""
+    for checksum in (7, 7, 8):
+        with pytest.raises(CorruptError, match="negative"):
+            read_entry(bundle_entry(dtype=1, shape=NEGATIVE, size=4, crc=checksum))
+
+
 def put(root, entry, data):
     (root / "m.index").write_bytes(index_of([(b"", bundle_header()), (GRAPH, entry)]))
     (root / "m.data-00000-of-00001").write_bytes(data)
@@ -76,7 +108,7 @@ def test_the_object_graph_is_a_text(root):
     """Of one value: every reader asks for it first."""
     for entry in (bundle_entry(dtype=1, size=4), bundle_entry(dtype=7, shape=dimension(1), size=5)):
         put(root, entry, bytes(5))
-        with pytest.raises(CorruptError, match="no text"):
+        with pytest.raises(CorruptError, match="not text"):
             TfObject().inspect(root, "m")
 
 

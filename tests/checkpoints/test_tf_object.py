@@ -118,7 +118,7 @@ def test_index_and_data_of_two_saves(put, recorded):
     """The new data beside the old index, sizes equal: the step's own checksum tells."""
     root = put("overwritten/before")
     shutil.copy(recorded.objects / "overwritten/after/best.data-00000-of-00001", root)
-    with pytest.raises(CorruptError, match="two saves"):
+    with pytest.raises(CorruptError, match="different saves"):
         tf_object.inspect(root, "best")
 
 
@@ -152,7 +152,7 @@ def read_bundle(*entries):
         ([(b"a", b"")], "header"),
         ([(b"", b"")], "0 shards"),
         ([(b"", b"\x08" + b"\xff" * 9 + b"\x01")], "negative"),
-        ([(b"", HEADER), (b"a", b"\x08\x04\x28\x01\x18\x01")], "shard 1 of 1"),
+        ([(b"", HEADER), (b"a", b"\x08\x04\x28\x01\x18\x01")], "shard number 1"),
         ([(b"", HEADER), (b"a", b"\x28" + b"\xff" * 9 + b"\x01")], "negative"),
     ],
 )

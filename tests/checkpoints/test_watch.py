@@ -188,7 +188,7 @@ def test_watches_beside_begin_and_end_with_it(root, woken):
     """Their folders may come later; that they are not there yet is no problem to tell of."""
     heard = threading.Event()
     plans = root.parent / "plans"
-    both = Watch(root, woken.set, beside=[Watch(plans, heard.set)])
+    both = Watch(root, woken.set, also=[Watch(plans, heard.set)])
     both.start()
     assert both.problem is None
     plans.mkdir()

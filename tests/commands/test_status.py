@@ -7,7 +7,7 @@ from fakes import Node as FakeNode
 from fakes import pass_time, save
 from statuses import make_status
 
-from sidecar.commands.bootstrap import make_catalog
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.status.collect import RunObserver, check_place, observe_for, runs_in
 from sidecar.commands.status.render import as_json, lines
 from sidecar.coordination.storage import PosixStorage

@@ -93,8 +93,15 @@ def members(node):
 # -- a node that cannot read, or does not see -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("which", "known"),
+    [
+        (0, True),
+        (1, False),
+        pytest.param(0, False, marks=pytest.mark.nightly),
+        pytest.param(1, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, known):
     """Its pin is all there is of it. For minutes one node gets errors. What is only not shown, it asks for by name."""
     nodes = two_with_pins(new_node, 6, 7)
@@ -112,7 +119,7 @@ def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, kn
     assert list((nodes[0].run_dir / "pins").iterdir()) == []
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_checkpoint_that_only_one_node_sees_is_evaluated_though_new_ones_keep_coming(new_node, which):
     """The blind node would otherwise propose the newest again and again, as it is the first by name."""
     nodes = two_with_pins(new_node, 6)
@@ -284,7 +291,7 @@ def differs(nodes, odd, kind="mismatch", *, profiles=False):
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", [0, *(pytest.param(which, marks=pytest.mark.nightly) for which in (1, 2, 3))])
 def test_a_node_with_another_profile_costs_nothing(new_node, which):
     """It is known before the first plan, and stands in no group; it is told, and the others evaluate everything."""
     nodes = [new_node(f"worker-{number}") for number in range(4)]
@@ -352,13 +359,14 @@ def test_two_nodes_that_do_not_reach_each_other_soon_stop_trying(new_node):
     nodes = [new_node("worker-1"), new_node("worker-2")]
     for node in nodes:
         unreachable(node)
-    lost = []
+    lost = {}
     for step in range(5, 45):
         save(nodes[0].checkpoint_dir, step, keep=range(5, step))
         pass_time(20, *nodes)
-        lost.append(ends(nodes[0])[("failed", "join")])
+        if step in (10, 44):
+            lost[step] = ends(nodes[0])[("failed", "join")]
     assert sum(count for (status, _), count in ends(nodes[0]).items() if status == "succeeded") == 40
-    assert (lost[5], lost[-1]) == (3, 7)
+    assert lost == {10: 3, 44: 7}
     assert nodes[0].state.history.exclusions.losses == nodes[1].state.history.exclusions.losses
     assert nodes[0].status.nodes.left_out_reasons == {"losses": 1}
     assert list(nodes[0].status.nodes.left_out) == ["worker-2"]

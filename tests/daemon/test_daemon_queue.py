@@ -368,7 +368,7 @@ def test_pins_give_way_before_the_disk_is_full(new_node):
     pass_time(5, node)
     (told,) = node.log.of("checkpoint_not_held")
     assert told["checkpoint"] == "ckpt-4"
-    assert "less than the 10000 of keep_free_bytes" in told["reason"]
+    assert "less than keep_free_bytes = 10000" in told["reason"]
     assert pinned(node) == [1, 2, 3]
     node.report(node.active, failed("stalled"))
     pass_time(10, node)
@@ -472,7 +472,7 @@ def test_without_a_marker_a_daemon_serves(new_node):
     pass_time(10, node)
     assert node.exited == 0
     assert node.log.of("run_ended") == [
-        {"reason": "the trainer's marker is there, and everything is evaluated (done_marker)", "failed": 0}
+        {"reason": "the trainer's marker exists, and all checkpoints are evaluated (done_marker)", "failed": 0}
     ]
 
 

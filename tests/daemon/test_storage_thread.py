@@ -69,7 +69,7 @@ def test_a_file_in_place_of_the_state_directory_is_explained(node):
     """By the sentence of who would write there, not of who looked for pins."""
     node.checkpoint_dir.mkdir(parents=True)
     (node.checkpoint_dir / ".sidecar").write_text("")
-    assert "a file stands where a folder is expected" in str(node.storage_thread.answer(JoinRun()).error)
+    assert "there is a file where a folder is expected" in str(node.storage_thread.answer(JoinRun()).error)
 
 
 def test_a_state_directory_elsewhere_is_used_when_it_is_there(node):

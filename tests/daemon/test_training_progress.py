@@ -125,14 +125,42 @@ def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(
     assert node.exited is None
 
 
+def seen(name, step):
+    checkpoint = Checkpoint(name=name, digest="d" * 64, step=step, format="tf_object")
+    return DiscoveredCheckpoint(checkpoint, Path("/ckpts"), 1.0, 1.0)
+
+
 def test_what_another_node_found_before_the_start_ends_nothing_with_start_new():
     """One node saw it appear, another began to look later and said that it was there before: it counts for neither."""
     before: set[Key] = set()
     training = TrainingProgress(lambda key: key not in before)
-    found = DiscoveredCheckpoint(
-        Checkpoint(name="ckpt-200", digest="d" * 64, step=200, format="tf_object"), Path("/ckpts"), 1.0, 1.0
-    )
+    found = seen("ckpt-200", 200)
     training.record_scan([found], {found.checkpoint.key: found})
     assert training.last_step == 200
     before.add(found.checkpoint.key)
     assert training.last_step == -1
+
+
+def test_old_checkpoints_are_considered_again_once_the_journal_says_more():
+    """Scans without news leave out those that do not count; a record may change that."""
+    old = seen("ckpt-200", 200)
+    before, asked = {old.checkpoint.key}, []
+    training = TrainingProgress(lambda key: asked.append(key) or key not in before)
+    for new in ([old], [], []):
+        training.record_scan(new, {old.checkpoint.key: old})
+    assert training.last_step == -1
+    assert len(asked) == 1
+    before.clear()
+    training.apply((), None, live=True)
+    training.record_scan([], {old.checkpoint.key: old})
+    assert training.last_step == 200
+
+
+def test_a_step_that_is_known_later_counts():
+    """Names are compared with each other, so a scan may find the step of a checkpoint that had none before."""
+    unknown, known = seen("ckpt-200", None), seen("ckpt-200", 200)
+    training = TrainingProgress()
+    training.record_scan([unknown], {unknown.checkpoint.key: unknown})
+    assert training.last_step == -1
+    training.record_scan([], {known.checkpoint.key: known})
+    assert training.last_step == 200

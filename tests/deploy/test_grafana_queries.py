@@ -20,7 +20,10 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.storage import PosixStorage
 from sidecar.observability.prometheus import Exporter
+from sidecar.observability.report import rows
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 FILES = ("training-run.json", "eval-fleet.json")
@@ -177,7 +180,7 @@ class Run:
                 return found
             for process in self._processes:
                 assert process.poll() is None, f"{process.args} ended before {what}:\n{self.said[-4000:]}"
-            time.sleep(0.05)
+            time.sleep(0.2)  # every look may be a request to a daemon, which takes its time to answer
         pytest.fail(f"waited in vain for {what}:\n{self.said[-4000:]}")
 
     def start_daemons(self):
@@ -291,17 +294,16 @@ class Run:
 
     def history(self):
         """What the journal says of each success, by step."""
-        words = (*SIDECAR, "history", "--checkpoint-dir", self.checkpoints, "--json")
-        done = subprocess.run(words, cwd=self.folder, env=ENVIRON, capture_output=True, check=True, timeout=60)
-        return {row["step"]: row for row in json.loads(done.stdout) if row["status"] == "succeeded"}
+        found = rows(read_history(PosixStorage(self.checkpoints / ".sidecar" / self.checkpoints.name)))
+        return {row["step"]: row for row in found if row["status"] == "succeeded"}
 
 
-def in_order(rows):
+def in_order(history):
     """Steps, the one that was evaluated last at the end."""
-    return sorted(rows, key=lambda step: rows[step]["completed_at"])
+    return sorted(history, key=lambda step: history[step]["completed_at"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run(needs, tmp_path_factory):
     """A run of several checkpoints, one of whose attempts fails since a worker process is killed in it."""
     prometheus = needs("prometheus")

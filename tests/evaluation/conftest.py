@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-_NAMES = ("batch_means", "layer_tables", "recurrent", "restore_files", "saved_graph", "scripts", "structures")
+_NAMES = (
+    *("batch_means", "layer_tables", "nonfinite", "recurrent", "replay", "restore_files", "saved_graph", "scripts"),
+    *("several_numbers", "structures", "told_apart"),
+)
 BOTH_KERASES = {f"test_{name}.py" for name in _NAMES}
 """Files whose tests run with Keras 3 and with tf_keras: the latter in `make test-all` alone."""
 

@@ -133,7 +133,7 @@ def test_a_full_disk_is_a_failure_of_storage_that_leaves_nothing(tmp_path, monke
     failed = as_failed(caught.value, phase="evaluate", plan=1, rank=0)
     assert failed.kind == "storage"
     assert failed.message.startswith(f"cannot save to {folder}: OSError: [Errno 28] No space left on device")
-    assert failed.message.endswith("; make room there, or keep less: keep_saves, saves_max_bytes, save_weights")
+    assert failed.message.endswith("; free some space there, or keep less: keep_saves, saves_max_bytes, save_weights")
     assert "/proc/" not in failed.message
     assert list(folder.parent.iterdir()) == []
 

@@ -165,7 +165,7 @@ def test_unseeded_shuffle(refusal, numbers, batch_size):
     """A stream in another order each time it is read is refused, with the remedy."""
     kind, message = refusal(lambda: numbers(1000)().shuffle(1000), batch_size=batch_size)
     assert kind == "stream_differs"
-    assert "comes in another order each time it is read: shuffle with a seed" in message
+    assert "has another order each time that it is read: shuffle with a seed" in message
 
 
 def test_seeded_shuffle_that_reshuffles(refusal, batches, numbers):
@@ -206,7 +206,7 @@ def test_data_that_change_between_checkpoints(refusal, tmp_path):
             return lines.map(lambda each: (each, each))
 
     kind, message = refusal(Changing(), batch_size=2, cache=0)
-    assert (kind, "is not what it was when it was first read: its files have changed" in message) == (
+    assert (kind, "differs from the first time that it was read: its files have changed" in message) == (
         "stream_differs",
         True,
     )
@@ -301,7 +301,7 @@ def test_examples_that_make_no_batch(refusal, digits):
     lengths = lambda: tf.data.Dataset.range(1, 10).map(lambda each: (tf.range(each), each))  # noqa: E731
     kind, message = refusal(lengths)
     assert kind == "task_error"
-    assert "eval set 'test': its examples have different shapes, so they make no batch: pad them" in message
+    assert "eval set 'test': its examples have different shapes, so they cannot be batched: pad them" in message
 
 
 @pytest.mark.parametrize("where", ["array", "iterator", "list"])

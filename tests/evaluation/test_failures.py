@@ -89,4 +89,4 @@ def test_whole_numbers_that_are_too_large_are_told_in_a_sentence():
         state.add(np.int64(2**62))
     failed = as_failed(caught.value, phase="evaluate", plan=1, rank=0)
     assert (failed.kind, "Traceback" in failed.message) == ("task_error", False)
-    assert "weights are out of all proportion" in failed.message
+    assert "labels and weights for values such as 1e30" in failed.message

@@ -183,6 +183,6 @@ def test_what_is_gone_or_out_of_reach_is_not_damaged(tmp_path):
     for name in ("m.h5", "m.keras", "m.weights.json"):
         assert refused(tmp_path / "gone" / name)[0] == "vanished"
     (tmp_path / "m.h5").write_bytes(b"")
-    assert hdf5.damaged(str(tmp_path / "m.h5"), PermissionError(13, "Permission denied")).kind == "storage"
+    assert hdf5.read_failure(str(tmp_path / "m.h5"), PermissionError(13, "Permission denied")).kind == "storage"
     said = "Can't synchronously read data (file read failed: errno = 5, error message = 'Input/output error')"
-    assert hdf5.damaged(str(tmp_path / "m.h5"), OSError(said)).kind == "storage"
+    assert hdf5.read_failure(str(tmp_path / "m.h5"), OSError(said)).kind == "storage"

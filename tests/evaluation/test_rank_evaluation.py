@@ -246,7 +246,7 @@ def test_progress_is_not_told_too_often(tmp_path):
             [7, 7, 8],
             "are not in the same plan (plan): rank 0 on node-0, rank 1 on node-1 against rank 2 on node-2",
         ),
-        ("checkpoint", ["a", "b", "a"], "were told different checkpoints (checkpoint)"),
+        ("checkpoint", ["a", "b", "a"], "received different checkpoints (checkpoint)"),
         ("task", ["a", "b", "b"], "run different code of the task (task)"),
         (
             "profile",
@@ -333,7 +333,7 @@ def test_hello_compares_values_and_data(tmp_path):
 def test_count_is_checked(tmp_path):
     """Examples evaluated against those read, and against those that the task expects."""
     error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
-    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated of 5 read")
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 of 5 examples were evaluated")
     by_itself = Stream("test", "", 0, 0, 0, 0, expected=4, sharding="own")
     error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
@@ -402,7 +402,7 @@ def test_storage_that_fails_while_the_data_is_evaluated_is_to_blame(tmp_path, mo
     ((end, phases, _),) = run(tmp_path, [FakeEvaluator((STREAM,), [1.0] * 5, predicts=True)])
     failed = as_failed(end, phase=phases[-1], plan=7, rank=0)
     assert (phases[-1], failed.kind) == ("evaluate", "storage")
-    assert "No space left on device; make room there" in failed.message
+    assert "No space left on device; free some space there" in failed.message
     assert list(tmp_path.glob("**/*worker-*")) == []
 
 
@@ -554,7 +554,7 @@ def test_life_of_a_worker(commanded, tmp_path):
         assert isinstance(done, Done)
         assert all(isinstance(each, Phase | Progress) for each in rest)
     (failed,) = commanded(join_of(tmp_path))
-    assert "asked to join g after g: one group in a life" in failed.message
+    assert "cannot join g after g: a worker joins one group" in failed.message
 
 
 @pytest.mark.parametrize("trusts", [False, True])
@@ -574,9 +574,9 @@ def test_commands_out_of_order(commanded, tmp_path):
     """Evaluating before joining, and what is no command at all."""
     (failed,) = commanded(evaluation_of(tmp_path))
     assert (failed.kind, failed.plan) == ("join", 3)
-    assert "asked to evaluate before the group was formed" in failed.message
+    assert "cannot evaluate before the group is formed" in failed.message
     (failed,) = commanded(Ready("x", "1"))
-    assert "Ready is no command" in failed.message
+    assert "Ready is not a command" in failed.message
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit('bye')", "raise RuntimeError('bye')"])

@@ -69,7 +69,7 @@ def test_two_models_inside(trained, digits, refusal):
     """Where two models fit, none is guessed: both are named, and how to choose."""
     kind, message = refusal(digits.conv(), trained.path("ambiguous"))
     assert kind == "mismatch"
-    assert "'student', 'teacher' all fit the model; say which one" in message
+    assert "'student', 'teacher' all match the model; choose one" in message
     assert "Task(checkpoint=lambda model: tf.train.Checkpoint(student=model))" in message
 
 

@@ -18,7 +18,7 @@ def train(model):
     """Other values than at first, in statistics and optimizer too."""
     import tensorflow as tf
 
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)  # one batch is not worth a trace
     model.fit(np.ones((8, 8, 8, 1), "float32"), np.zeros(8), verbose=0)
     for variable in model.weights:
         variable.assign(tf.random.stateless_uniform(variable.shape, (1, 2), dtype="float32") + 1.0)
@@ -79,7 +79,7 @@ def test_mixed_precision_of_keras_2(name, tmp_path):
         inputs = tf_keras.Input((4,))
         model = tf_keras.Model(inputs, tf_keras.layers.Dense(3, dtype=policy)(inputs))
         optimizer = tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.RMSprop())
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", run_eagerly=True)
         return model
 
     saved = build()

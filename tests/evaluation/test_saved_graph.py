@@ -319,9 +319,9 @@ def zeroed(path):
 def test_what_cannot_be_evaluated(digits, refused, several, tmp_path):
     """No metrics, no model to restore into, no trust, a folder that is gone or damaged."""
     kind, message = refused(several, build_model=digits.compiled, metrics=None, loss=None)
-    assert (kind, "has no metrics of its own: give Task(metrics=…)" in message) == ("task_error", True)
+    assert (kind, "has no metrics: give Task(metrics=…)" in message) == ("task_error", True)
     kind, message = refused(f"{several}/variables/variables", build_model=None)
-    assert (kind, "is no SavedModel, and Task(build_model=None)" in message) == ("mismatch", True)
+    assert (kind, "is not a SavedModel, and Task(build_model=None)" in message) == ("mismatch", True)
     kind, message = refused(several, trust=False, build_model=None)
     assert (kind, "set trust_saved_graph = true" in message) == ("task_error", True)
     assert refused(tmp_path / "gone", build_model=None)[0] == "vanished"

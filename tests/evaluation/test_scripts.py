@@ -42,6 +42,7 @@ def values_of(found):
 
 def keras_says(model, data):
     """What `model.evaluate` returns; batches are those of the task."""
+    model.run_eagerly = True  # a trace takes longer than these few batches
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.evaluate(data.batch(BATCH), return_dict=True, verbose=0)
@@ -98,6 +99,7 @@ def test_models_that_are_not_built(name, make, tmp_path, evaluate):
     of = package(name)
     x, y = numbers(EXAMPLES, WIDTH), labels()
     saved = compile_(make(of), of)
+    saved.run_eagerly = True
     saved.fit(x, y, batch_size=BATCH, verbose=0)
     tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).write(str(tmp_path / "ckpt-1"))
     saved.save_weights(str(tmp_path / "m.weights.h5"))
@@ -106,9 +108,9 @@ def test_models_that_are_not_built(name, make, tmp_path, evaluate):
         "metrics": lambda: [of.metrics.SparseCategoricalAccuracy(name="accuracy")],
         "loss": of.losses.SparseCategoricalCrossentropy(from_logits=True),
     }
-    for build, named in ((lambda: make(of), chosen), (lambda: compile_(make(of), of), {})):
+    for build, named, ranks in ((lambda: make(of), chosen, 1), (lambda: compile_(make(of), of), {}, 2)):
         task = Task(build, {"test": lambda: (x, y)}, batch_size=BATCH, **named)
-        for found in evaluate(task, str(tmp_path / "ckpt-1"), str(tmp_path / "m.weights.h5"), ranks=2):
+        for found in evaluate(task, str(tmp_path / "ckpt-1"), str(tmp_path / "m.weights.h5"), ranks=ranks):
             assert values_of(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -165,6 +167,7 @@ def test_a_step_that_never_calls_the_model(name, tmp_path, evaluate):
     of = package(name)
     parts = [numbers(EXAMPLES, WIDTH, seed=seed) for seed in range(3)]
     saved = triplets(of)
+    saved.run_eagerly = True
     saved.fit(dataset(*parts).batch(BATCH), verbose=0)
     expected = keras_says(saved, dataset(*parts))
     saved.built = True  # as a script does that wants to save
@@ -264,9 +267,13 @@ STRUCTURES = {
     ),
     "arrays of a generator": (lambda: iter(A), lambda model, data: error_of(model, data, data)),
 }
+PARTS = {"an array alone", "a dict in a tuple"}
+"""Structures that another one has, too: in `make test-all` alone."""
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    "structure", [pytest.param(each, marks=pytest.mark.nightly if each in PARTS else ()) for each in STRUCTURES]
+)
 @pytest.mark.parametrize("name", KERAS)
 def test_elements_that_a_step_takes_apart(name, structure, tmp_path, evaluate):
     """A `test_step` of its own is given elements as they are, as by `model.evaluate`."""
@@ -417,6 +424,7 @@ def test_batches_by_number(name, batch_size, tmp_path, evaluate):
     saved = build()
     tf.train.Checkpoint(model=saved).write(str(tmp_path / "ckpt-1"))
     make = lambda: by_number(of, A, B, labels(), pack=tuple_of_inputs if name == "keras" else list_of_inputs)  # noqa: E731
+    saved.run_eagerly = True
     expected = saved.evaluate(make(), return_dict=True, verbose=0)
     found = evaluate(Task(build, {"test": make}, batch_size=batch_size), str(tmp_path / "ckpt-1"), ranks=2)
     assert values_of(found) == pytest.approx(expected, rel=1e-5)

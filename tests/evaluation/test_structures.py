@@ -105,8 +105,8 @@ CASES = {
     "masked, weights of positions": (of_tokens, lambda: (TOKENS, STEPS_Y, random(EXAMPLES, STEPS, high=4) / 2)),
 }
 
-PARTS = {"dict of inputs", "dict of labels", "masked"}
-"""Cases that have less than another one: in `make test-all` alone."""
+PARTS = {"dict of inputs", "dict of labels", "masked", "texts", "tuple of inputs, weights"}
+"""Cases that have less than another one, or that test_layer_tables and test_scripts have: in `make test-all` alone."""
 
 
 def losses(of, several):
@@ -145,7 +145,9 @@ def test_numbers_of_keras(digits, evaluate, case, name):
         return model
 
     def check(found, batch):
-        expected = compiled().evaluate(data().batch(batch), verbose=0, return_dict=True)
+        model = compiled()
+        model.run_eagerly = True  # a trace takes longer than these few batches
+        expected = model.evaluate(data().batch(batch), verbose=0, return_dict=True)
         assert all(each.examples == {"test": EXAMPLES} for each in found)
         assert len({tuple(each.hexes.items()) for each in found}) == 1
         assert {key: found[0][key].value for key in expected} == pytest.approx(expected, rel=2e-5)

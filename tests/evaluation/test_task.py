@@ -51,12 +51,12 @@ def good(**changes):
         ({"eval_sets": {}}, "Task(eval_sets=…) must map 1 to 64 names to data, found {}"),
         ({"eval_sets": print}, "must map 1 to 64 names to data"),
         ({"eval_sets": {f"{n}": print for n in range(MAX_EVAL_SETS + 1)}}, "must map 1 to 64 names to data"),
-        ({"eval_sets": {"": print}}, "a name must be a text of at least one letter, found ''"),
-        ({"eval_sets": {7: print}}, "a name must be a text of at least one letter, found 7"),
+        ({"eval_sets": {"": print}}, "a name must be a text of at least one character, found ''"),
+        ({"eval_sets": {7: print}}, "a name must be a text of at least one character, found 7"),
         ({"eval_sets": {"test": [1]}}, "must be a function or an EvalSet, found list: write lambda: data"),
         (
             {"eval_sets": {"full": EvalSet(print, every_nth=2), "other": EvalSet(print, every_nth=3)}},
-            "every set has every_nth above 1, so some checkpoints would measure nothing: leave it out for one of them",
+            "every set has every_nth above 1, so nothing would be measured for some checkpoints: leave every_nth out",
         ),
         ({"batch_size": 0}, "Task(batch_size=0) must be a number from 1, or None for batched data"),
         ({"batch_size": "8"}, "Task(batch_size='8')"),
@@ -77,7 +77,7 @@ def test_mistakes_in_a_task(changes, words):
         ({"source": print, "prepare": 1}, "EvalSet(prepare=…) must be a function of one element, found 1"),
         ({"source": print, "examples": 0}, "EvalSet(examples=0) must be a number from 1"),
         ({"source": print, "examples": 1.5}, "EvalSet(examples=1.5)"),
-        ({"source": print, "every_nth": 0}, "EvalSet(every_nth=0) must be a number from 1: 1 is every evaluation"),
+        ({"source": print, "every_nth": 0}, "EvalSet(every_nth=0) must be a number from 1; 1 means every evaluation"),
         ({"source": print, "every_nth": None}, "EvalSet(every_nth=None)"),
         ({"source": print, "every_nth": True}, "EvalSet(every_nth=True)"),
         ({"source": print, "nonfinite": True}, "EvalSet(nonfinite=True) must be 'count' or 'refuse'"),
@@ -168,6 +168,24 @@ def test_digest_is_of_the_code(folder):
     (folder / "my_eval.py").write_text(TASK + "other = task\n")
     third = digest()
     assert len({first, second, third, digest("other")}) == 4
+
+
+def test_digest_sees_through_links(folder):
+    """A ConfigMap is a folder of links to the files of its newest version, which lie in a folder of their own."""
+    mounted = folder / "mounted"
+    (mounted / "..1").mkdir(parents=True)
+    (mounted / "..data").symlink_to("..1")
+    for name in ("my_eval.py", "neighbour.py"):
+        (folder / name).rename(mounted / "..1" / name)
+        (mounted / name).symlink_to(f"..data/{name}")
+
+    def digest():
+        forget("my_eval", "neighbour")
+        return load("my_eval.py:task", str(mounted)).digest
+
+    first = digest()
+    (mounted / "..1" / "neighbour.py").write_text("number = 22\n")
+    assert digest() != first
 
 
 def test_task_file_named_like_a_library(folder):

@@ -318,7 +318,7 @@ def test_test_step_with_results_of_its_own(digits, refusal):
         return model
 
     failed = refusal(digits.make(lambda: build(Loose), metrics=None, loss=None))
-    assert "test_step returns batch, which is no metric's result" in failed.message
+    assert "test_step returns batch, which is not the result of a metric" in failed.message
     failed = refusal(digits.make(lambda: build(Derived), metrics=None, loss=None))
     assert "test_step returns what it computes from metrics" in failed.message
     assert "keep it in a keras.metrics.Mean" in failed.message
@@ -372,8 +372,8 @@ def test_who_was_lost_is_named():
     )
     collective._options = options_of(collective._join)
     text = "Collective ops is aborted by: failed to connect to /job:worker/replica:0/task:1/device:CPU:0 … restart"
-    lost = collective._who_is_lost(text)
+    lost = collective._lost_member(text)
     assert (lost.kind, lost.lost) == ("member_lost", 1)
     assert str(lost).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
-    assert collective._who_is_lost("Deadline").lost is None
-    assert str(collective._who_is_lost("Deadline")).startswith("another rank could not be reached")
+    assert collective._lost_member("Deadline").lost is None
+    assert str(collective._lost_member("Deadline")).startswith("another rank could not be reached")

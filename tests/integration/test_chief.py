@@ -22,52 +22,33 @@ HINTS = {
     "RANK": (("--node", "b"), {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}),
     "SLURM_NODEID": (("--node", "c"), {"SLURM_NODEID": "0", "SLURM_NNODES": "2"}),
 }
+TRIED = ("role", "TF_CONFIG chief", "SLURM_NODEID")
+"""A setting, the cluster's own word, a launcher. tests/policy/test_roles.py decides by all of them."""
 BEATS = 4
 
 
 @pytest.fixture(scope="module")
-def chiefs(sidecar, numpy_trainer, tmp_path_factory):
-    """One daemon per hint, all beside the same checkpoint. Their `worker_python` leaves a trace if it is ever run."""
+def place_of_chiefs(numpy_trainer, tmp_path_factory):
+    """A directory with a checkpoint, its name, and an interpreter that leaves a trace if it is ever run."""
     folder = tmp_path_factory.mktemp("chiefs")
     (saved,) = numpy_trainer.save(folder / "ckpts", 1)
     trap = folder / "python"
     trap.write_text(f"#!/bin/sh\ntouch {folder}/started\nexit 1\n")
     trap.chmod(trap.stat().st_mode | stat.S_IXUSR)
-    evals = {
-        hint: sidecar.start(
-            *("eval", folder / "ckpts" / saved["name"], "--task", "numpy_plain.py:task"),
-            *options,
-            **environ,
-            **NUMPY,
-            SIDECAR_WORKER_PYTHON=str(trap),
-        )
-        for hint, (options, environ) in HINTS.items()
-    }
-    refused = {hint: program.wait() for hint, program in evals.items()}
-    daemons = {
-        hint: sidecar.run(
-            folder / "ckpts", *options, task="numpy_plain.py", **environ, **NUMPY, SIDECAR_WORKER_PYTHON=str(trap)
-        )
-        for hint, (options, environ) in HINTS.items()
-    }
-    for daemon in daemons.values():
-        daemon.until(lambda daemon=daemon: _beats(daemon) >= BEATS, f"{BEATS} heartbeats")
-    yield daemons, refused, folder / "started"
-    for daemon in daemons.values():
-        daemon.process.kill()
+    return folder / "ckpts", saved["name"], trap
 
 
-def _beats(daemon):
-    name = daemon.status()["node"]
-    path = daemon.run_dir / "members" / f"{name}.json"
-    return json.loads(path.read_text())["beat"] if path.exists() else 0
+@pytest.mark.parametrize("hint", [pytest.param(h, marks=() if h in TRIED else pytest.mark.nightly) for h in HINTS])
+def test_a_chief_is_healthy_and_idle_and_evaluates_nothing(sidecar, place_of_chiefs, hint):
+    """It says who it is and why, beats, and has no child although a checkpoint lies there.
 
-
-@pytest.mark.parametrize("hint", HINTS)
-def test_a_chief_is_healthy_and_idle(chiefs, hint):
-    """It says who it is and why, beats, and has no child although a checkpoint lies there."""
-    daemons, _, started = chiefs
-    daemon = daemons[hint]
+    `sidecar eval` refuses there: exit code 2, the hint, and how to override it.
+    """
+    (options, environ), (folder, name, trap) = HINTS[hint], place_of_chiefs
+    environ = environ | NUMPY | {"SIDECAR_WORKER_PYTHON": str(trap), "SIDECAR_BEAT_SECONDS": "0.2"}
+    daemon = sidecar.run(folder, *options, task="numpy_plain.py", **environ)
+    refused = sidecar.start("eval", folder / name, "--task", "numpy_plain.py:task", *options, **environ)
+    daemon.until(lambda: _beats(daemon) >= BEATS, f"{BEATS} heartbeats")
     assert daemon.get("/healthz") == (200, "ok\n")
     assert daemon.get("/readyz") == (200, "ok\n")
     ((labels, value),) = daemon.samples("sidecar_node_info").items()
@@ -75,22 +56,22 @@ def test_a_chief_is_healthy_and_idle(chiefs, hint):
     (line,) = daemon.log("chief_idles")
     assert hint.split()[0] in line["source"]
     assert "--role worker" in line["remedy"]
-    assert daemon.children() == []
-    assert not started.exists()
-    assert not (daemon.run_dir / "plans").exists()
-    assert daemon.process.poll() is None
-
-
-@pytest.mark.parametrize("hint", HINTS)
-def test_nor_does_it_evaluate_once(chiefs, hint):
-    """`sidecar eval` refuses there: exit code 2, the hint, and how to override it."""
-    _, refused, started = chiefs
-    done = refused[hint]
+    done = refused.wait()
     assert done.code == 2
     assert "is the chief" in done.sentence
     assert hint.split()[0] in done.sentence
     assert "--role worker" in done.sentence
-    assert not started.exists()
+    assert daemon.children() == []
+    assert not trap.with_name("started").exists()
+    assert not (daemon.run_dir / "plans").exists()
+    assert daemon.process.poll() is None
+    daemon.process.kill()
+
+
+def _beats(daemon):
+    name = daemon.status()["node"]
+    path = daemon.run_dir / "members" / f"{name}.json"
+    return json.loads(path.read_text())["beat"] if path.exists() else 0
 
 
 @pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
@@ -104,7 +85,9 @@ def test_where_a_launcher_hides_the_hints_the_daemon_refuses(sidecar, place, var
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("variable", ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"])
+@pytest.mark.parametrize(
+    "variable", ["NOTIFY_SOCKET", pytest.param("KUBERNETES_SERVICE_HOST", marks=pytest.mark.nightly)]
+)
 def test_with_a_role_it_starts_there(sidecar, place, variable):
     """The remedy works."""
     daemon = sidecar.run(place, "--role", "chief", **{variable: "10.0.0.1"})

@@ -1,6 +1,10 @@
-"""One daemon with two worker processes that evaluates the plain task: numbers, warmth, what it shows, what it costs."""
+"""One daemon with two worker processes that evaluates the plain task: numbers, warmth, what it shows, what it costs.
+
+The task can be held up at a gate, for the death of a worker in the middle of an evaluation.
+"""
 
 import json
+import os
 import signal
 
 import psutil
@@ -24,9 +28,15 @@ def saved(writer, folder):
 
 
 @pytest.fixture(scope="module")
-def daemon(sidecar, saved, folder):
+def gate(tmp_path_factory):
+    """See tasks/gate.py."""
+    return tmp_path_factory.mktemp("gate")
+
+
+@pytest.fixture(scope="module")
+def daemon(sidecar, saved, folder, gate):
     """Has evaluated the three."""
-    found = sidecar.run(folder, "--replicas", 2, task="plain.py")
+    found = sidecar.run(folder, "--replicas", 2, task="gated.py", GATE=str(gate), SIDECAR_CACHE_BYTES="0")
     found.evaluated(*saved)
     return found
 
@@ -47,13 +57,13 @@ def test_steps_order_the_queue(daemon):
     assert [row["step"] for row in daemon.successes()][: len(STEPS)] == list(STEPS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [1, 3])
-def test_bits_do_not_depend_on_the_number_of_workers(sidecar, daemon, saved, folder, workers, tasks):
+def test_bits_do_not_depend_on_the_number_of_workers(sidecar, daemon, saved, folder, workers, tasks, gate):
     """`sidecar eval` with 1 and 3 workers finds the bits of the daemon, which has 2."""
     last = saved[-1]
-    done = sidecar.command(
-        "eval", folder / last["name"], "--task", f"{tasks / 'plain.py'}:task", "--replicas", workers, "--json"
-    )
+    words = ("eval", folder / last["name"], "--task", f"{tasks / 'gated.py'}:task", "--replicas", workers, "--json")
+    done = sidecar.command(*words, GATE=str(gate))
     assert done.code == 0, done.err
     result = json.loads(done.out)
     listed = json.loads(sidecar.command("history", "--checkpoint-dir", folder, "--json").out)
@@ -130,6 +140,24 @@ def test_metrics_show_what_the_journal_holds(daemon):
     assert daemon.samples("sidecar_eval_checkpoint_step") == {(): newest["step"]}
     assert daemon.samples("sidecar_checkpoints_evaluated_total") == {(): len(daemon.successes())}
     assert daemon.samples("sidecar_checkpoints_pending") == {(): 0}
+
+
+def test_a_killed_worker_is_replaced(daemon, writer, folder, gate):
+    """The daemon reports it at once, the other rank stops waiting in the sums, and two new processes evaluate again."""
+    (gate / "hold-evaluate").touch()
+    (saved,) = writer.save(folder, 600)
+    daemon.until(lambda: len(list(gate.glob("at-evaluate-*"))) == 2, "both ranks at the gate")
+    before = daemon.worker_pids()
+    os.kill(min(before), signal.SIGKILL)
+    (gate / "hold-evaluate").unlink()
+    row = daemon.evaluated(saved)[saved["name"]]
+    (lost,) = (each for each in daemon.history() if each["status"] == "failed")
+    assert (lost["checkpoint"], lost["kind"]) == (saved["name"], "worker_died")
+    assert "was killed by SIGKILL" in lost["message"]
+    assert row["workers"] == 2
+    assert row["metrics"]["test"]["accuracy"]["value"] == saved["correct"] / saved["examples"]
+    assert row["metrics"]["test"]["loss"]["value"] == pytest.approx(saved["loss"], rel=1e-6)
+    assert not before.keys() & daemon.worker_pids().keys()
 
 
 def test_sigterm_ends_it(daemon, alive):

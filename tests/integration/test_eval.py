@@ -57,13 +57,23 @@ def once(sidecar, saved, folder, tasks):
     return start
 
 
-@pytest.mark.tensorflow
-def test_people_get_a_table(once_keras, keras_saved):
+@pytest.mark.parametrize(
+    ("start", "made", "task"),
+    [
+        ("once", "saved", "numpy_plain.py:task"),
+        pytest.param(
+            *("once_keras", "keras_saved", "plain.py:task"), marks=[pytest.mark.tensorflow, pytest.mark.nightly]
+        ),
+    ],
+    ids=["numpy", "keras"],
+)
+def test_people_get_a_table(request, start, made, task):
     """Numbers, how many examples, who saved where; nothing on standard error, and no journal."""
-    program = once_keras("plain.py:task")
+    newest = request.getfixturevalue(made)[-1]
+    program = request.getfixturevalue(start)(task)
     done = program.wait()
     assert (done.code, done.err) == (0, "")
-    accuracy = keras_saved[-1]["correct"] / keras_saved[-1]["examples"]
+    accuracy = newest["correct"] / newest["examples"]
     assert re.search(rf"accuracy\s+│\s+{accuracy:.5g}", done.out)
     assert "103 examples of test; 1 worker" in done.out
     assert program.children() == []
@@ -86,6 +96,7 @@ def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
     assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_another_model(once_keras):
     """What does not fit is named."""
@@ -123,6 +134,7 @@ def test_an_incomplete_checkpoint(sidecar, keras_saved, keras_folder, tasks, tmp
     assert done.sentence == f"sidecar: {index.stem}.data-00000-of-00001 is missing"
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
     """Without the code of its model, where stored graphs are trusted, with the numbers of Keras."""
@@ -158,6 +170,27 @@ def test_ctrl_c_ends_it_at_once(once_keras, alive, until):
     assert "Traceback" not in done.err
     assert len(pids) == 4  # two workers, and the guard of each
     until(lambda: not alive(pids), "the workers' end", 5)
+
+
+def test_an_exception_on_one_rank(once):
+    """The traceback of the rank that failed is the reason, whatever the other rank loses by it; both are gone."""
+    program = once("numpy_faulty.py:task", "--replicas", 2, FAULT="raise")
+    done = program.wait()
+    assert done.code == FAILED
+    assert done.said.startswith("sidecar: task_error (rank 1, ")
+    assert "ValueError: example 32 is unreadable" in done.said
+    assert "numpy_faulty.py" in done.said
+    assert "sidecar/evaluation" not in done.said
+    assert re.search(r"logs of the worker processes: .*\.log", done.said)
+    assert program.children() == []
+
+
+def test_data_that_hang(once):
+    """Only the time limit tells, since the process itself is well."""
+    done = once("numpy_faulty.py:task", FAULT="hang", SIDECAR_STALL_SECONDS="1", SIDECAR_STALL_FACTOR="5").wait()
+    assert done.code == FAILED
+    assert re.search(r"stalled.*\bevaluate\b", done.said)
+    assert "s allowed" in done.said
 
 
 def test_workers_run_under_another_interpreter(once, saved, tmp_path):

@@ -128,7 +128,9 @@ def test_check_beside_a_daemon_of_the_run(sidecar, place, tmp_path):
     daemon.process.kill()
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 200 OK\r\n\r\n[]", b"220 mail\r\n"])
+@pytest.mark.parametrize(
+    "answer", [pytest.param(b"", marks=pytest.mark.nightly), b"HTTP/1.0 200 OK\r\n\r\n[]", b"220 mail\r\n"]
+)
 def test_check_where_somebody_else_serves(sidecar, place, answer):
     """Whatever answers there, if anything, is not taken for a daemon."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:

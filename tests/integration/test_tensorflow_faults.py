@@ -1,4 +1,7 @@
-"""A rank of TensorFlow is killed in the middle of an evaluation: see test_faults.py for the same with numpy."""
+"""A rank of TensorFlow is killed in the middle of an evaluation: see test_faults.py for the same with numpy.
+
+`make test` does this to a daemon with two workers in test_daemon.py; here the ranks are on two nodes.
+"""
 
 import os
 import signal
@@ -6,7 +9,7 @@ import signal
 import pytest
 from cluster import failure, on, outcome
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

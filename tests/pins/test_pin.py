@@ -263,7 +263,7 @@ def test_one_that_is_removed_while_it_is_made_begins_anew(found, pins, monkeypat
         return copy(*args)
 
     monkeypatch.setattr(gather_module, "_copy", removed)
-    with pytest.raises(StorageError, match="begins anew"):
+    with pytest.raises(StorageError, match="made again"):
         pin(found, pins)
     assert listed(pins) == []
 

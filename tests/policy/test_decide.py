@@ -106,7 +106,7 @@ def test_with_every_steps_none_overtakes_one_that_is_about_to_be_held(history):
     seen = {"history": history, "work_waiting_since": NOW - 59}
     step = 80 if history.last_planned_step is None else 200
     there = [checkpoint(step, pinned=False), checkpoint(300), checkpoint(350)]
-    assert decided(rules, complete=there, **seen) == Wait(NOW + 1, "the first that was found is not pinned yet")
+    assert decided(rules, complete=there, **seen) == Wait(NOW + 1, "the oldest checkpoint is not pinned yet")
     assert decided(rules, complete=[checkpoint(step), *there[1:]], **seen).checkpoint == checkpoint(step)
     assert decided(rules, complete=there[1:], **seen).checkpoint == there[1]
 

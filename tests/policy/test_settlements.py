@@ -57,8 +57,9 @@ def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else()
 def test_what_one_plan_settles_fits_into_a_record():
     """Whatever the names: those that are no text take six bytes for each of theirs."""
     name, rules = "\udcff" * 255, make_rules(queue="latest")
-    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(3 * rules.plans.most_settled)]
+    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(rules.plans.most_settled + 2)]
     action = decided(rules, complete=there)
+    assert len(action.settles) == rules.plans.most_settled
     assert len(dumps(plan(1, None, settles=action.settles))) < MAX_RECORD_BYTES / 2
 
 

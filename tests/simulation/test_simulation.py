@@ -93,7 +93,7 @@ def digests(seeds):
 
 def test_a_seed_decides_everything():
     """Steps, their times and every byte on the disk are the same in a process that hashes strings differently."""
-    seeds = ["1", "2", "3", "4", "1:1", "1:2"]
+    seeds = ["1", "2", "1:1"]
     code = f"from simulation.test_simulation import digests; print(*digests({seeds}), hash('a string'))"
     environ = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
@@ -104,7 +104,7 @@ def test_a_seed_decides_everything():
 
 def test_a_history_does_not_change_what_happens():
     """What is replayed with a history is what happened without one."""
-    for seed in range(1, 4):
+    for seed in (1, 2):
         told = simulate(make(seed), history=True)
         assert told.history
         assert simulate(make(seed)).digest == told.digest

@@ -45,6 +45,7 @@ class Crew:
         ports = Ports(23000, 23999)
         self.workers = WorkerPool(launch, bounds, f"node.{folder.name}", "127.0.0.1", ports, post, keep_standby=False)
         self.members = ()
+        self._standbys = ()
 
     def task_spec(self, task, **changes):
         """Return the task as these workers run it."""
@@ -63,10 +64,16 @@ class Crew:
                 pytest.fail(f"{worker}: {report}")
         return [found[worker] for worker in sorted(found)]
 
+    def start(self):
+        """Start the processes, unless they run already; those that stand by."""
+        if started := self.workers.fill(time.monotonic()):
+            self.collect(Ready, count=len(started))
+            self._standbys = started
+        return self._standbys
+
     def form(self, task, **changes):
-        """Start the processes and let them join; their reports of it."""
-        started = self.workers.fill(time.monotonic())
-        self.collect(Ready, count=len(started))
+        """Let the processes join a group; their reports of it."""
+        started = self.start()
         self.members = tuple(Member(rank, "node", each.worker, each.address) for rank, each in enumerate(started))
         for member in self.members:
             command = self.task_spec(task, **changes).join(

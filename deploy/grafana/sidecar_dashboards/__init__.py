@@ -1,1 +1,1 @@
-"""Both dashboards as code: `queries` has what is asked, `panels` how it looks; the rest, what stands where."""
+"""Define both dashboards as code. `queries` has the PromQL, `panels` the kinds of panels, other modules the layout."""

@@ -1,4 +1,4 @@
-"""What both dashboards share: choices, marks on the time axis, links, and how they become JSON."""
+"""Build the common parts of both dashboards: choices, marks on the time axis, links, and their JSON."""
 
 import json
 from collections.abc import Sequence
@@ -12,31 +12,31 @@ from grafana_foundation_sdk.models import dashboard as model
 from sidecar_dashboards.panels import SOURCE, Panel
 
 GRAFANA: Final = "11.6.0"
-"""Whose options these are. Panels say so, since Grafana takes an XY chart that does not for one before 10.4."""
+"""The version whose options these are. Panels name it, because Grafana takes an XY chart without it as before 10.4."""
 
 
 class Mark(model.AnnotationQuery):
-    """An annotation from Prometheus: one mark wherever the query gives more than 0."""
+    """Define an annotation from Prometheus: a mark at each time when the query is greater than 0."""
 
     def __init__(self, name: str, color: str, expr: str, title: str, text: str, tags: str) -> None:
         super().__init__(name=name, datasource=SOURCE, icon_color=color, expr=expr)
         self._texts = {"titleFormat": title, "textFormat": text, "tagKeys": tags, "step": "10s"}
 
     def to_json(self) -> dict[str, object]:
-        """With the fields of this data source, which the generated class does not know."""
+        """Return the JSON with the fields of this data source, which the generated class lacks."""
         return super().to_json() | self._texts
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row and what stands in it; the first has no heading."""
+    """Hold a row of panels and its heading. The first row has none."""
 
     heading: dashboard.Row | None
     panels: Sequence[Panel]
 
 
 def choice(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    """A choice of label values; looked up anew with every refresh, since runs and metrics come and go."""
+    """Return a choice of label values, which are read again at every refresh, because runs and metrics change."""
     return (
         dashboard.QueryVariable(name)
         .label(label)
@@ -55,7 +55,7 @@ def assemble(
     marks: Sequence[Mark],
     places: Sequence[Place],
 ) -> model.Dashboard:
-    """A whole dashboard."""
+    """Return a whole dashboard."""
     source = (
         dashboard.DatasourceVariable("datasource")
         .label("Data source")
@@ -96,13 +96,13 @@ def assemble(
 
 
 def to_json(built: model.Dashboard) -> str:
-    """As it is committed: the order of keys is the SDK's, so a changed panel changes its own lines only."""
+    """Return the JSON to commit. Keys have the SDK's order, so that a changed panel changes only its own lines."""
     plain: dict[str, Any] = {"id": None} | json.loads(json.dumps(built, cls=JSONEncoder))
     return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
 def _of_people() -> model.AnnotationQuery:
-    """What people mark by hand."""
+    """Return the annotations that people add by hand."""
     return model.AnnotationQuery(
         name="Annotations & Alerts",
         datasource=model.DataSourceRef(type_val="grafana", uid="-- Grafana --"),

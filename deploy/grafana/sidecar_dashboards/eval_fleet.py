@@ -1,4 +1,4 @@
-"""*Eval fleet*: which daemons there are, what they do, where time and memory go, what is broken and where."""
+"""Build the dashboard *Eval fleet*: the daemons and their work, the use of time and memory, and the problems."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ from sidecar_dashboards.training_run import failures
 
 UID: Final = "sidecar-eval-fleet"
 
-_JOB: Final = 'job=~".*sidecar.*"'  # a PodMonitor's targets are of the job NAMESPACE/sidecar
+_JOB: Final = 'job=~".*sidecar.*"'  # a PodMonitor's targets have the job NAMESPACE/sidecar
 _NO_DAEMON: Final = "No daemon of this run was scraped in this time."
 _PHASES: Final = {
     "detect": GREY,
@@ -41,7 +41,7 @@ _PHASES: Final = {
 
 
 def build() -> model.Dashboard:
-    """The dashboard."""
+    """Return the dashboard."""
     return assemble(
         UID,
         "Sidecar: eval fleet",

@@ -1,6 +1,7 @@
-"""How panels look: one function per kind. Colours are those of Okabe and Ito, which colour-blind people can tell apart.
+"""Build panels, with one function per kind.
 
-Blue is good, orange asks for a look, vermilion is broken; a text or a number always says the same as the colour.
+The colours are those of Okabe and Ito, which colour-blind people can distinguish. Blue is good, orange needs attention,
+vermilion is broken. A text or a number always says the same as the colour.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,22 +43,22 @@ Properties = Mapping[str, object]
 
 
 def query(ref: str, expr: str, legend: str = "") -> prometheus.Dataquery:
-    """Over the time in view."""
+    """Return a query over the time in view."""
     return _query(ref, expr).range().legend_format(legend)
 
 
 def now(ref: str, expr: str, legend: str = "") -> prometheus.Dataquery:
-    """At its end."""
+    """Return a query for the end of the time in view."""
     return _query(ref, expr).instant().legend_format(legend)
 
 
 def rows(ref: str, expr: str) -> prometheus.Dataquery:
-    """At its end, one row per series, one column per label."""
+    """Return a query for the end of the time in view, with one row per series and one column per label."""
     return _query(ref, expr).instant().format(PromQueryFormat.TABLE)
 
 
 def numbers(identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int) -> stat.Panel:
-    """One large number per series."""
+    """Return a panel with one large number per series."""
     panel = (
         stat.Panel()
         .height(4)
@@ -74,7 +75,7 @@ def numbers(identity: int, title: str, description: str, *queries: prometheus.Da
 
 
 def names(identity: int, title: str, description: str, query: prometheus.Dataquery, *, width: int) -> stat.Panel:
-    """The legend of the one series that a query finds, as text."""
+    """Return a panel with the legend of the one series that a query finds, as text."""
     panel = numbers(identity, title, description, query, width=width)
     return panel.height(3).text_mode(looks.BigValueTextMode.NAME).max_data_points(5000).unit("none")
 
@@ -87,7 +88,7 @@ def lines(
     width: int = 8,
     slopes: bool = False,
 ) -> timeseries.Panel:
-    """Lines over time. A number that somebody publishes holds until the next one, so by default without slopes."""
+    """Return a panel of lines over time, by default as steps, because a published number holds until the next one."""
     panel = (
         timeseries.Panel()
         .height(8)
@@ -104,7 +105,7 @@ def lines(
 def bars(
     identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
 ) -> timeseries.Panel:
-    """Stacked bars, few enough to see each."""
+    """Return a panel of stacked bars, few enough to see each."""
     panel = (
         timeseries.Panel()
         .height(8)
@@ -124,7 +125,7 @@ def bars(
 def areas(
     identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
 ) -> timeseries.Panel:
-    """Lines that add up."""
+    """Return a panel of stacked areas, whose values add up."""
     panel = lines(identity, title, description, *queries, width=width)
     stacked = common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A")
     return panel.stacking(stacked).fill_opacity(60).line_width(1).decimals(0).min(0)
@@ -133,7 +134,7 @@ def areas(
 def states(
     identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
 ) -> statetimeline.Panel:
-    """One band per series, coloured by its state."""
+    """Return a panel with one band per series, coloured by its state."""
     panel = (
         statetimeline.Panel()
         .height(8)
@@ -150,7 +151,7 @@ def states(
 
 
 def grid(identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 24) -> table.Panel:
-    """A table."""
+    """Return a table."""
     panel = (
         table.Panel()
         .height(8)
@@ -165,7 +166,7 @@ def grid(identity: int, title: str, description: str, *queries: prometheus.Dataq
 def over(
     x: str, curves: Sequence[str], identity: int, title: str, description: str, *queries: prometheus.Dataquery
 ) -> xychart.Panel:
-    """Curves over a field that is not the time; all are fields of one frame."""
+    """Return a panel of curves over a field other than the time. All curves are fields of one frame."""
     series: list[Builder[xy.XYSeriesConfig]] = [
         xychart.XYSeriesConfig()
         .name(xychart.XychartXYSeriesConfigName().fixed(curve))
@@ -190,18 +191,18 @@ def over(
 
 
 def fixed(color: str) -> Properties:
-    """One colour, whatever the value."""
+    """Return the settings for one colour, whatever the value."""
     return {"color": {"mode": "fixed", "fixedColor": color}}
 
 
 def steps(colors: Mapping[float | None, str]) -> dashboard.ThresholdsConfig:
-    """Colours from these values on; None is the beginning."""
+    """Return the thresholds from which each colour holds. None stands for the lowest value."""
     thresholds = [model.Threshold(value=value, color=color) for value, color in colors.items()]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(thresholds)
 
 
 def texts(known: Mapping[int, tuple[str, str]]) -> list[model.ValueMapping]:
-    """Words and colours for values: `texts({1: ("yes", BLUE)})`."""
+    """Return words and colours for values: `texts({1: ("yes", BLUE)})`."""
     results = {
         str(value): model.ValueMappingResult(text=text, color=color, index=place)
         for place, (value, (text, color)) in enumerate(known.items())
@@ -210,7 +211,7 @@ def texts(known: Mapping[int, tuple[str, str]]) -> list[model.ValueMapping]:
 
 
 def dress(panel: P, fields: Mapping[str, Properties]) -> P:
-    """Settings by the name of the field."""
+    """Return the panel with settings by the name of the field."""
     overridden: Any = panel  # each kind of panel has this method, but no base class does
     for name, properties in fields.items():
         values = [model.DynamicConfigValue(id_val=key, value=value) for key, value in properties.items()]
@@ -219,7 +220,7 @@ def dress(panel: P, fields: Mapping[str, Properties]) -> P:
 
 
 def transform(panel: P, *transformations: tuple[str, object]) -> P:
-    """Transformations, by name, with their options."""
+    """Return the panel with transformations, by name, with their options."""
     transformed: Any = panel
     for name, options in transformations:
         transformed.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
@@ -230,7 +231,7 @@ def as_matrix(panel: P, row_label: str, order: Sequence[str] = (), *, newest_fir
     """Turn `queries.columns` into a table: a row per value of the label, a number, and a field per column."""
     return transform(
         panel,
-        ("sortBy", {"fields": {}, "sort": [{"field": "column"}]}),  # a fixed order, since series come in any
+        ("sortBy", {"fields": {}, "sort": [{"field": "column"}]}),  # a fixed order, because series have none
         (
             "groupingToMatrix",
             {"columnField": "column", "rowField": row_label, "valueField": "Value", "emptyValue": "null"},
@@ -252,7 +253,7 @@ def as_matrix(panel: P, row_label: str, order: Sequence[str] = (), *, newest_fir
 
 
 def row(identity: int, title: str) -> dashboard.Row:
-    """A heading; what follows belongs to it."""
+    """Return a heading for the panels that follow."""
     return dashboard.Row(title).id(identity)
 
 

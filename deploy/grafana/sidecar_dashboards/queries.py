@@ -1,4 +1,4 @@
-"""Pieces of PromQL. All read recording rules, whose series survive a move of the publisher, unless a node is meant."""
+"""Build pieces of PromQL. They read recording rules, which survive a move of the publisher, or a node's own series."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,42 +10,42 @@ CHECKPOINT_STEP: Final = f"sidecar:eval_checkpoint_step:latest{{{RUN}}}"
 SET_STEP: Final = f'sidecar:eval_set_checkpoint_step:latest{{{RUN},eval_set="$eval_set"}}'
 COMPLETED: Final = f"sidecar:eval_completed_timestamp_seconds:latest{{{RUN}}}"
 NODE_INFO: Final = f"sidecar_node_info{{{RUN}}}"
-ALERTS: Final = 'ALERTS{alertstate="firing",alertname=~"Sidecar.*",run=~"$run|"}'  # some know no run
+ALERTS: Final = 'ALERTS{alertstate="firing",alertname=~"Sidecar.*",run=~"$run|"}'  # some have no run
 
 
 def rule(name: str, labels: str = RUN) -> str:
-    """A recorded series: `rule("group_size:max")`."""
+    """Return a recorded series: `rule("group_size:max")`."""
     return f"sidecar:{name}{{{labels}}}"
 
 
 def last(series: str) -> str:
-    """Its last value in view: what is known stays on show while daemons restart, and after a run has ended."""
+    """Return the last value in view, which is also shown while daemons restart, and after a run has ended."""
     return f"last_over_time({series}[$__range])"
 
 
 def last_named(info: str) -> str:
-    """The one series of information that was there last, also after a run has ended: each checkpoint has its own."""
+    """Return the newest series of an info metric, which has one for each checkpoint, also after a run has ended."""
     return f"topk(1, max_over_time(timestamp({info})[$__range:$__interval]))"
 
 
 def of_node(series: str) -> str:
-    """A daemon's own series with the label `node`, which only its info metric has."""
+    """Return a daemon's series with the label `node`, which only its info metric has."""
     return f"{series} * on (job, instance) group_left (node) {NODE_INFO}"
 
 
 def per_interval(counter: str) -> str:
-    """How much it grew from one point of the panel to the next. Exact, where `increase` extrapolates."""
+    """Return how much a counter grew between two points of the panel, exactly, without `increase`'s extrapolation."""
     return f"clamp_min({counter} - {counter} offset $__interval, 0)"
 
 
 def before(series: str) -> str:
-    """What it was, per evaluation, before the newest one was completed; nothing if that was before the view."""
+    """Return the last value before the newest evaluation was completed; nothing if that was before the view."""
     earlier = f"{COMPLETED} < on (run) last_over_time({COMPLETED}[$__range] @ end())"
     return f"last_over_time(({series} and on (run) ({earlier}))[$__range:$__interval])"
 
 
 def better_by(before_it: str) -> str:
-    """How much better the newest value is, positive whether more or less of the metric is better."""
+    """Return how much better the newest value is: positive if better, whether the goal is max or min."""
     more, less = (
         f"max without (goal) ({last(rule('eval_metric_info:latest', METRIC + goal))})"
         for goal in (',goal="max"', ',goal="min"')
@@ -55,7 +55,7 @@ def better_by(before_it: str) -> str:
 
 
 def verdict() -> str:
-    """2: the newest is the best; 1: the best lies in its interval; 0: it is worse."""
+    """Return 2 if the newest value is the best, 1 if the best lies in its interval, and 0 if it is worse."""
     newest, best, lower, upper = (
         last(rule(name, METRIC))
         for name in ("eval_metric:latest", "eval_best_metric:latest", "eval_metric_lower:latest",
@@ -66,13 +66,13 @@ def verdict() -> str:
 
 
 def by_step(series: str, *labels: str) -> str:
-    """One value of the eval set per training step in view, with the step as a label: its last evaluation there."""
+    """Return the last value of the eval set for each training step in view, with the step as a label."""
     with_step = f'{series} * on (run) group_left (step) count_values by (run) ("step", {SET_STEP})'
     return f"max by ({', '.join((*labels, 'step'))}) (last_over_time(({with_step})[$__range:$__interval]))"
 
 
 def columns(named: Mapping[str, str]) -> str:
-    """Columns of one table as one query, so that one that is empty renames none of the others.
+    """Return the columns of a table as one query, so that an empty column does not rename the others.
 
     `$1` as a name stands for the label `metric` of each series.
     """

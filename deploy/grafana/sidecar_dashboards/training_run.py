@@ -1,4 +1,4 @@
-"""*Training run*: how good is the newest checkpoint, is it better than before, does evaluation keep up."""
+"""Build the dashboard *Training run*: how good the newest checkpoint is, its progress, and the queue of evaluations."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ _SETTLED: Final = {
 
 
 def build() -> model.Dashboard:
-    """The dashboard."""
+    """Return the dashboard."""
     return assemble(
         UID,
         "Sidecar: training run",
@@ -55,13 +55,14 @@ def build() -> model.Dashboard:
 
 
 def failures() -> Mark:
-    """Where attempts failed."""
+    """Return the marks of failed attempts."""
     grown = queries.per_interval(rule("plans_failed:max"))
     why = "Run {{run}}; `sidecar history` says why."
     return Mark("Failed attempts", VERMILION, f"{grown} > 0", "Attempt failed: {{kind}}", why, "kind")
 
 
 def _new_best() -> Mark:
+    """Return the marks of evaluations that improved the best value."""
     with_step = f'count_values by (run, eval_set, metric) ("step", {_BEST_STEP})'
     changed = f"{with_step} and on (run, eval_set, metric) changes({_BEST_STEP}[$__interval]) > 0"
     return Mark("New best", BLUE, changed, "New best {{metric}}", "Step {{step}} on {{eval_set}}", "metric")
@@ -337,7 +338,7 @@ def _over_step() -> Panel:
 
 def _table() -> Panel:
     per_step = {
-        # Only while the set was part of the newest evaluation: with every_nth its step may be an earlier one.
+        # Only while the set took part in the newest evaluation, because with every_nth its step may be an earlier one.
         "completed at": queries.by_step(f"(1000 * {COMPLETED} and on (run) {SET_STEP} == on (run) {CHECKPOINT_STEP})"),
         "examples": queries.by_step(rule("eval_examples:latest", f'{RUN},eval_set="$eval_set"')),
         "$1": queries.by_step(_VALUE, "metric"),

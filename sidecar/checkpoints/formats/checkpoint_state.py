@@ -18,7 +18,7 @@ from sidecar.errors import CheckpointError
 STATE_FILE: Final = "checkpoint"
 
 _MAX_BYTES: Final = 8 * 1024 * 1024
-_MOST_LINES: Final = 150_000  # two for each checkpoint: its path, and when it was saved
+_MOST_LINES: Final = 150_000  # two for each checkpoint: its path, and the time of saving
 _PATH: Final = re.compile(  # possessive quantifiers: others would store a backtracking position for each character
     rb"""^[ \t]*+(?:all_)?model_checkpoint_paths?[ \t]*+:[ \t]*+"""
     rb"""(?:"((?:[^"\\\n]++|\\.)*+)"|'((?:[^'\\\n]++|\\.)*+)')""",
@@ -27,7 +27,7 @@ _PATH: Final = re.compile(  # possessive quantifiers: others would store a backt
 _LONGEST_PATH: Final = 20_000  # PATH_MAX, every byte of it as an octal escape
 _MOST_PARENTS: Final = 100  # a writer names its folder in one or two ways
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_LETTER_ESCAPES: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
+_C_ESCAPES: Final = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
 _COARSE_SECONDS: Final = 2.0  # the resolution of file times on the coarsest filesystem
 
 
@@ -73,9 +73,8 @@ class StateFile:
             self._read, content = None, b""
         else:
             self._read = status, since, now
-        only_names = (
-            b"/" not in content and b"\\" not in content
-        )  # a longer path may lead elsewhere by now, if a link on it changed
+        # A path with several parts may lead elsewhere by now, if a link on it changed.
+        only_names = b"/" not in content and b"\\" not in content
         digest = hashlib.sha256(content).digest()
         if only_names and digest == self._digest:
             return frozenset()
@@ -85,6 +84,7 @@ class StateFile:
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Return whether two results of `stat` are of the same file with the same content."""
     fields = ("st_size", "st_mtime_ns", "st_ino", "st_ctime_ns")
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
@@ -131,7 +131,7 @@ class _Parents:
 
 
 def _unescape(text: bytes) -> bytes:
-    """Replace the escapes in a string of the text format: octal, hexadecimal, and the letters that C defines."""
+    r"""Replace the escapes in a string of the text format: octal, hexadecimal, and those of C such as `\n`."""
 
     def byte(match: re.Match[bytes]) -> bytes:
         code = match[1]
@@ -139,6 +139,6 @@ def _unescape(text: bytes) -> bytes:
             return bytes([int(code, 8) & 0xFF])
         if code[:1] in b"xX" and len(code) > 1:
             return bytes([int(code[1:], 16)])
-        return bytes([_LETTER_ESCAPES[code]]) if code in _LETTER_ESCAPES else code
+        return bytes([_C_ESCAPES[code]]) if code in _C_ESCAPES else code
 
     return _ESCAPE.sub(byte, text)

@@ -1,9 +1,9 @@
 """Read HDF5 files, as Keras writes them: `<name>.weights.h5`, and whole models `<name>.h5`.
 
-Source: "HDF5 File Format Specification Version 3.0", II.A (superblock). strace shows that h5py writes in this order: a
+Source: "HDF5 File Format Specification Version 3.0", II.A (superblock). As strace shows, h5py writes in this order: a
 first superblock whose consistency flag says "open for writing", the data, the metadata, the superblock again with the
 file's length, and once more with that flag cleared. So the last write is the commit marker, and the file is then
-exactly as long as its superblock says. Libraries older than the flag leave only the length to compare.
+exactly as long as its superblock says. Files of libraries older than the flag have only the length to compare.
 
 The format has no checksums of data, so the digest is computed from the content.
 """
@@ -22,7 +22,7 @@ from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 SUPERBLOCK_BYTES: Final = 128
-"""The longest superblock without its driver's information, rounded up."""
+"""Bytes of the longest superblock without its driver's information, rounded up."""
 
 MAP_SUFFIX: Final = ".weights.json"
 
@@ -43,7 +43,7 @@ class Hdf5:
     endings: Final = r"\.(?:h5|hdf5)"
 
     def file_group(self, name: str) -> str | None:
-        """Return the name of the file itself. For a name like that of a shard, return the name of the shard map."""
+        """Return the name of the file itself. If it is named like a shard, return the name of the shard map."""
         if match := _SHARD.fullmatch(name):
             return f"{match['base']}{MAP_SUFFIX}"
         return name if name.endswith(self.suffixes) else None
@@ -60,7 +60,7 @@ class Hdf5:
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the superblock, and read the optimizer's step. The digest covers the content, of large files a part."""
+        """Check the superblock, and read the optimizer's step. The digest covers the content, large files in part."""
         del step_key
         digest = hashlib.sha256(f"{self.name}\0".encode())
         size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
@@ -116,7 +116,7 @@ def require_whole(head: bytes, size: int, name: str) -> None:
     if head[_FLAGS_OF[version]] & _BEING_WRITTEN:
         raise IncompleteError(f"{name} is open for writing, or its writer died")
     if base:
-        raise CorruptError(f"{name} has an HDF5 user block of {base} bytes; Keras writes none, none is read")
+        raise CorruptError(f"{name} has an HDF5 user block of {base} bytes, which Keras never writes")
     if size != end:
         raise IncompleteError(f"{name} has {size} bytes, its superblock says {end}")
     if not _ADDRESSES_OF[version] < root < size:
@@ -124,7 +124,7 @@ def require_whole(head: bytes, size: int, name: str) -> None:
 
 
 def _addresses(head: bytes, version: int, name: str) -> tuple[int, int, int]:
-    """Return the addresses at which the file's data begin and end, and that of its root group."""
+    """Return the addresses at which the file's data begin and end, and the address of its root group."""
     if version not in _ADDRESSES_OF:
         raise CorruptError(f"{name} has an HDF5 superblock of version {version}; known are 0 to 3")
     width = head[13] if version < _CHECKSUMMED else head[9]
@@ -132,7 +132,7 @@ def _addresses(head: bytes, version: int, name: str) -> tuple[int, int, int]:
         raise CorruptError(f"{name} has HDF5 addresses of {width} bytes")
     at = _ADDRESSES_OF[version]
     numbers = [int.from_bytes(head[at + i * width : at + (i + 1) * width], "little") for i in range(6)]
-    if version < _CHECKSUMMED:  # the root's entry follows, and begins with the offset of its empty name
+    if version < _CHECKSUMMED:  # the next number is the offset of the root's empty name, where the root's entry begins
         return numbers[0], numbers[2], numbers[5]
     end = at + 4 * width
     if lookup3(head[:end]) != int.from_bytes(head[end : end + 4], "little"):
@@ -145,7 +145,7 @@ def lookup3(data: bytes) -> int:
     length = len(data)
     a = b = c = (0xDEADBEEF + length) & _WORD
     position = 0
-    while length - position > 12:  # noqa: PLR2004 - three words at a time, the last ones differently
+    while length - position > 12:  # noqa: PLR2004 - three words at a time; the last three are mixed differently
         a = (a + int.from_bytes(data[position : position + 4], "little")) & _WORD
         b = (b + int.from_bytes(data[position + 4 : position + 8], "little")) & _WORD
         c = (c + int.from_bytes(data[position + 8 : position + 12], "little")) & _WORD
@@ -165,6 +165,7 @@ def lookup3(data: bytes) -> int:
 
 
 def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
+    """Return three words mixed with each other, as `mix` in lookup3.c."""
     for turn in (4, 6, 8, 16, 19, 4):
         a = ((a - c) & _WORD) ^ _turned(c, turn)
         c = (c + b) & _WORD
@@ -173,4 +174,5 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
 
 
 def _turned(word: int, bits: int) -> int:
+    """Return a word of 32 bits rotated to the left."""
     return (word << bits | word >> (32 - bits)) & _WORD

@@ -14,14 +14,14 @@ from typing import BinaryIO, Final, NamedTuple
 
 _MAX_READS: Final = 1000
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_MAX_CHUNK_BYTES: Final = 1024 * 1024  # of an object header; attributes may lie in it
-_MAX_DEPTH: Final = 16  # of a tree of names
+_MAX_CHUNK_BYTES: Final = 1024 * 1024  # one chunk of an object header, which may contain attributes
+_MAX_DEPTH: Final = 16  # levels of a tree of names
 _NAME_BYTES: Final = 256
 _SUPERBLOCK_BYTES: Final = 128
 _ROOT_AT: Final = {0: 64, 1: 68, 2: 36, 3: 36}  # the address of the root's object header, by version, all 8 bytes wide
 _WIDTHS_AT: Final = {0: 13, 1: 13, 2: 9, 3: 9}
-_WIDTHS: Final = b"\x08\x08"  # of addresses and of lengths
-_ENTRY_BYTES: Final = 40  # of a symbol table
+_WIDTHS: Final = b"\x08\x08"  # bytes of addresses and of lengths
+_ENTRY_BYTES: Final = 40  # one entry of a symbol table
 _SOFT_LINK: Final = 2
 _INTEGER_BYTES: Final = (4, 8)
 
@@ -40,6 +40,8 @@ class UnexpectedError(ValueError):
 
 
 class _Message(NamedTuple):
+    """Hold one message of an object header."""
+
     kind: int
     data: bytes
 
@@ -60,7 +62,7 @@ class Hdf5Numbers:
         return _number(head, _ROOT_AT[version], 8)
 
     def child(self, group: int, *path: str) -> int | None:
-        """Return the address of the object at a path within a group; None if there is none."""
+        """Return the address of the object at a path within a group; None if there is no such object."""
         for name in path:
             address = self._links(group, name.encode()).get(name.encode())
             if address is None:
@@ -73,7 +75,7 @@ class Hdf5Numbers:
         return {name.decode("utf-8", "replace"): address for name, address in sorted(self._links(group).items())}
 
     def integer(self, dataset: int) -> int | None:
-        """Return the value of a data set that is a single integer; None if it is anything else."""
+        """Return the value of a data set that is a single integer; None for any other data set."""
         messages = {message.kind: message.data for message in self._messages(dataset)}
         space, kind, layout = (messages.get(number, b"") for number in (_DATASPACE, _DATATYPE, _LAYOUT))
         # The first bytes are the version and the rank. A null dataspace has no value.
@@ -92,7 +94,7 @@ class Hdf5Numbers:
         return int.from_bytes(raw, "big" if is_big else "little", signed=is_signed) if len(raw) == width else None
 
     def _links(self, group: int, wanted: bytes | None = None) -> dict[bytes, int]:
-        """Return the addresses of a group's links, by name; in a large group only those near the `wanted` name."""
+        """Return the addresses of a group's links by name. In a large group only links near the `wanted` name count."""
         links = dict[bytes, int]()
         for message in self._messages(group):
             if message.kind == _SYMBOL_TABLE:
@@ -102,7 +104,7 @@ class Hdf5Numbers:
         return links
 
     def _symbols(self, tree: int, heap: int, wanted: bytes | None) -> dict[bytes, int]:
-        """Return the addresses in a symbol table, by name: a tree of nodes whose entries point to names in a heap."""
+        """Return the addresses in a symbol table by name: entries in the nodes of `tree` point to names in `heap`."""
         head = self._read(heap, 32)
         if head[:4] != b"HEAP":
             raise UnexpectedError("local heap")
@@ -123,7 +125,7 @@ class Hdf5Numbers:
         return symbols
 
     def _leaves(self, tree: int, names: bytes, wanted: bytes | None, depth: int) -> Iterator[int]:
-        """Yield the addresses of the tree's leaves whose range of keys contains the `wanted` name; of all if None."""
+        """Yield the addresses of the tree's leaves whose range of keys contains `wanted`; None: of all leaves."""
         head = self._read(tree, 24)
         if head[:5] != b"TREE\0" or not depth:
             raise UnexpectedError("tree of names")
@@ -162,14 +164,8 @@ class Hdf5Numbers:
             chunk, at = self._read(*waiting.pop(0)), 0
             while at + head <= len(chunk):
                 # Version 1 has two bytes for the type, version 2 has one.
-                kind, size = (
-                    (_number(chunk, at, 2), _number(chunk, at + 2, 2))
-                    if not margin
-                    else (
-                        chunk[at],
-                        _number(chunk, at + 1, 2),
-                    )
-                )
+                kind_bytes = 1 if margin else 2
+                kind, size = _number(chunk, at, kind_bytes), _number(chunk, at + kind_bytes, 2)
                 data = chunk[at + head : at + head + size]
                 at += head + size
                 if kind == _CONTINUATION:
@@ -178,6 +174,7 @@ class Hdf5Numbers:
                     yield _Message(kind, data)
 
     def _read(self, at: int, length: int) -> bytes:
+        """Return `length` bytes from the address `at` on, within the bounds of the file and of what may be read."""
         self._reads -= 1
         self._bytes -= length
         if self._reads < 0 or self._bytes < 0 or length > _MAX_CHUNK_BYTES:
@@ -206,10 +203,12 @@ def _link(message: bytes) -> dict[bytes, int]:
 
 
 def _name(names: bytes, at: int) -> bytes:
+    """Return the name that begins at the offset `at` in the heap, up to its zero byte."""
     return names[at : at + _NAME_BYTES].split(b"\0", 1)[0]
 
 
 def _number(data: bytes, at: int, length: int) -> int:
+    """Return a little-endian number of `length` bytes. Raises `UnexpectedError` if it is cut off."""
     part = data[at : at + length]
     if len(part) < length:
         raise UnexpectedError("a number that is cut off")

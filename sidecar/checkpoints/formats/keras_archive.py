@@ -1,12 +1,12 @@
 """Read Keras 3 models, `<name>.keras`: a zip archive with configuration and weights.
 
-Sources: keras `src/saving/saving_lib.py`, PKWARE's APPNOTE.TXT 4.3 (records) and 4.5.3 (Zip64). Keras, and tf_keras
-beside it, write it in place under its final name, member by member, and at last the table of all of them (the central
-directory), which holds a CRC-32 and the size of each. A save that fails half way still ends with a table, but without
+Sources: keras `src/saving/saving_lib.py`, PKWARE's APPNOTE.TXT 4.3 (records) and 4.5.3 (Zip64). Keras and tf_keras
+write the archive in place under its final name: first the members, then the table of all members (the central
+directory), which holds the CRC-32 and the size of each. A save that fails half way still ends with a table, but lacks
 the weights.
 
-Only the table, the headers that it points to and the optimizer's count of its steps are read; nothing is ever extracted
-here. The table is read by `zipfile`, once its end record says that it is not too large and lies where it should.
+This module reads only the table, the headers that it points to and the optimizer's step count, and extracts nothing.
+`zipfile` reads the table, after a check by its end record that the table is not too large and lies at its end.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
 WEIGHTS: Final = "model.weights.h5"
 MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
-"""About 50,000 members. Keras writes three, and the assets of some layers."""
+"""Enough for about 50,000 members. Keras writes three, and the assets of some layers."""
 
 _REQUIRED: Final = ("metadata.json", "config.json", WEIGHTS)
 _END: Final = b"PK\x05\x06"
@@ -41,17 +41,17 @@ _LOCAL: Final = b"PK\x03\x04"
 _LOCAL_BYTES: Final = 30
 _FULL_16: Final = 0xFFFF
 _FULL_32: Final = 0xFFFFFFFF
-_UTF_8: Final = 0x800  # how the name is encoded
+_UTF_8: Final = 0x800  # flag: the name is in UTF-8, not in cp437
 _CHUNK_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 1 << 28  # with the next: what Keras itself refuses to expand (`_reject_zip_extract_bomb`)
+_LARGE_BYTES: Final = 1 << 28  # with the next: members that Keras itself refuses to expand (`_reject_zip_extract_bomb`)
 _MAX_EXPANSION: Final = 100
-_ENCRYPTED: Final = 1
-_STREAMED: Final = 8  # sizes and checksum stand behind the data, and zeros in the local header
+_ENCRYPTED: Final = 1  # flag
+_STREAMED: Final = 8  # flag: sizes and checksum follow the data, and are 0 in the local header
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Describe one file in the archive. `start`: the offset of its data, or in a table entry that of its header."""
+    """Describe one file in the archive. `start`: the offset of its data, or of its header in an entry of the table."""
 
     name: str
     method: int
@@ -73,7 +73,7 @@ class KerasArchive:
         return name if name.endswith(self.suffixes) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Return every file that is named like one."""
+        """Yield every file with the suffix of the format."""
         del folder
         for file in listing.files.values():
             if file.name.endswith(self.suffixes):
@@ -83,7 +83,7 @@ class KerasArchive:
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the table against the file; the digest is of the members' names, sizes and checksums."""
+        """Check the table against the file. The digest covers the members' names, sizes and checksums."""
         del step_key
         step = None
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
@@ -99,7 +99,7 @@ class KerasArchive:
         return Inspection(digest.hexdigest(), step, (name,), "optimizer")
 
     def check(self, folder: Path, name: str) -> None:
-        """Compare every member with its CRC-32; what is compressed is expanded in small parts and not kept."""
+        """Compare every member with its CRC-32. Compressed members are expanded in small parts."""
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             for member in read_members(file, name):
                 crc = _crc_of(file, member, name)
@@ -110,17 +110,17 @@ class KerasArchive:
                     )
 
     def written_in_place(self, file: str) -> bool:
-        """Return True: Keras writes it under its final name."""
+        """Return True: Keras writes the archive under its final name."""
         del file
         return True
 
 
 def read_members(file: BinaryIO, name: str) -> list[Member]:
-    """Return the members that the archive's table lists, checked against the file, in order of where they lie.
+    """Return the members that the archive's table lists, checked against the file, in order of position.
 
     Raises:
-        IncompleteError: there is no table at the end, or not of all that Keras writes.
-        CorruptError: table and file contradict each other.
+        IncompleteError: There is no table at the end, or it lacks a member that Keras writes.
+        CorruptError: Table and file contradict each other.
     """
     size = os.fstat(file.fileno()).st_size
     offset, length, count = _find_table(file, size, name)
@@ -130,30 +130,33 @@ def read_members(file: BinaryIO, name: str) -> list[Member]:
     members, end = [], 0
     for entry, at, flags in entries:
         if not end <= at < offset:
-            raise CorruptError(f"{name}: {shown(entry.name)} lies at {at}, where something else does")
+            raise CorruptError(f"{name}: {shown(entry.name)} at {at} overlaps another member or the table")
         member = _located(file, entry, at, flags, name)
         end = member.start + member.stored_size
         if end > offset:
-            raise CorruptError(f"{name}: {shown(entry.name)} ends behind the data, at {end} of {offset} bytes")
+            raise CorruptError(f"{name}: {shown(entry.name)} ends at {end}, but the data ends at {offset}")
         members.append(member)
     names = [member.name for member in members]
     if len(set(names)) < len(names):
-        raise CorruptError(f"{name} holds two members of one name")
+        raise CorruptError(f"{name} has two members with the same name")
     if missing := [required for required in _REQUIRED if required not in names]:
         raise IncompleteError(f"{name} holds no {' and no '.join(missing)}")
     return members
 
 
 def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
-    """Return offset, length and number of entries of the table, which ends where its end record begins."""
+    """Return the offset, the length and the number of entries of the table, as its end record says.
+
+    Raises `CorruptError` if the table does not end where its end record begins.
+    """
     window = min(size, _END_BYTES + _FULL_16)
     tail = os.pread(file.fileno(), window, size - window)
     at = tail.rfind(_END)
-    while at >= 0 and at + _END_BYTES + _number(tail, at + 20, 2) != len(tail):  # what follows is a comment
+    while at >= 0 and at + _END_BYTES + _number(tail, at + 20, 2) != len(tail):  # a comment follows the record
         at = tail.rfind(_END, 0, at)
     if at < 0:
         raise IncompleteError(f"{name} does not end with its zip table: it is being written, or its writer died")
-    here, first, count, length, offset = (
+    disk, first_disk, count, length, offset = (
         _number(tail, at + i, n) for i, n in ((4, 2), (6, 2), (10, 2), (12, 4), (16, 4))
     )
     counted, end = _number(tail, at + 8, 2), size - window + at
@@ -163,18 +166,18 @@ def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
         record = os.pread(file.fileno(), _END_64_BYTES, min(end, size))
         if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_64_BYTES:
             raise CorruptError(f"{name}: the zip table of a large file is damaged")
-        here, first = _number(record, 16, 4), _number(record, 20, 4)
+        disk, first_disk = _number(record, 16, 4), _number(record, 20, 4)
         counted, count, length, offset = (_number(record, i, 8) for i in (24, 32, 40, 48))
-    if here or first or counted != count:
+    if disk or first_disk or counted != count:
         raise CorruptError(f"{name} is one part of a zip archive of several")
     if offset + length != end:
-        raise CorruptError(f"{name}: the zip table ends at {offset + length}, but should at {end}")
+        raise CorruptError(f"{name}: the zip table ends at {offset + length}, but should end at {end}")
     return offset, length, count
 
 
 def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int, int]]:
-    """Return each entry of the table with the place of its local header, and its flags."""
-    end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # places are counted from the table's begin
+    """Yield (entry, offset of its local header, flags) for each entry of the table."""
+    end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # here the table begins at 0
     try:
         with zipfile.ZipFile(io.BytesIO(table + end)) as archive:
             if archive.start_dir:
@@ -193,7 +196,7 @@ def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int,
 
 
 def _require_usual(member: Member, flags: int, name: str) -> None:
-    """Raise `CorruptError` for an entry that Keras does not write, or does not read."""
+    """Raise `CorruptError` for an entry that Keras does not write, or refuses to read."""
     if _FULL_32 in (member.stored_size, member.size, member.start):
         raise CorruptError(f"{name}: the zip table lacks the sizes of the large member {shown(member.name)}")
     if flags & _ENCRYPTED or member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -208,7 +211,10 @@ def _require_usual(member: Member, flags: int, name: str) -> None:
 
 
 def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> Member:
-    """Return the member with the place of its data. Its own header says that, and must agree with the table."""
+    """Return a member of the table with the offset of its data, which its local header at `at` determines.
+
+    Raises `CorruptError` if the local header contradicts the table.
+    """
     header = os.pread(file.fileno(), _LOCAL_BYTES, at)
     if header[:4] != _LOCAL or len(header) < _LOCAL_BYTES:
         raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
@@ -227,7 +233,7 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
 
 
 def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
-    """Return the checksum of the member's content; raises `ChecksumError` if it has another size than it says."""
+    """Return the checksum of a member's content. Raises `ChecksumError` if its size differs from the table's."""
     crc, size = 0, 0
     for data in _expanded(file, member, name):
         crc, size = zlib.crc32(data, crc), size + len(data)
@@ -242,7 +248,7 @@ def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
 
 
 def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
-    """Return the member's content in small parts, whatever it expands to."""
+    """Yield the member's content in small parts, so that memory is bounded."""
     if member.method == zipfile.ZIP_STORED:
         yield from _stored(file, member)
         return
@@ -256,13 +262,13 @@ def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
                 raise ChecksumError(f"{name}: {shown(member.name)} cannot be expanded: {error}") from error
             left = inflate.unconsumed_tail
         if inflate.eof and (left or inflate.unused_data):
-            raise ChecksumError(f"{name}: {shown(member.name)} has something behind its compressed content")
+            raise ChecksumError(f"{name}: {shown(member.name)} has more bytes after its compressed content")
     while not inflate.eof and (data := inflate.decompress(b"", _CHUNK_BYTES)):
-        yield data  # all was taken in, and not all given out
+        yield data  # the rest of the output: all input was consumed before
 
 
 def _stored(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """Return the bytes as they lie in the file; fewer, if it became shorter."""
+    """Yield the member's bytes as they lie in the file; fewer if the file became shorter."""
     position, end = member.start, member.start + member.stored_size
     while position < end and (part := os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)):
         yield part

@@ -40,6 +40,7 @@ def iterations(file: BinaryIO, start: int, size: int) -> int | None:
 
 
 def _counts(content: Hdf5Numbers) -> Iterator[int]:
+    """Yield the step counts of all optimizers, the likeliest first."""
     root = content.root()
     groups = content.children(root)
     names = [name for name in groups if name.endswith(_OPTIMIZER)]
@@ -69,6 +70,7 @@ def _legacy_counts(content: Hdf5Numbers, group: int) -> Iterator[int]:
 
 
 def _value(content: Hdf5Numbers, address: int) -> Iterator[int]:
+    """Yield the integer of a data set; nothing if it is not a single integer."""
     value = content.integer(address)
     if value is not None:
         yield value

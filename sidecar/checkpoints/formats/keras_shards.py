@@ -20,10 +20,10 @@ from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MAX_MAP_BYTES: Final = 4 * 1024 * 1024
-"""About 40,000 layers."""
+"""Enough for about 40,000 layers."""
 
 MAX_VALUES: Final = 200_000
-"""Most values in a map: one name for each layer and shard. A value of four bytes needs a hundred in memory."""
+"""The most values in a map: one name for each layer and shard. A value of 4 bytes in the file needs 100 in memory."""
 
 _MAX_SHARDS: Final = 100_000  # five digits
 _MOST_OPENED: Final = 16  # shards opened for the optimizer's step count, which is in the first of its shards
@@ -49,8 +49,8 @@ class KerasShards:
                 yield Candidate(name, (), leaving=name)
         for file in listing.files.values():
             if file.name.endswith(MAP_SUFFIX):
-                shards = _beside(file.name, listing.files)
-                leaving = next(iter(sorted(_beside(file.name, dict.fromkeys(listing.escaping)))), None)
+                shards = _shards_of(file.name, listing.files)
+                leaving = next(iter(sorted(_shards_of(file.name, dict.fromkeys(listing.escaping)))), None)
                 yield Candidate(file.name, (file, *(listing.files[name] for name in shards)), True, False, leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
@@ -92,14 +92,15 @@ def _step(folder: Path, shards: tuple[str, ...]) -> int | None:
     return steps
 
 
-def _beside(name: str, names: Mapping[str, Any]) -> list[str]:
-    """Return those of the names that are shards of the map `name`, sorted."""
+def _shards_of(name: str, names: Mapping[str, Any]) -> list[str]:
+    """Return the names in `names` that are named like shards of the map `name`, sorted."""
     base = name.removesuffix(MAP_SUFFIX)
     start = f"{base}_"
     return sorted(shard for shard in names if shard.startswith(start) and _is_numbered(shard.removeprefix(start)))
 
 
 def _is_numbered(rest: str) -> bool:
+    """Return whether the rest of a name is that of a shard, such as `00001.weights.h5`."""
     number, _, suffix = rest.partition(".")
     return len(number) == 5 and number.isascii() and number.isdigit() and suffix == "weights.h5"  # noqa: PLR2004 - 00000
 
@@ -111,33 +112,34 @@ def _read_map(content: bytes, name: str) -> tuple[float, tuple[str, ...], tuple[
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise IncompleteError(f"{name} is not all of a map: {shown(str(error))}") from error
+        raise IncompleteError(f"{name} is cut off, or is not JSON: {shown(str(error))}") from error
     try:
         total, places = read["metadata"]["total_size"], read["weight_map"].items()
     except (AttributeError, KeyError, TypeError) as error:
-        raise CorruptError(f"{name} is no map of shards: it lacks metadata.total_size or weight_map") from error
+        raise CorruptError(f"{name} is not a map of shards: it lacks metadata.total_size or weight_map") from error
     named, of_optimizers = set[str](), set[str]()
     for path, place in places:
         for shard in place if isinstance(place, list) else [place]:
-            # Keras opens the first shard by the name of the map, so a map that was renamed alone is of no use to it.
-            if not isinstance(shard, str) or not _beside(name, {shard: None}):
-                raise CorruptError(f"{name} names {_told(shard)} as a shard, which is not named like one of its own")
+            # Keras opens the first shard by the name of the map, so it cannot read a map that was renamed alone.
+            if not isinstance(shard, str) or not _shards_of(name, {shard: None}):
+                raise CorruptError(f"{name} names the shard {_readable(shard)}, which is not named like its shards")
             named.add(shard)
             if "optimizer" in path:
                 of_optimizers.add(shard)
     if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total < _MAX_TOTAL_BYTES:
-        raise CorruptError(f"{name} says that its values have {_told(total)} bytes")
+        raise CorruptError(f"{name} states {_readable(total)} as the total size of its values")
     if not named:
         raise IncompleteError(f"{name} names no shards")
     return total, tuple(sorted(named)), tuple(sorted(of_optimizers))
 
 
-def _told(value: Any) -> str:
+def _readable(value: Any) -> str:
+    """Return a value of the map for a message."""
     return shown(str(value)) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
 def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
-    """Raise `IncompleteError` if a shard that the map does not name is newer than the map: it is being written.
+    """Raise `IncompleteError` if a shard is newer than the map and not named by it, because then it is being written.
 
     Shards are numbered from 0 on, so they are found without listing the folder.
     """

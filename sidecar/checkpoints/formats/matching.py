@@ -1,6 +1,6 @@
 """Read checkpoints that the user names: any file or folder whose name matches the setting `checkpoint_pattern`.
 
-Their content is unknown, so it is neither checked nor loaded here: a pickle stays bytes. Such a checkpoint is complete
+The content is unknown, so it is neither checked nor loaded here: a pickle stays bytes. Such a checkpoint is complete
 when it has been unchanged long enough, or when the user's own marker exists. Writers that rename a finished file or
 folder to its final name are the safest. Names of unfinished files must not match the pattern, or begin with a dot.
 """
@@ -42,7 +42,7 @@ class MatchingFiles:
         return name if self._pattern is not None and fnmatchcase(name, self._pattern) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every file that matches; a link that leads out of the folder is not used."""
+        """Yield every file that matches. A link that leads out of the folder cannot be used."""
         del folder
         for name, file in listing.files.items():
             if self.file_group(name) is not None:
@@ -52,7 +52,7 @@ class MatchingFiles:
                 yield Candidate(name, (), leaving=name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Return the digest of the file's content, and of its size; raises `IncompleteError` for an empty file."""
+        """Return the digest of the file's content and size. Raises `IncompleteError` for an empty file."""
         del step_key
         _require_match(name, self._pattern)
         if (folder / name).is_dir():
@@ -69,7 +69,7 @@ class MatchingFiles:
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Return True: `joblib.dump` and `pickle.dump` write to the final name, which would change a link, too."""
+        """Return True: `joblib.dump` and `pickle.dump` write under the final name, which would change a link, too."""
         del file
         return True
 
@@ -89,7 +89,7 @@ class MatchingFolders:
         del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every folder that matches, with all files below it; one with a link in it is not used."""
+        """Yield every folder that matches, with all files below it. A folder with a link in it cannot be used."""
         if self._pattern is None:
             return
         for name in listing.folders:
@@ -122,23 +122,24 @@ class MatchingFolders:
         return Inspection(digest.hexdigest(), None, tuple(files))
 
     def check(self, folder: Path, name: str) -> None:
-        """Check that all files can be read. Their contents have no known checksums."""
+        """Check that all files can be read. The contents have no known checksums."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Return True: it is not known how the user's program writes the files in a folder."""
+        """Return True, because it is unknown how the user's program writes the files in a folder."""
         del file
         return True
 
 
 def _require_match(name: str, pattern: str | None) -> None:
+    """Raise `VanishedError` if there is a pattern and the name does not match."""
     if pattern is not None and not fnmatchcase(name, pattern):
         raise VanishedError(f"{shown(name)} does not match checkpoint_pattern ({pattern})")
 
 
 @dataclass(slots=True)
 class _Contents:
-    """The regular files below a folder, a link in it if there is one, and why it is too large if it is."""
+    """Hold the regular files below a folder, a link in it if there is one, and why it is too large if it is."""
 
     files: list[File] = field(default_factory=list)
     link: str | None = None
@@ -146,9 +147,9 @@ class _Contents:
 
 
 def _contents_of(folder: Path, name: str) -> _Contents:
-    """Return what lies below `folder/name`, with paths relative to `folder`. Raises `OSError` if it cannot be read.
+    """Return the contents of `folder/name`, with paths relative to `folder`. Raises OSError if it cannot be read.
 
-    Anybody may have made the folder, so no more than a bounded part of it is listed.
+    The folder is untrusted, so only a bounded part of it is listed.
     """
     contents, waiting = _Contents(), [name]
     while waiting and contents.excess is None:
@@ -176,5 +177,6 @@ def _contents_of(folder: Path, name: str) -> _Contents:
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder; none if it is gone."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         yield from entries

@@ -1,13 +1,13 @@
 """Read Orbax checkpoints, as `keras.callbacks.OrbaxCheckpoint` writes them: a folder named after the step, `<N>/`.
 
 Sources: orbax-checkpoint 0.12 `_src/path/atomicity.py`, `_src/metadata/checkpoint.py`; tensorstore
-`kvstore/ocdbt/format/manifest.cc`. What the callback does, seen by strace: all of it is written into
-`<N>.orbax-checkpoint-tmp/`, `_CHECKPOINT_METADATA` gets the time of the commit, `commit_success.txt` follows, and the
-folder gets its name by one rename. On storage without renames the files are written under the final name, and
-`_CHECKPOINT_METADATA` is the commit marker.
+`kvstore/ocdbt/format/manifest.cc`. As strace shows, the callback writes all files into `<N>.orbax-checkpoint-tmp/`,
+writes the time of the commit into `_CHECKPOINT_METADATA`, creates `commit_success.txt`, and gives the folder its final
+name by one rename. On storage without renames the files are written under the final name, and `_CHECKPOINT_METADATA` is
+the commit marker.
 
-Checkpoints that are too many are deleted under their names, file by file, in any order. That shows in the times of the
-folders, which nobody changes after the commit.
+The callback deletes surplus checkpoints under their final names, file by file, in any order. The deletion changes the
+times of the folders, which nobody changes after the commit otherwise.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ MARKER: Final = "_CHECKPOINT_METADATA"
 MANIFEST: Final = "manifest.ocdbt"
 
 MAX_FILES: Final = 10_000
-"""In one checkpoint: a process that saves writes a few."""
+"""The most files in one checkpoint; each process that saves writes a few."""
 
-_COMMITTED: Final = "commit_success.txt"  # of recent releases
+_COMMITTED: Final = "commit_success.txt"  # written by recent releases
 _COMMITTED_AT: Final = "commit_timestamp_nsecs"
 _LEVELS: Final = 8
 _MAX_BYTES: Final = 256 * 1024
@@ -52,13 +52,13 @@ class Orbax:
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every sub-folder with the marker. It counts as committed if nothing in it changed after the commit."""
         for name in listing.folders:
-            with contextlib.suppress(OSError):  # it cannot be seen, or is gone
+            with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
                 if (folder / name / MARKER).is_file():
                     files, leaving, changed_ns = _tree(folder, name)
                     yield Candidate(name, files, True, _is_undisturbed(name, files, changed_ns), leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the marker and the outline of what holds the arrays; the digest is of all files, large ones in part."""
+        """Check the marker and the manifests of the arrays. The digest covers all files, large ones in part."""
         del step_key
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
@@ -81,11 +81,11 @@ class Orbax:
                 digest.update(f"{inner}\0".encode(errors="surrogateescape"))
                 update_from_content(digest, opened)
         if not arrays:
-            raise IncompleteError(f"{name} has no {MANIFEST}, so none of its arrays")
+            raise IncompleteError(f"{name} has no {MANIFEST}, so its arrays are missing")
         return Inspection(digest.hexdigest(), None, tuple(file.name for file in files))
 
     def check(self, folder: Path, name: str) -> None:
-        """Check as `inspect` does: only the manifests have checksums that can be computed without the library."""
+        """Check the checkpoint as `inspect` does: only manifests have checksums that this program can compute."""
         self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
@@ -95,10 +95,10 @@ class Orbax:
 
 
 def _tree(folder: Path, name: str) -> tuple[tuple[File, ...], str | None, int]:
-    """Return all files below a folder, a link in it, if there is one, and when a folder changed last.
+    """Return all files below a folder, a link in it if there is one, and the time of the last change of a folder.
 
-    The folders' times are asked for after they were listed: what was deleted meanwhile shows in them. More than
-    `MAX_FILES` files are not the content of a checkpoint. Raises OSError.
+    Each folder's time is read after its listing, so that it shows deletions during the listing. A tree with more than
+    `MAX_FILES` files is cut off, because it is not a checkpoint. Raises OSError.
     """
     found: list[File] = []
     changed_ns, waiting = 0, [name]
@@ -110,36 +110,37 @@ def _tree(folder: Path, name: str) -> tuple[tuple[File, ...], str | None, int]:
             return (), f"{inner}/{min(listing.escaping)}", changed_ns
         found += [file._replace(name=f"{inner}/{file.name}") for file in listing.files.values()]
         if inner.count("/") < _LEVELS and len(found) + len(waiting) <= MAX_FILES:
-            waiting += [f"{inner}/{each}" for each in listing.folders]
+            waiting += [f"{inner}/{subfolder}" for subfolder in listing.folders]
     return tuple(sorted(found)), None, changed_ns
 
 
 def _is_undisturbed(name: str, files: Iterable[File], changed_ns: int) -> bool:
-    """Return whether nothing was written or deleted after the commit; in copies it often seems so."""
+    """Return whether nothing was written or deleted after the commit. For copies the result is often wrongly False."""
     times = {file.name: file.mtime_ns for file in files}
     committed_ns = times.get(f"{name}/{_COMMITTED}", times.get(f"{name}/{MARKER}", 0))
     return max(changed_ns, *times.values(), 0) <= committed_ns
 
 
 def _require_committed(content: bytes, where: str) -> None:
+    """Raise `IncompleteError` if the marker's content is cut off or has no time of the commit."""
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise IncompleteError(f"{where} is not all of it") from error
+        raise IncompleteError(f"{where} is cut off") from error
     committed_at = read.get(_COMMITTED_AT) if isinstance(read, dict) else None
     if not isinstance(committed_at, int) or committed_at <= 0:
         raise IncompleteError(f"{where} has no {_COMMITTED_AT}: it is being written, or its writer died")
 
 
 def _require_whole(content: bytes, where: str) -> None:
-    """Check length and checksum of a manifest; what it says is compressed, and is not read."""
+    """Check length and checksum of a manifest. The rest of it is compressed, and is not read."""
     if len(content) > _MAX_BYTES:
         raise CorruptError(f"{where} is larger than the {_MAX_BYTES} bytes that it may have")
     if not content.startswith(_MAGIC):
-        raise CorruptError(f"{where} does not begin like a manifest of OCDBT")
+        raise CorruptError(f"{where} does not begin like an OCDBT manifest")
     length = int.from_bytes(content[len(_MAGIC) : _HEAD_BYTES], "little")
     if len(content) != length or length < _HEAD_BYTES + _CRC_BYTES:
-        raise IncompleteError(f"{where} has {len(content)} bytes, but says that it has {length}")
+        raise IncompleteError(f"{where} has {len(content)} bytes, but states {length}")
     expected = int.from_bytes(content[-_CRC_BYTES:], "little")
     if (found := crc32c(content[:-_CRC_BYTES])) != expected:
-        raise CorruptError(f"{where} has the checksum {found:08x}, it says {expected:08x}")
+        raise CorruptError(f"{where} has the checksum {found:08x}, but states {expected:08x}")

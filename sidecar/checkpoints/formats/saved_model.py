@@ -1,10 +1,10 @@
 """Read SavedModels: a folder with `saved_model.pb` and, in `variables/`, a TensorFlow object checkpoint.
 
-Sources: tensorflow `python/saved_model/save.py`, `core/protobuf/saved_model.proto`. Written in this order, as strace
-shows: the variables, as any object checkpoint; `assets/`, copied in place; `saved_model.pb` by a rename, which is the
-commit marker; then `fingerprint.pb` by a rename and, by tf_keras, `keras_metadata.pb` in place. The last two are not
-needed to load it, so they are no part of the checkpoint. Assets are files that the graph reads, such as vocabularies:
-the marker names them, but holds neither their lengths nor checksums.
+Sources: tensorflow `python/saved_model/save.py`, `core/protobuf/saved_model.proto`. As strace shows, TensorFlow writes
+in this order: the variables, as in any object checkpoint; `assets/`, copied in place; `saved_model.pb` by a rename,
+which is the commit marker; then `fingerprint.pb` by a rename, and tf_keras writes `keras_metadata.pb` in place. The
+last two are not needed for loading, so they are not part of the checkpoint. Assets are files that the graph reads, such
+as vocabularies. The marker names them, but holds neither their lengths nor their checksums.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ MARKER: Final = "saved_model.pb"
 VARIABLES: Final = "variables"
 ASSETS: Final = "assets"
 
-_META_GRAPHS: Final = 2  # of SavedModel, whose other field is a version
-_ASSET_FILE_DEF: Final = 6  # of MetaGraphDef, all of whose fields are messages
-_FILENAME: Final = 2  # of AssetFileDef
-_MAX_FIELDS: Final = 20_000  # of the whole file: a graph for each set of tags; in it one for each collection and asset
-_MAX_ASSET_BYTES: Final = 64 * 1024  # of the message that names an asset: a file name and a tensor's
-_HEAD_BYTES: Final = 20  # tag and length, the longest varints
+_META_GRAPHS: Final = 2  # field of SavedModel, whose other field is a version
+_ASSET_FILE_DEF: Final = 6  # field of MetaGraphDef, all of whose fields are messages
+_FILENAME: Final = 2  # field of AssetFileDef
+_MAX_FIELDS: Final = 20_000  # in the whole file: one for each set of tags, and in it for each collection and asset
+_MAX_ASSET_BYTES: Final = 64 * 1024  # the message that names an asset holds a file name and a tensor's name
+_HEAD_BYTES: Final = 20  # tag and length, both as the longest varints
 _BUNDLE: Final = TfObject()
 
 
@@ -55,15 +55,15 @@ class SavedModel:
             yield Candidate(name, (marker, *inner), True, not rewritten, leaving)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Check the outline of the marker, that its assets are there and, as of any object checkpoint, the variables.
+        """Check the outline of the marker, the existence of its assets, and the variables like an object checkpoint.
 
-        The digest covers the marker, the variables' own and the contents of the assets.
+        The digest covers the marker, the digest of the variables and the contents of the assets.
         """
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, f"{name}/{MARKER}") as file, about(f"{name}/{MARKER}"):
             assets = _read_outline(file)
             update_from_content(digest, file)
-        if any((folder / name / each).is_symlink() for each in ("", VARIABLES, ASSETS)):
+        if any((folder / name / inner).is_symlink() for inner in ("", VARIABLES, ASSETS)):
             linked = f"{folder / name}, its {VARIABLES} or its {ASSETS}"
             raise CorruptError(f"{linked} is a link: copy the folder there instead")
         try:
@@ -96,7 +96,7 @@ class SavedModel:
 
 
 def _file(folder: Path, name: str) -> File | None:
-    """Return the state of a regular file; None if there is none or it cannot be read."""
+    """Return the state of a regular file; None if it does not exist or cannot be read."""
     try:
         status = (folder / name).stat()
     except OSError:
@@ -105,7 +105,7 @@ def _file(folder: Path, name: str) -> File | None:
 
 
 def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
-    """Return the files of the variables and the assets, and one that is a link out of there, if any."""
+    """Return the files of the variables and the assets, and a link that leads out of the folder if there is one."""
     if not _stays(folder, f"{name}/{MARKER}"):
         return (), f"{name}/{MARKER}"
     found: list[File] = []
@@ -115,7 +115,7 @@ def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
         try:
             listing = list_files(folder / inner, all_names=not start)  # users name assets as they like
         except OSError:
-            continue  # `inspect` finds out what is wrong
+            continue  # `inspect` reports the problem
         if listing.escaping:
             return (), f"{inner}/{min(listing.escaping)}"
         found += [
@@ -127,6 +127,7 @@ def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
 
 
 def _stays(folder: Path, name: str) -> bool:
+    """Return whether a path stays in the folder if its links are followed."""
     try:
         resolve(folder, name)
     except CheckpointError:
@@ -135,9 +136,9 @@ def _stays(folder: Path, name: str) -> bool:
 
 
 def _read_outline(file: BinaryIO) -> list[str]:
-    """Check the ends of all messages and that there is a graph, and return the paths of the assets that are named.
+    """Check the ends of all messages and the existence of a graph, and return the paths of the assets in the marker.
 
-    Graphs are not read.
+    The contents of graphs are not read.
     """
     size, budget = os.fstat(file.fileno()).st_size, iter(range(_MAX_FIELDS))
     graphs = [span for number, span in _messages(file, 0, size, budget) if number == _META_GRAPHS]
@@ -152,7 +153,7 @@ def _read_outline(file: BinaryIO) -> list[str]:
 
 
 def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> list[tuple[int, range]]:
-    """Return number and place of each text or message field between two positions, while `budget` lasts."""
+    """Return (number, place) of each text or message field between two positions. Each field takes one of `budget`."""
     position, found = start, []
     for _ in budget:
         if position >= end:
@@ -160,7 +161,7 @@ def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> li
         head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):
-            raise CorruptError(f"it is no SavedModel: a field at {position} has the wire type {tag & 7}")
+            raise CorruptError(f"it is not a SavedModel: a field at {position} has the wire type {tag & 7}")
         value, at = read_varint(head, at)
         length = value if tag & 7 == BYTES else 0
         if tag & 7 == BYTES:
@@ -172,12 +173,12 @@ def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> li
 
 
 def _asset(file: BinaryIO, span: range) -> str:
-    """Return the name of a file in `assets/`, and of no other."""
+    """Return the path of an asset in `assets/`. Raises `CorruptError` for a name that is not a plain file name."""
     if len(span) > _MAX_ASSET_BYTES:
-        raise CorruptError(f"it names an asset in {len(span)} bytes: more than a file name needs")
+        raise CorruptError(f"it has an asset name of {len(span)} bytes: more than a file name needs")
     message = os.pread(file.fileno(), len(span), span.start)
     found = [value for number, _, value in fields(message) if number == _FILENAME]
     asset = os.fsdecode(found[-1]) if found and isinstance(found[-1], bytes) else ""
     if asset in ("", ".", "..") or "/" in asset or "\0" in asset:
-        raise CorruptError(f"it names the asset {asset!r}, which is no file in {ASSETS}/")
+        raise CorruptError(f"it names the asset {asset!r}, which is not a file in {ASSETS}/")
     return asset

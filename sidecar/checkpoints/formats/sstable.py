@@ -8,8 +8,8 @@ Sources: leveldb `doc/table_format.md`, tensorflow `tsl/lib/io/{format.h,block.c
             type (1 byte; 0: not compressed), masked CRC-32C of block and type (4 bytes)
     entry   shared, unshared and value length (varint32 each), rest of the key, value
 
-The bytes are untrusted: blocks may not overlap, keys must ascend, and what prefixes expand to is bounded, so reading
-takes time and memory proportional to the table.
+The bytes are untrusted: blocks may not overlap, keys must ascend, and the expanded length of keys is bounded. So
+reading takes time and memory proportional to the table.
 """
 
 from collections.abc import Iterator
@@ -32,10 +32,10 @@ Handle = tuple[int, int]
 
 
 def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (key, value) in ascending order of keys; raises `CorruptError` at the first contradiction."""
+    """Yield (key, value) in ascending order of keys. Raises `CorruptError` at the first contradiction."""
     metaindex, index = _read_footer(table)
     for _ in _read_block(table, metaindex):
-        pass  # nothing in it is needed, but its checksum has to hold
+        pass  # its entries are not needed, but its checksum must match
     end, last = 0, None
     for _, value in _read_block(table, index):
         handle, position = _read_handle(value, 0)
@@ -52,6 +52,7 @@ def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_footer(table: bytes) -> tuple[Handle, Handle]:
+    """Return the handles of the metaindex block and of the index block."""
     if len(table) < _FOOTER_BYTES:
         raise CorruptError(f"{len(table)} bytes are too few for a table")
     footer = table[-_FOOTER_BYTES:]
@@ -65,15 +66,17 @@ def _read_footer(table: bytes) -> tuple[Handle, Handle]:
 
 
 def _read_handle(data: bytes, position: int) -> tuple[Handle, int]:
+    """Return the block handle at `position`, and the position behind it."""
     offset, middle = read_varint(data, position)
     size, end = read_varint(data, middle)
-    # Writers use the shortest form. Anything else is damage, and the footer has no checksum that would tell.
+    # Writers use the shortest form. Any other form is damage, which no checksum of the footer would show.
     if (middle - position > 1 and data[middle - 1] == 0) or (end - middle > 1 and data[end - 1] == 0):
         raise CorruptError("the table has a damaged block handle")
     return (offset, size), end
 
 
 def _read_block(table: bytes, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
+    """Return the (key, value) pairs of a block, after a comparison with its checksum."""
     offset, size = handle
     if offset + size + _TRAILER_BYTES > len(table) - _FOOTER_BYTES:
         raise CorruptError(f"a block of {size} bytes at {offset} ends behind its table")
@@ -81,15 +84,16 @@ def _read_block(table: bytes, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
     stated, computed = int.from_bytes(trailer[1:], "little"), masked(extend(crc32c(block), trailer[:1]))
     if computed != stated:
         raise CorruptError(
-            f"the block of {size} bytes at {offset} has the checksum {computed:08x}, it says {stated:08x}"
+            f"the block of {size} bytes at {offset} has the checksum {computed:08x}, but states {stated:08x}"
         )
     if trailer[0] != _UNCOMPRESSED:
         compression = _COMPRESSIONS.get(trailer[0], f"type {trailer[0]}")
-        raise CorruptError(f"the block at {offset} is compressed ({compression}); TensorFlow writes none, none is read")
+        raise CorruptError(f"the block at {offset} is compressed ({compression}), which TensorFlow never does")
     return _read_entries(block, _entries_end(block))
 
 
 def _entries_end(block: bytes) -> int:
+    """Return the position behind the entries of a block, where its restart offsets begin."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if len(block) < 4 or end < 0:  # noqa: PLR2004 - the number of restarts
@@ -98,6 +102,7 @@ def _entries_end(block: bytes) -> int:
 
 
 def _read_entries(block: bytes, end: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the (key, value) pairs of a block, with the prefixes of keys expanded."""
     position, key, expanded = 0, b"", 0
     while position < end:
         shared, position = read_varint(block, position)

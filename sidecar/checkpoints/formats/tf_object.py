@@ -1,4 +1,4 @@
-"""TensorFlow object checkpoints: `<prefix>.index` and `<prefix>.data-0000i-of-0000n`, side by side in one folder.
+"""Read TensorFlow object checkpoints: `<prefix>.index` and `<prefix>.data-0000i-of-0000n` in the same folder.
 
 Sources: tensorflow `core/util/tensor_bundle/{tensor_bundle.h,tensor_bundle.cc,naming.h}`,
 `core/protobuf/tensor_bundle.proto`, `python/checkpoint/checkpoint_management.py`. The index is a sorted string table:
@@ -32,13 +32,13 @@ from sidecar.errors import CorruptError, IncompleteError
 from sidecar.records import StepSource
 
 MAX_INDEX_BYTES: Final = 8 * 1024 * 1024
-"""About 150,000 tensors. Reading it takes up to half a second per MB, so this also bounds the time."""
+"""Enough for about 150,000 tensors. Reading takes up to half a second per MB, so this also bounds the time."""
 
 MAX_TENSORS: Final = 250_000
-"""No more fit into such an index, but for entries that say nothing."""
+"""An index of the largest size holds no more, except for empty entries."""
 
 MAX_SHARDS: Final = 100_000
-"""Five digits, as in their names."""
+"""Shards have five digits in their names."""
 
 _ENDINGS: Final = r"\.(?:index|data-[0-9]{5,}-of-[0-9]{5,})"
 _FILE: Final = re.compile(rf"(?P<prefix>.+){_ENDINGS}", re.DOTALL)
@@ -47,20 +47,20 @@ _INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.prot
 _GRAPH: Final = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 _LENGTH_BYTES: Final = 10  # the longest varint
 _CRC_BYTES: Final = 4
-_VARIABLES: Final = 2  # the first rank of a step that is not an optimizer's
-_MOST_COUNTS: Final = 16  # that are read; a model has one or two optimizers
+_VARIABLES: Final = 2  # the first rank of steps that are not an optimizer's
+_MOST_COUNTS: Final = 16  # the most step counts that are read; a model has one or two optimizers
 
 _Rank = tuple[int, bool, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """An index, summed up: how long each of its shards must be at least, and where the training step may lie."""
+    """Summarise an index: the least size of each of its shards, and the entries that may hold the training step."""
 
     shards: int
     byteorder: Literal["little", "big"]
-    ends: Mapping[int, int]
-    counts: Sequence[tuple[StepSource, Entry]]  # the likeliest first
+    ends: Mapping[int, int]  # by shard: where its last tensor ends
+    counts: Sequence[tuple[StepSource, Entry]]  # the likeliest step first
     graph: Entry | None
 
 
@@ -78,7 +78,7 @@ class TfObject:
         return None if match is None else f"{match['prefix']}.index"
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every prefix that has an index. A prefix without one is being written or deleted (index first)."""
+        """Yield every prefix that has an index. Shards without an index are being written or deleted."""
         files = listing.files
         by_prefix: dict[str, list[File]] = defaultdict(list)
         for file in files.values():
@@ -90,23 +90,23 @@ class TfObject:
             yield Candidate(prefix, tuple(sorted(by_prefix.pop(prefix, ()))), prefix in named, leaving=outside)
         for prefix, parts in by_prefix.items():
             if index := files.get(f"{prefix}.index"):
-                # Under a constant prefix the state file names it all along, and new shards stand beside the old index
-                # for a moment. They are newer than it then, which otherwise happens only to copies of checkpoints.
+                # The state file names a constant prefix even while it is written again. For a moment there are new
+                # shards and the old index. Shards that are newer than the index otherwise occur only in copies.
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
                 yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
-        """Parse the index, check all its checksums, and measure the shards; tensors are not read.
+        """Parse the index, compare all its checksums, and measure the shards. Tensors are not read.
 
         The digest is a SHA-256 over the format's name, the index, which holds a checksum of every tensor, and the sizes
-        of the shards. So it does not change with the prefix or the folder.
+        of the shards. So it does not depend on the prefix or the folder.
         """
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         with about(f"{name}.index"):
             bundle = _read_bundle(index, step_key)
         digest = hashlib.sha256(f"{self.name}\0{len(index)}\0".encode() + index)
         shards = []
-        for number in range(bundle.shards):  # up to the first that is missing: their number is as untrusted as the rest
+        for number in range(bundle.shards):  # untrusted, so this stops at the first shard that is missing
             shard = f"{name}.data-{number:05d}-of-{bundle.shards:05d}"
             size = size_of(folder, shard)
             if size is None:
@@ -132,6 +132,7 @@ class TfObject:
 
 
 def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
+    """Read all entries of an index. `step_key`: the key that the user named for the step."""
     entries = read_table(index)
     key, header = next(entries, (None, b""))
     if key != b"":
@@ -148,12 +149,12 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
         except CorruptError as error:
             raise CorruptError(f"{shown(key)}: {error}") from error
         if entry.shard >= shards:
-            raise CorruptError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
+            raise CorruptError(f"{shown(key)} has the shard number {entry.shard}, but there are {shards} shards")
         ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
         if key == _GRAPH:
             graph = entry
             if entry.dtype != STRING or not entry.scalar:
-                raise CorruptError("the object graph is no text")
+                raise CorruptError("the object graph is not text")
         if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
             rank = _step_rank(key.decode("utf-8", "replace"), step_key)
             if rank is not None:
@@ -167,17 +168,17 @@ def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
     for key, value in read_table(index):
         entry = read_entry(value) if key else None
         if entry is not None and entry.size:
-            if entry.shard >= shards:  # another index than the one that was inspected
-                raise IncompleteError(f"{shown(key)} is said to lie in shard {entry.shard} of {shards}")
+            if entry.shard >= shards:  # the index was replaced after the inspection
+                raise IncompleteError(f"{shown(key)} has the shard number {entry.shard}, but there are {shards} shards")
             yield key, entry
 
 
 def _step_rank(key: str, step_key: str | None) -> _Rank | None:
-    """Rank a scalar's key as the name of the training step: the least is the best, None is not a step.
+    """Return the rank of a scalar's key as the training step: the least is the likeliest; None if it is not a step.
 
-    An optimizer's own count comes first, nearest to the root, since nobody forgets to increment it. One that wraps
-    another (`LossScaleOptimizer`) does not count, so of counts that are 0 the next is taken. `save_counter`, the N of
-    `ckpt-N`, counts saves and is never taken.
+    The count of an optimizer comes first, because optimizers always increment it, and the count nearest to the root
+    first of these. An optimizer that wraps another one (`LossScaleOptimizer`) counts 0; then the next count is read.
+    `save_counter`, the N of `ckpt-N`, counts saves and is never the step.
     """
     path = key.removesuffix(_VALUE)  # name-based savers of TF 1 write keys without it
     if step_key is not None:
@@ -192,23 +193,24 @@ def _step_rank(key: str, step_key: str | None) -> _Rank | None:
 
 
 def _source(rank: _Rank, step_key: str | None) -> StepSource:
+    """Return the source of a step that has this rank, as it stands in the record of a checkpoint."""
     if step_key is not None:
         return "step_key"
     return "optimizer" if rank[0] < _VARIABLES else "variable"
 
 
 def _require_length(folder: Path, shard: str, graph: Entry) -> None:
-    """Check the length that the object graph states: TensorFlow trusts it before it compares a checksum."""
+    """Check the length that the object graph states, because TensorFlow uses it before it compares a checksum."""
     with open_file(folder, shard) as file:
         head = os.pread(file.fileno(), min(_LENGTH_BYTES, graph.size), graph.offset)
     with about(shard):
         length, used = read_varint(head, 0)
         if used + _CRC_BYTES + length != graph.size:
-            raise CorruptError(f"the object graph has {graph.size} bytes, but says that it has {length}")
+            raise CorruptError(f"the object graph has {graph.size} bytes, but states {length}")
 
 
 def _read_step(folder: Path, shards: Sequence[str], bundle: _Bundle) -> tuple[StepSource | None, int | None]:
-    """Return the source and value of the first positive count, else of the first that is 0, else (None, None)."""
+    """Return the source and value of the first positive count, else of the first count of 0, else (None, None)."""
     zero: tuple[StepSource | None, int | None] = None, None
     for source, entry in bundle.counts:
         step = _read_integer(folder, shards[entry.shard], entry, bundle.byteorder)
@@ -220,12 +222,13 @@ def _read_step(folder: Path, shards: Sequence[str], bundle: _Bundle) -> tuple[St
 
 
 def _read_integer(folder: Path, shard: str, entry: Entry, byteorder: Literal["little", "big"]) -> int:
+    """Return the value of a scalar integer. Raises `CorruptError` if it does not match its checksum."""
     with open_file(folder, shard) as file:
         raw = os.pread(file.fileno(), entry.size, entry.offset)
     if (found := masked_crc32c(raw)) != entry.crc:
         raise CorruptError(
-            f"{shard}: the training step (at {entry.offset}) has the checksum {found:08x}, the index says "
-            f"{entry.crc:08x}: index and data are of two saves"
+            f"{shard}: the training step (at {entry.offset}) has the checksum {found:08x}, but the index states "
+            f"{entry.crc:08x}: index and data come from different saves"
         )
     return int.from_bytes(raw, byteorder, signed=True)
 
@@ -239,5 +242,5 @@ def _read_header(message: bytes) -> tuple[int, Literal["little", "big"]]:
         elif (number, wire) == (2, VARINT):
             endianness = natural(value)
     if not 1 <= shards <= MAX_SHARDS:
-        raise CorruptError(f"it says that there are {shards} shards, of 1 to {MAX_SHARDS}")
+        raise CorruptError(f"it states {shards} shards; the number must be 1 to {MAX_SHARDS}")
     return shards, "big" if endianness else "little"

@@ -1,12 +1,13 @@
 """Compare the tensors of a TensorFlow checkpoint with the checksums in its index.
 
 Source: tensorflow `core/util/tensor_bundle/tensor_bundle.cc`, `WriteTensor`, `WriteStringTensor`, `WriteVariantTensor`.
-The checksum is a masked CRC-32C of the bytes as they lie in the shard, but for two types:
+The checksum is a masked CRC-32C of the bytes as they lie in the shard, except for two types:
 
     strings   lengths (varint64 each), masked CRC-32C of the lengths (4 bytes), the strings one after the other
-    variants  each: length (varint64), serialized content, masked CRC-32C of all before (4 bytes)
+    variants  each: length (varint64), serialized content, masked CRC-32C of all bytes before (4 bytes)
 
-There a length takes part as a number of 32 bits (64 where they do not hold it, and for variants), not as it is written.
+For these types the checksum covers a length as a number of 4 bytes, not as it is written. Lengths that do not fit, and
+those of variants, have 8 bytes.
 """
 
 import contextlib
@@ -14,9 +15,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from sidecar.checkpoints.files import open_file
 from sidecar.checkpoints.formats.crc32c import extend, masked
@@ -33,16 +33,15 @@ _CRC_BYTES: Final = 4
 _HALF: Final = 1 << 32
 _SHORT: Final = re.compile(rb"[\0-\x7f]*")  # lengths of one byte each
 _END_OF_NAME: Final = b"\0\1"
-_OPEN_FILES: Final = 64  # far below what a process may hold; keys of all shards stand mixed in the index
+_OPEN_FILES: Final = 64  # far below a process's limit; the tensors of all shards are mixed in the index
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Hold the part of a BundleEntryProto that is needed to find a tensor and to check it."""
 
     dtype: int
     shape: tuple[int, ...]
-    sliced: bool  # its values are kept under other keys
+    sliced: bool  # whether its values are stored under other keys
     shard: int
     offset: int
     size: int
@@ -58,10 +57,10 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
     """Read every tensor once, and compare it with its checksum.
 
     Raises:
-        ChecksumError: names the shard, the tensor, and both checksums.
-        IncompleteError: a shard ends before its tensors do.
-        CorruptError: the tensors of a shard are longer than it is: they lie over one another, and reading all of them
-            would take longer than the file is.
+        ChecksumError: A checksum does not match; the message names the shard, the tensor, and both checksums.
+        IncompleteError: A shard ends before its tensors do.
+        CorruptError: The tensors of a shard have more bytes in all than the shard, so they overlap. Reading all of them
+            could take arbitrarily long.
     """
     left: dict[int, int] = {}
     with contextlib.ExitStack() as stack:
@@ -76,21 +75,21 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
             file = files[entry.shard]
             size = os.fstat(file.fileno()).st_size
             if entry.offset + entry.size > size:
-                raise IncompleteError(f"{name} has {size} bytes, {_told(key)} needs {entry.offset + entry.size}")
+                raise IncompleteError(f"{name} has {size} bytes, {_readable(key)} needs {entry.offset + entry.size}")
             left[entry.shard] = left.get(entry.shard, size) - entry.size
             if left[entry.shard] < 0:
-                raise CorruptError(f"{name}: the tensor {_told(key)} lies over others: all are longer than the file")
+                raise CorruptError(f"{name}: the tensor {_readable(key)} overlaps others: all exceed the file's size")
             crc = _crc_of(file, entry)
             if crc is None or masked(crc) != entry.crc:
                 found = "no readable lengths" if crc is None else f"the checksum {masked(crc):08x}"
                 raise ChecksumError(
-                    f"{name}: the tensor {_told(key)} ({entry.size} bytes at {entry.offset}) has {found}, "
+                    f"{name}: the tensor {_readable(key)} ({entry.size} bytes at {entry.offset}) has {found}, "
                     f"the index says {entry.crc:08x}"
                 )
 
 
-def _told(key: bytes) -> str:
-    """Return a readable key. Keys of slices are an ordered code (`EncodeTensorNameSlice`): 0, name, 0 1, slice."""
+def _readable(key: bytes) -> str:
+    """Return a key for a message. Keys of slices are an ordered code (`EncodeTensorNameSlice`): 0, name, 0 1, slice."""
     if key.startswith(b"\0"):
         return f"{shown(key[1:].partition(_END_OF_NAME)[0])} (a slice of it)"
     return shown(key)
@@ -102,7 +101,7 @@ def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
     try:
         if entry.dtype == STRING:
             crc, position = _crc_of_lengths(file, entry)
-            return _crc_of_bytes(file, crc, position, end)  # the checksum of the lengths takes part as it is written
+            return _crc_of_bytes(file, crc, position, end)  # also covers the stored checksum of the lengths
         if entry.dtype == VARIANT:
             return _crc_of_variants(file, entry)
     except CorruptError:
@@ -115,7 +114,7 @@ def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
     position, end, crc, left = entry.offset, entry.offset + entry.size, 0, math.prod(entry.shape)
     while left:
         part, at = os.pread(file.fileno(), min(_LENGTHS_BYTES, end - position), position), 0
-        while left and at < max(1, len(part) - _VARINT_BYTES):  # one that is cut stands whole in the next part
+        while left and at < max(1, len(part) - _VARINT_BYTES):  # a length that is cut is whole in the next part
             short = _SHORT.match(part, at)
             count = min(left, short.end() - at) if short else 0
             if count:
@@ -130,6 +129,7 @@ def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
 
 
 def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
+    """Return the checksum of all variants of a tensor."""
     position, end, crc = entry.offset, entry.offset + entry.size, 0
     for _ in range(math.prod(entry.shape)):
         length, used = read_varint(os.pread(file.fileno(), min(_VARINT_BYTES, end - position), position), 0)
@@ -141,10 +141,11 @@ def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
 
 
 def _crc_of_bytes(file: BinaryIO, crc: int, position: int, end: int) -> int:
+    """Return the checksum of earlier bytes, `crc`, followed by the bytes from `position` to `end`."""
     while position < end:
         part = os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)
         if not part:
-            break  # the file became shorter: the checksum tells
+            break  # the file became shorter, so the checksum will not match
         crc = extend(crc, part)
         position += len(part)
     return crc

@@ -1,1 +1,1 @@
-"""`sidecar check`: `command` tries on this node what a daemon needs, `peers` looks at the other nodes."""
+"""Implement `sidecar check`: `command` tries on this node what a daemon needs, and `peers` checks the other nodes."""

@@ -110,7 +110,7 @@ def _describe(decision: RoleDecision) -> str:
 
 
 def _network(host: str) -> Iterator[Finding]:
-    """Report whether the internet can reach worker processes. Their ports are open on every address of the machine."""
+    """Report whether the internet can reach worker processes, whose ports are open on every address of the machine."""
     if (address := public_address(host)) is not None:
         yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {OPEN_PORTS_REMEDY}")
     elif others := public(own_addresses()):

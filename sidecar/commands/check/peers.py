@@ -96,6 +96,7 @@ def visibility(
 
 
 def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: float) -> Finding:
+    """Report how late heartbeats are seen here, and whether the lease is long enough for that."""
     measured = [(late, observed) for observed in beating if (late := observed.late_seconds(beat_seconds)) is not None]
     if not measured:
         text = f"{_names(beating)} sent too few heartbeats to say how late they are seen here"
@@ -155,6 +156,7 @@ def _code(heartbeat: Heartbeat) -> tuple[str, str | None]:
 
 
 def _difference(heartbeat: Heartbeat, here: Here) -> str | None:
+    """Return how another node differs from this one; None if both could form a group."""
     if heartbeat.task is None:
         return "has not checked its task yet"
     if heartbeat.version != here.version:

@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sidecar.commands.bootstrap import make_catalog, make_workers
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.check.command import findings
 from sidecar.commands.load import load_in_time, warn
 from sidecar.commands.terminal import elapsed
+from sidecar.commands.worker_pool import make_workers
 from sidecar.plain_text import printable
 
 

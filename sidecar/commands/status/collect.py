@@ -193,7 +193,7 @@ class RunObserver:
         return [observed.heartbeat for observed in members if observed.fresh(self.lease_seconds)]
 
     def unknown_nodes(self) -> list[str]:
-        """Return the nodes of which one more reading of the heartbeats may tell whether they are alive."""
+        """Return the nodes for which one more reading of the heartbeats may show whether they are alive."""
         return [] if self._reader is None else self._reader.nodes.unknown()
 
 

@@ -85,5 +85,6 @@ def _print_block(console: Console, run: str, status: RunStatus, *, json_lines: b
 
 
 def _reject_final(error: StorageError) -> None:
+    """Raise an error that a retry cannot fix."""
     if not error.retryable:
         raise error

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sidecar.clock import SystemClock
-from sidecar.commands.bootstrap import make_catalog, make_rules
+from sidecar.commands.catalog_and_rules import make_catalog, make_rules
 from sidecar.commands.load import load_in_time
 from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout

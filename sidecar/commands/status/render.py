@@ -136,6 +136,7 @@ def _with_step(name: str, step: int | None) -> str:
 
 
 def _members(status: RunStatus) -> "Iterator[RenderableType]":
+    """Yield the table of nodes, and sentences about nodes that need attention."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
@@ -181,6 +182,7 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
 
 
 def _why_none_is_alive(status: RunStatus) -> str:
+    """Return a sentence for the case that no node is known to be alive."""
     silent = [observed.silent_seconds for observed in status.members if not observed.left]
     if not silent:
         return "every daemon has left"
@@ -227,6 +229,7 @@ def _queue(status: RunStatus) -> "Iterator[RenderableType]":
 
 
 def _past(status: RunStatus) -> "Iterator[RenderableType]":
+    """Yield lines about the newest ended plans and settled checkpoints."""
     rows = recent(status.history)[:_ROWS_SHOWN]
     if rows:
         yield ""
@@ -247,6 +250,7 @@ def _past(status: RunStatus) -> "Iterator[RenderableType]":
 
 
 def _last_change(status: RunStatus, observed: ObservedNode) -> str:
+    """Return when a node's heartbeat last changed, as far as it was observed."""
     if observed.left:
         return ""
     if observed.changed:

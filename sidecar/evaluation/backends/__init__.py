@@ -1,1 +1,1 @@
-"""The frameworks that can evaluate, one package each; a worker process imports exactly one of them."""
+"""Implement the frameworks, one package each. A worker process imports exactly one of them."""

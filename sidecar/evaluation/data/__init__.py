@@ -1,1 +1,1 @@
-"""Exact streams of data: what every rank reads, which batches are its own, and where data come from."""
+"""Read eval sets as exact streams of batches, and divide the batches among the ranks."""

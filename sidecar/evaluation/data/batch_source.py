@@ -1,7 +1,7 @@
-"""Define what the exact stream asks of code that opens a task's data: batches in order, and their content.
+"""Define the interface of a source of batches, which opens the data of a task for an exact stream.
 
-A batch is whatever the framework computes with, such as a nested structure of tensors. Only its source can say how many
-examples it holds and which arrays it consists of.
+A batch is the input of one step of the framework, such as a nested structure of tensors. Only its source can say how
+many examples and which arrays it holds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,39 +13,39 @@ from numpy.typing import NDArray
 from sidecar.records import Sharding
 
 Batch = Any
-"""A nested structure whose arrays or tensors have the examples as their first dimension."""
+"""A nested structure of arrays or tensors; their first dimension counts the examples."""
 
 
 class BatchSource(Protocol):
-    """The data of one eval set on one rank. Every method that reads calls the task's source anew."""
+    """The data of one eval set on one rank. Every method that reads data calls the task's source again."""
 
     @property
     def sharding(self) -> Sharding:
-        """How the data are divided among the ranks."""
+        """The way in which the data are divided among the ranks."""
         ...
 
     def sample(self) -> Batch | None:
-        """Return the first batch, before `prepare`; None if there is none."""
+        """Return the first batch, before `prepare`; None if there are no batches."""
         ...
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
-        """Yield every batch of the eval set with its number, before `prepare`; only a set divided `own` yields less."""
+        """Yield every batch with its number, before `prepare`; a set divided by `own` yields only a part."""
         ...
 
     def own(self) -> Iterator[Batch]:
-        """Yield this rank's own batches in order, after `prepare`."""
+        """Yield the batches of this rank in order, after `prepare`."""
         ...
 
     def leave_to_first(self) -> None:
-        """Let rank 0 own all batches from now on, and the other ranks none."""
+        """Give all batches to rank 0 from now on, and none to other ranks."""
         ...
 
     def fingerprint_of_files(self) -> str:
-        """Return the digest of the list of files as it is now; called only if the data are divided by `files`."""
+        """Return the digest of the present list of files. Call it only if the data are divided by `files`."""
         ...
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
-        """Yield everything that a batch holds, always in the same order."""
+        """Yield all arrays of a batch, always in the same order."""
         ...
 
     def examples_in(self, batch: Batch) -> int:
@@ -53,5 +53,5 @@ class BatchSource(Protocol):
         ...
 
     def finite_rows(self, part: Any) -> list[NDArray[np.bool_]]:
-        """Return which rows of each array are finite, of a part of a batch; nothing if all of them are."""
+        """Return which rows of each array in a part of a batch are finite; an empty list if all are."""
         ...

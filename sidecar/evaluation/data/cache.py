@@ -1,4 +1,4 @@
-"""Prepared batches that stay in memory between checkpoints, within a budget of bytes."""
+"""Cache prepared batches in memory between checkpoints, within a budget of bytes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from sidecar.evaluation.data.digest import as_bytes
 
 @dataclass(slots=True)
 class CacheBudget:
-    """Bytes of prepared batches that may still be kept in memory, over all eval sets of a worker process."""
+    """The bytes that are left for prepared batches, over all eval sets of a worker process."""
 
     left: int
 
 
 class Cache:
-    """All own batches of one eval set, or none: a set that does not fit as a whole is not kept at all.
+    """Cache all batches of one eval set that this rank evaluates, or no batches if they do not all fit.
 
     Args:
-        budget: Bytes that are left, shared by the caches of all eval sets.
+        budget: Bytes that are left; the caches of all eval sets share them.
         arrays: Returns the arrays that a batch consists of.
     """
 
@@ -33,7 +33,7 @@ class Cache:
         self.complete = False
 
     def offer(self, batch: Batch) -> None:
-        """Keep the batch while all so far fit into the budget."""
+        """Add a batch, as long as all batches so far fit into the budget."""
         if not self._fits:
             return
         size = sum(_bytes_of(array) for array in self._arrays(batch))
@@ -46,7 +46,7 @@ class Cache:
         self._batches.append(batch)
 
     def finish(self) -> None:
-        """Mark the cache as complete: the batches that were offered are all that there are."""
+        """Mark the cache as complete if all batches fit; there are no more batches."""
         self.complete = self._fits
 
     def clear(self) -> None:

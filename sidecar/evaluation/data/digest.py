@@ -1,4 +1,4 @@
-"""Hash arrays: type, shape and contents, so that two batches have one digest only if every bit of them is equal."""
+"""Hash type, shape and contents of arrays. Two batches have the same digest only if every bit is equal."""
 
 import hashlib
 from collections.abc import Callable, Iterable

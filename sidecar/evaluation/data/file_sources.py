@@ -1,7 +1,7 @@
-"""Offer files as sources: numpy's `.npz`, and TFRecord files, which the framework opens.
+"""Make sources of eval sets from files: numpy's `.npz`, and TFRecord files, which the framework opens.
 
-Imports no framework, and numpy only once a source is called. Paths are those of the worker process, relative ones from
-the folder in which the daemon was started.
+Imports no framework, and numpy only when a source is called. The worker process opens the paths; relative paths start
+in the folder in which the daemon was started.
 """
 
 import os
@@ -25,7 +25,7 @@ _DIVISIONS: Final = ("batch", "file")
 
 @dataclass(frozen=True, slots=True)
 class RecordFiles:
-    """TFRecord files, not yet looked for: what calling `tfrecords(…)` returns."""
+    """The description of TFRecord files that a source of `tfrecords` returns. The files are not opened yet."""
 
     patterns: tuple[str, ...]
     compression: Literal["GZIP", "ZLIB"] | None
@@ -33,21 +33,22 @@ class RecordFiles:
 
 
 def npz(path: Name, *names: str) -> "Callable[[], tuple[NDArray[Any], ...]]":
-    """Return a source: arrays of a file that `numpy.savez` or `savez_compressed` wrote.
+    """Return a source that reads arrays from a file of `numpy.savez` or `savez_compressed`.
 
-    Every worker process reads these arrays whole. Pickled objects are refused.
+    Every worker process reads the complete arrays. Pickled objects are refused.
 
         Task(eval_sets={"test": npz("test.npz", "x", "y")}, ...)
 
     Args:
-        path: The file.
-        names: Its arrays (n, …) that are x, y and, if there is one, sample_weight.
+        path: Path of the file.
+        names: Names of the arrays (n, …) for x, y and, optionally, sample_weight.
 
     Raises:
-        TaskError: when called, if the file or an array is missing or unreadable, or they are not equally long.
+        TaskError: When the source is called, if the file or an array is missing or unreadable, or if the arrays have
+            different lengths.
     """
     if not names:
-        raise TaskError(f"npz({os.fspath(path)!r}): name the arrays of the file that are x and y")
+        raise TaskError(f"npz({os.fspath(path)!r}): name the arrays of the file for x and y")
     return lambda: _arrays(Path(path).expanduser().absolute(), names)
 
 
@@ -57,30 +58,30 @@ def tfrecords(
     compression: Literal["GZIP", "ZLIB"] | None = None,
     by: Literal["batch", "file"] = "batch",
 ) -> Callable[[], RecordFiles]:
-    """Return a source: serialized records of TFRecord files in the order of the files' names.
+    """Return a source of the serialized records of TFRecord files, in the order of the names of the files.
 
         EvalSet(tfrecords("data/test-*.tfrecord"), prepare=parse)
 
-    By batch, every worker reads all files and evaluates batches of its own: all ranks prove that they read the same.
-    By file, a worker reads nothing but files of its own, number i (from 0) on rank i mod n, as long as there are at
-    least as many files as workers; what is compared is the list of files with their sizes, not what they hold. With
-    fewer files it is by batch, and the result says so. Batches then never reach over the end of a file, either way,
-    so that the numbers are the same to the bit for any number of workers.
+    By batch, every worker reads all files and evaluates its own batches, and all ranks prove that they read the same
+    data. By file, a worker reads only its own files: file i (from 0) belongs to rank i mod n. The ranks then compare
+    the list of files with their sizes, not the contents. If there are fewer files than workers, the data are divided by
+    batch, and the result says so. In both cases a batch never spans two files if `by` is "file", so the numbers are
+    equal to the bit for any number of workers.
 
     Args:
-        files: A path, a pattern such as `data/test-*.tfrecord`, or a list of them. TensorFlow looks for them when the
-            source is called, so they may lie wherever it can read.
-        compression: None, "GZIP" or "ZLIB": that of every file.
-        by: "batch" or "file".
+        files: A path, a pattern such as `data/test-*.tfrecord`, or a list of these. TensorFlow opens the files when the
+            source is called, so any filesystem of TensorFlow can be used.
+        compression: Compression of every file: None, "GZIP" or "ZLIB".
+        by: Division among the workers: "batch" or "file".
     """
     patterns = (files,) if isinstance(files, str | os.PathLike) else tuple(files)
     if not patterns:
         raise TaskError("tfrecords([]): name at least one file, or a pattern such as data/test-*.tfrecord")
-    for name, value, known in (("compression", compression, _COMPRESSIONS), ("by", by, _DIVISIONS)):
-        if value not in known:
-            raise TaskError(f"tfrecords({name}={value!r}) must be one of {', '.join(map(repr, known))}")
-    found = RecordFiles(tuple(os.fspath(pattern) for pattern in patterns), compression, by)
-    return lambda: found
+    for name, value, allowed in (("compression", compression, _COMPRESSIONS), ("by", by, _DIVISIONS)):
+        if value not in allowed:
+            raise TaskError(f"tfrecords({name}={value!r}) must be one of {', '.join(map(repr, allowed))}")
+    records = RecordFiles(tuple(os.fspath(pattern) for pattern in patterns), compression, by)
+    return lambda: records
 
 
 def _arrays(path: Path, names: Sequence[str]) -> "tuple[NDArray[Any], ...]":
@@ -89,16 +90,16 @@ def _arrays(path: Path, names: Sequence[str]) -> "tuple[NDArray[Any], ...]":
     if not path.is_file():
         raise TaskError(f"npz: there is no file {path}")
     if not zipfile.is_zipfile(path):
-        raise TaskError(f"npz: {path} is no .npz file, or not all of it: numpy.savez writes one")
+        raise TaskError(f"npz: {path} is not a complete .npz file: write one with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         if missing := [name for name in names if name not in archive.files]:
-            there = ", ".join(archive.files) or "none"
-            raise TaskError(f"npz: {path} has no array {', '.join(map(repr, missing))}; there are {there}")
+            present = ", ".join(archive.files) or "none"
+            raise TaskError(f"npz: {path} has no array {', '.join(map(repr, missing))}; there are {present}")
         arrays = tuple(_array(path, archive, name) for name in names)
     lengths = {name: len(array) if array.ndim else "no" for name, array in zip(names, arrays, strict=True)}
     if len(set(lengths.values())) > 1 or "no" in lengths.values():
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise TaskError(f"npz: arrays of {path} need equally many examples, found {told}")
+        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise TaskError(f"npz: arrays of {path} need equally many examples, found {counts}")
     return arrays
 
 

@@ -1,7 +1,7 @@
-"""Convert to numpy arrays without losing anything silently. Imports numpy, never a framework.
+"""Convert values to numpy arrays without silent losses. Imports numpy, never a framework.
 
-`numpy.asarray` forgets the mask of a masked array, so the values below it would count like any others. netCDF files
-and astronomers' tables yield such arrays.
+`numpy.asarray` drops the mask of a masked array, so its masked values would count like any others. Readers of netCDF
+files and of astronomical tables return such arrays.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ MASKED: Final = "some of its values are masked: fill them, or leave these exampl
 
 
 def plain_array(values: Any) -> NDArray[Any]:
-    """Return what `numpy.asarray` does; raises `ValueError` for masked values and for rows of different lengths."""
+    """Convert as `numpy.asarray` does. Raises `ValueError` for masked values, or for rows of different lengths."""
     if is_masked(values):
         raise ValueError(MASKED)
     return np.asarray(values)
@@ -22,12 +22,12 @@ def plain_array(values: Any) -> NDArray[Any]:
 def is_masked(values: Any) -> bool:
     """Return whether any value is masked, in an array or in one of a list of arrays."""
     if isinstance(values, list | tuple):
-        return any(is_masked(each) for each in values)
+        return any(is_masked(part) for part in values)
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written to: a function that changes it fails instead of changing what follows."""
+    """Return a read-only view, so that a function that changes it fails and the array stays as it is."""
     view = array.view()
     view.flags.writeable = False
     return view

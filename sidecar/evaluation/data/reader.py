@@ -1,7 +1,7 @@
-"""Read eval sets as streams of whole batches: once in full with a fingerprint, then only a rank's own batches.
+"""Read eval sets as streams of whole batches: once in full with a fingerprint, then only the batches of this rank.
 
-Batch b belongs to rank b mod n, so a batch holds the same examples whatever the number of workers, and results are
-equal to the bit. That needs every rank to see the same stream: the fingerprint proves it. No framework is known here.
+Batch b belongs to rank b mod n, so a batch holds the same examples for any number of workers, and results are equal to
+the bit. Every rank must see the same stream, which the fingerprint proves. Imports no framework.
 """
 
 import hashlib
@@ -14,29 +14,29 @@ from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.elements import placed
-from sidecar.evaluation.data.nonfinite import Finds
+from sidecar.evaluation.data.nonfinite import NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet
 
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
-    "generator start anew whenever its function is called"
+    "generator start again whenever its function is called"
 )
 
 
 class EvalSetReader:
-    """One eval set on one rank.
+    """Read one eval set on one rank.
 
     Args:
-        name: Of the eval set.
-        eval_set: What the task says about it.
+        name: Name of the eval set.
+        eval_set: Description of the eval set in the task.
         source: Opens the data.
-        shard: Which rank this is, of how many.
+        shard: This rank, and the number of ranks.
         budget: Bytes of batches that may stay in memory.
 
     Raises:
-        EvaluationError: the eval set is empty.
+        EvaluationError: The eval set is empty.
     """
 
     def __init__(self, name: str, eval_set: EvalSet, source: BatchSource, *, shard: Shard, budget: CacheBudget) -> None:
@@ -48,27 +48,27 @@ class EvalSetReader:
         self._sample_digest = None if sample is None else self._digest(sample)
         self._stream: Stream | None = None
         self._own_digest = b""
-        self._places: list[tuple[int, int | None]] = []  # of own batches: number and first example in the whole set
+        self._places: list[tuple[int, int | None]] = []  # of this rank's batches: number, and first example in the set
         self._cache = Cache(budget, source.arrays)
         self._check: Callable[[int, int], None] | None = None
-        self.nonfinite = Finds()
-        self._searched = False  # for numbers that are not finite
+        self.nonfinite = NonfiniteCounter()
+        self._is_counted = False  # whether `nonfinite` is final
 
     def leave_to_first(self, check: Callable[[int, int], None]) -> None:
-        """Let rank 0 evaluate all batches in turn, and the other ranks none.
+        """Give all batches to rank 0, in order, and none to the other ranks.
 
-        `check` is called with number and size of each batch that is read, and raises `EvaluationError` for one that
-        cannot be evaluated so.
+        `check` is called with number and size of each batch that is read. It raises `EvaluationError` for a batch that
+        cannot be evaluated in this way.
         """
         self._check, self._shard = check, all_to_first(self._shard)
         self._source.leave_to_first()
 
     def read(self, tick: Tick) -> Stream:
-        """Read the whole stream once, fingerprint it, and keep this rank's own batches if there is memory for them."""
+        """Read the whole stream once, fingerprint it, and cache the batches of this rank if memory allows."""
         if self._source.sharding == "batches":
             self._stream = self._stream or self._read_all(tick)
             return self._stream
-        stream = self._trust()
+        stream = self._describe_unread()
         if self._stream not in (None, stream):
             raise self._has_changed()
         self._stream = stream
@@ -76,32 +76,32 @@ class EvalSetReader:
 
     @property
     def examples(self) -> int | None:
-        """How many examples all ranks have together, once read; None if only the end will tell."""
+        """Number of examples of all ranks together, once read; None if it is unknown before the end."""
         return None if self._stream is None or self._stream.sharding != "batches" else self._stream.examples
 
     def own(self) -> Iterator[tuple[int, int | None, Batch]]:
-        """Yield this rank's own batches in order, each after its number and the place of its first example in the set.
+        """Yield the batches of this rank in order, each with its number and the number of its first example in the set.
 
-        Where the place is not known it is None, and the number says nothing. Fills `nonfinite`, once if later
-        evaluations see the same data. Raises `EvaluationError` (`stream_differs`) if the batches are no longer those
-        that were read.
+        If these are unknown, the former is 0 and the latter None. This method fills `nonfinite`, only once if later
+        evaluations see the same data. Raises `EvaluationError` (`stream_differs`) if the batches differ from those that
+        were read.
         """
         places: Iterator[tuple[int, int | None]] = repeat((0, None)) if self.examples is None else iter(self._places)
-        searches = not self._searched
-        if searches:
-            self.nonfinite = Finds()
+        counts = not self._is_counted
+        if counts:
+            self.nonfinite = NonfiniteCounter()
         for batch in self._own():
             try:
                 number, first = next(places)
             except StopIteration:
                 raise self._has_changed() from None
-            if searches:
-                self._search(batch, number, first)
+            if counts:
+                self._count_nonfinite(batch, number, first)
             yield number, first, batch
-        self._searched = self._cache.complete or self._is_compared
+        self._is_counted = self._cache.complete or self._is_compared
 
     def digest(self, batch: Batch) -> bytes:
-        """Return the digest of everything that a batch holds."""
+        """Return the digest of the content of a batch."""
         return self._digest(batch)
 
     def examples_in(self, batch: Batch) -> int:
@@ -111,14 +111,14 @@ class EvalSetReader:
     def _digest(self, batch: Batch) -> bytes:
         return digest_of(self._source.arrays(batch))
 
-    def _search(self, batch: Batch, number: int, first: int | None) -> None:
+    def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
         for place, part in placed(batch):
             if finite := self._source.finite_rows(part):
                 self.nonfinite.add(place, finite, self._source.examples_in(batch), number, first)
 
     @property
     def _is_compared(self) -> bool:
-        """Whether batches that are read again are compared with those that were read first."""
+        """Whether the batches of later reads are compared with those of the first read."""
         return self._eval_set.prepare is None and self._source.sharding == "batches"
 
     def _own(self) -> Iterator[Batch]:
@@ -126,7 +126,7 @@ class EvalSetReader:
             yield from self._cache
             return
         digest = hashlib.blake2b(digest_size=16)
-        self._cache.clear()  # of an evaluation that was broken off
+        self._cache.clear()  # from an interrupted evaluation
         for batch in self._source.own():
             if self._is_compared:
                 digest.update(self._digest(batch))
@@ -141,12 +141,12 @@ class EvalSetReader:
     def _has_changed(self) -> EvaluationError:
         return EvaluationError(
             "stream_differs",
-            f"eval set {self.name!r} is not what it was when it was first read: its files have changed, or it comes "
-            f"in another order each time: {_ORDER_ADVICE}",
+            f"eval set {self.name!r} differs from the first time that it was read: its files have changed, or its "
+            f"order changes each time: {_ORDER_ADVICE}",
         )
 
     def _read_all(self, tick: Tick) -> Stream:
-        fingerprint, own = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+        fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         batches = examples = own_batches = own_examples = 0
         expected = self._eval_set.examples
         self._cache.clear()
@@ -156,7 +156,7 @@ class EvalSetReader:
             if batches == 0 and digest != self._sample_digest:
                 raise EvaluationError(
                     "stream_differs",
-                    f"eval set {self.name!r} comes in another order each time it is read: {_ORDER_ADVICE}",
+                    f"eval set {self.name!r} has another order each time that it is read: {_ORDER_ADVICE}",
                 )
             fingerprint.update(digest)
             size = self._source.examples_in(batch)
@@ -165,12 +165,12 @@ class EvalSetReader:
                     self._check(batches, size)
             if self._shard.owns(number):
                 own_batches, own_examples = own_batches + 1, own_examples + size
-                own.update(digest)
+                own_digest.update(digest)
                 self._places.append((batches, examples))
                 if self._eval_set.prepare is None:
                     self._cache.offer(batch)
             batches, examples = batches + 1, examples + size
-            if expected is not None and examples > expected:  # it may never end
+            if expected is not None and examples > expected:  # the stream may be endless
                 break
             tick()
         if batches == 0:
@@ -182,14 +182,14 @@ class EvalSetReader:
             raise EvaluationError("count", f"eval set {self.name!r} has {counted} examples, EvalSet says {expected}")
         if self._eval_set.prepare is None:
             self._cache.finish()
-        self._own_digest = own.digest()
+        self._own_digest = own_digest.digest()
         refuses = self._eval_set.nonfinite == "refuse"
         return Stream(
             self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected, refuses
         )
 
-    def _trust(self) -> Stream:
-        """Describe a stream that no rank reads whole: of files their list can be compared, else nothing."""
+    def _describe_unread(self) -> Stream:
+        """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""
         sharding = self._source.sharding
         fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
         refuses = self._eval_set.nonfinite == "refuse"
@@ -197,7 +197,7 @@ class EvalSetReader:
 
 
 def unless_batched(batch_size: int | None) -> str:
-    """Return the advice to add where a batch turned out to be none; empty if the task gives a batch size."""
+    """Return advice for a batch that is not a batch, if the task gives no batch size; otherwise an empty text."""
     if batch_size is not None:
         return ""
-    return "; Task(batch_size=None) means that the data is batched already: if it is not, give a batch_size"
+    return "; Task(batch_size=None) means that the data is already batched: if it is not, give a batch_size"

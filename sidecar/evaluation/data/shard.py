@@ -1,13 +1,13 @@
-"""Define the part of the data that is a worker's own. Imports no framework, so that tasks can name it anywhere."""
+"""Define which part of the data belongs to a worker. Imports no framework, so that tasks can import it anywhere."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's part of every eval set: batch b belongs to rank b mod world_size.
+    """The part of every eval set that belongs to one worker: batch b belongs to rank b mod world_size.
 
-    A source that takes a `Shard` divides the data itself; it then promises that every example is in exactly one shard:
+    A source that takes a `Shard` divides the data itself. It must put every example into exactly one shard:
 
         def read(shard: Shard):
             for path in sorted(Path("data").glob("*.npz"))[shard.rank :: shard.world_size]:
@@ -24,10 +24,10 @@ class Shard:
     world_size: int
 
     def owns(self, batch: int) -> bool:
-        """Return whether the batch with this number (from 0) is this worker's."""
+        """Return whether the batch with this number (from 0) belongs to this worker."""
         return batch % self.world_size == self.rank
 
 
 def all_to_first(shard: Shard) -> Shard:
-    """Return the shard of the same rank where rank 0 owns every batch, and any other rank none."""
+    """Return a shard for the same rank in which rank 0 owns every batch, and other ranks own none."""
     return Shard(shard.rank, 1)

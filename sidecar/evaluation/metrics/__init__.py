@@ -1,1 +1,1 @@
-"""Metrics that look at arrays, whatever the framework; imports numpy only."""
+"""Compute metrics from numpy arrays, for every framework. Imports numpy only."""

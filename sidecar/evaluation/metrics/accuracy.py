@@ -1,4 +1,4 @@
-"""Measure how often the model is right with its first guess, or with one of its first k. Imports numpy only."""
+"""Measure how often the first guess of a model is right, or one of its first k guesses. Imports numpy only."""
 
 import numpy as np
 
@@ -12,17 +12,17 @@ from sidecar.evaluation.states import SetStates
 
 
 class Accuracy:
-    """Weight of what is classified rightly, over all weight.
+    """Measure the share of the weight that is classified correctly.
 
-    Of equal scores the first class wins, as in numpy and Keras. A NaN among the scores of what counts makes the result
-    NaN: a model that broke is not one that errs.
+    Among equal scores the first class wins, as in numpy and Keras. A NaN among the scores of a position that counts
+    makes the result NaN, because a broken model differs from a model that errs.
 
     Args:
-        labels: "index": numbers of classes (n, …), next to scores (n, …, classes). "one_hot": (n, …, classes).
-            "binary": 0 or 1 (n, …), next to one probability each, which means 1 if it is above `threshold`.
-        threshold: Of binary labels; 0 for logits.
-        name: Of the metric and its number.
-        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+        labels: "index": numbers of classes (n, …), for scores (n, …, classes). "one_hot": (n, …, classes).
+            "binary": 0 or 1 (n, …), for one probability each; a probability above `threshold` means 1.
+        threshold: Threshold for binary labels; 0 for logits.
+        name: Name of the metric and of its number.
+        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Accuracy:
         return self._proportion.states()
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels and shapes that do not fit to `labels`."""
+        """Add one batch. Raises `TaskError` if labels and shapes do not match `labels`."""
         decided = decisions(self.name, batch, self._labels, self._threshold)
         right, unknown = decided.predicted == decided.actual, decided.predicted == UNDECIDED
         self._proportion.add(
@@ -58,15 +58,15 @@ class Accuracy:
 
 
 class TopK:
-    """Weight of what has its class among the k largest scores, over all weight.
+    """Measure the share of the weight whose class is among the k largest scores.
 
-    Of equal scores the class with the larger number ranks first, as in scikit-learn's `top_k_accuracy_score`. A NaN
-    among the scores of what counts makes the result NaN.
+    Among equal scores the class with the larger number ranks first, as in scikit-learn's `top_k_accuracy_score`. A NaN
+    among the scores of a position that counts makes the result NaN.
 
     Args:
-        k: How many scores.
+        k: Number of scores that are considered.
         labels: "index" or "one_hot", see `Accuracy`.
-        name: Of the metric and its number; None: `top_5_accuracy` for a k of 5.
+        name: Name of the metric and of its number; None: `top_5_accuracy` for a k of 5.
         interval: See `Accuracy`.
     """
 
@@ -91,11 +91,11 @@ class TopK:
         return self._proportion.states()
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and for fewer classes than k."""
+        """Add one batch. Raises `TaskError` if labels or shapes do not match, or if there are fewer classes than k."""
         pairs = classes(self.name, batch, self._labels)
         count = pairs.predicted.shape[-1]
         if count < self._k:
-            raise TaskError(f"metric {self.name!r}: TopK(k={self._k}) needs as many classes, predictions have {count}")
+            raise TaskError(f"metric {self.name!r}: TopK(k={self._k}) needs at least {self._k} classes, found {count}")
         score = np.take_along_axis(pairs.predicted, pairs.actual[:, np.newaxis], axis=-1)
         is_later = np.arange(count) > pairs.actual[:, np.newaxis]
         before = (pairs.predicted > score) | ((pairs.predicted == score) & is_later)

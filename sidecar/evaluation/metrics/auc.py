@@ -1,4 +1,4 @@
-"""Areas under curves, exact: the score of every example is kept until the end. Imports numpy only."""
+"""Compute exact areas under curves; the score of every example stays in memory until the end. Imports numpy only."""
 
 import math
 from typing import Final
@@ -12,21 +12,22 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.states import PerExampleValues, SetStates
 
 _MAX_EXAMPLES: Final = 10_000_000
-"""160 MB of states on every rank, and several times that while they are summed over the ranks."""
+"""The limit by default. The states of so many examples take 160 MB on every rank, and several times that while they
+are summed over the ranks."""
 
 
 class AUC:
-    """Area under the ROC curve and average precision, over thresholds at every score that occurs.
+    """Measure the area under the ROC curve and the average precision, with a threshold at every score that occurs.
 
-    For one score per example, of data whose number of examples is known: 16 bytes for each on every rank. NaN where
-    there is nothing to rank: the ROC needs both classes, the average precision a positive. A NaN score that counts
-    makes both NaN. No interval.
+    The metric needs one score per example, and data whose number of examples is known. Each example takes 16 bytes on
+    every rank. The results are NaN if there is nothing to rank: the ROC needs both classes, the average precision needs
+    a positive. A NaN score that counts makes both NaN. There is no interval.
 
     Args:
-        positive: None: labels are 0 or 1 (n,) next to one score each; logits and probabilities give the same. A number:
-            labels are numbers of classes (n,) next to scores (n, classes), and this class is told from all others.
-        max_examples: More are refused, as they would fill the memory: 160 MB for ten million.
-        name: The numbers are `roc_<name>` and `pr_<name>`.
+        positive: None: labels are 0 or 1 (n,) with one score each; logits and probabilities give the same result. A
+            number: labels are numbers of classes (n,) with scores (n, classes), and this class is the positive one.
+        max_examples: Limit of examples, which protects the memory: ten million examples take 160 MB.
+        name: Suffix of the numbers, which are `roc_<name>` and `pr_<name>`.
     """
 
     def __init__(self, positive: int | None = None, *, max_examples: int = _MAX_EXAMPLES, name: str = "auc") -> None:
@@ -35,29 +36,29 @@ class AUC:
         self._positive, self._max_examples = positive, max_examples
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states. Raises `TaskError` if there are too many examples, or nobody knows how many."""
+        """Return new states. Raises `TaskError` if there are too many examples, or if their number is unknown."""
         if info.examples is None:
             raise TaskError(
-                f"metric {self.name!r}: an exact AUC needs to know the number of examples, which a set that "
-                f"divides itself, or is divided by file, does not tell: use BinnedAUC"
+                f"metric {self.name!r}: an exact AUC needs the number of examples, which is unknown for a set "
+                f"that divides itself or is divided by file: use BinnedAUC"
             )
         if info.examples > self._max_examples:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC of {info.examples} examples takes "
                 f"{16 * info.examples / 1e6:.0f} MB on every rank: use BinnedAUC, or allow it with max_examples=…"
             )
-        # A weight below 0 is that of a negative, and 0 that of what does not count.
+        # A weight below 0 belongs to a negative example. An example of weight 0 does not count.
         return {"scores": PerExampleValues(info.examples), "weights": PerExampleValues(info.examples)}
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels and shapes that do not fit."""
+        """Add one batch. Raises `TaskError` if labels or shapes do not match."""
         pairs = binary_scores(self.name, batch, self._positive)
         if not pairs.one_per_example:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC needs one score per example, found predictions "
                 f"{batch.predictions.shape}: use BinnedAUC"
             )
-        assert batch.first is not None, "the places of examples are known where their number is"
+        assert batch.first is not None, "the places of examples are known if their number is"
         for name, values in (
             ("scores", pairs.predicted),
             ("weights", np.where(pairs.actual, pairs.weights, -pairs.weights)),

@@ -1,4 +1,4 @@
-"""A weighted mean of values, Σ w·v / Σ w, as exact states. Imports numpy only."""
+"""Compute a weighted mean of values, Σ w·v / Σ w, from exact states. Imports numpy only."""
 
 import math
 from typing import Any, Final, Literal
@@ -15,12 +15,12 @@ _SEVERAL: Final = "several"
 
 
 class Average:
-    """Exact states of a mean: counts, sum and squares of values, and their weights if there can be any.
+    """Sum what a mean needs, exactly: counts, values, squares of values, and weights if there can be any.
 
-    w·v of two float32 is exact in float64; of a float64 value it is rounded once, for each value by itself.
+    The product w·v of two float32 is exact in float64. With a float64 value, each product is rounded once.
 
     Args:
-        dtype: Of the values that are summed. "float32" is cheaper, where values without weights are float32.
+        dtype: Type of the values that are summed. "float32" is cheaper, for float32 values without weights.
         weighted: Whether values can have weights, or several of them belong to one example.
     """
 
@@ -30,13 +30,13 @@ class Average:
     def states(self) -> SetStates:
         """Return new states."""
         states: SetStates = {
-            "count": ExactSum((), "int64"),  # of weight 1
+            "count": ExactSum((), "int64"),  # values of weight 1
             "binary": ExactSum((), "int64"),
             "total": ExactSum((), self._dtype),
             "squares": ExactSum((), "float64"),
         }
         if self._weighted:
-            states["weight"] = ExactSum((), "float32")  # of all weights that are not 1
+            states["weight"] = ExactSum((), "float32")  # all weights that are not 1
             states[_SEVERAL] = ExactSum((), "int64")  # values that are not the only one of their example
         return states
 
@@ -48,12 +48,12 @@ class Average:
         *,
         one_per_example: bool = True,
     ) -> None:
-        """Add values (m,) with weights (m,) above 0; None: all count as 1.
+        """Add values (m,) with weights (m,) above 0; with None, all values have the weight 1.
 
         `one_per_example` says that each value is the only one of its example.
         """
         wide = values.astype(np.float64)
-        with np.errstate(all="ignore"):  # NaN, infinities and what overflows are counted by the sums
+        with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
             weighted, squares = values if weights is None else wide * weights, np.square(wide)
         count = wide.size if weights is None else np.count_nonzero(weights == 1)
         exact_sum(states, "count").add(np.int64(count))
@@ -66,7 +66,7 @@ class Average:
             exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
 
     def count(self, states: SetStates) -> int:
-        """Return how many values of weight 1 were added."""
+        """Return the number of values of weight 1 that were added."""
         return int(exact_sum(states, "count").integers())
 
     def total(self, states: SetStates) -> float:
@@ -79,7 +79,7 @@ class Average:
         return self.total(states) / weight if weight else math.nan
 
     def interval(self, states: SetStates, of: IntervalOf = usual_interval) -> Interval:
-        """Return the interval of the mean; none where values have weights or several belong to one example."""
+        """Return the interval of the mean; no interval if values have weights or several belong to one example."""
         if self._weighted and (exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers())):
             return None, None
         if not (count := self.count(states)):
@@ -89,11 +89,11 @@ class Average:
 
 
 class MeanLoss:
-    """Share the states and the result of metrics that are a mean of losses. A subclass adds its own loss.
+    """Provide the states and the result of metrics that are a mean of losses. A subclass adds its own loss.
 
     Args:
-        name: Of the metric and its number.
-        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+        name: Name of the metric and of its number.
+        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
 
     def __init__(self, name: str, interval: IntervalOf = usual_interval) -> None:

@@ -1,4 +1,4 @@
-"""Areas under curves from a histogram of scores: bounded memory, whatever the number of examples. numpy only."""
+"""Compute areas under curves from a histogram of scores, in constant memory. Imports numpy only."""
 
 import numpy as np
 
@@ -12,16 +12,17 @@ from sidecar.evaluation.states import SetStates
 
 
 class BinnedAUC:
-    """Area under the ROC curve and average precision of scores that are rounded down to one of some bins.
+    """Measure the area under the ROC curve and the average precision of scores that are rounded down to bins.
 
-    Exactly those of the rounded scores: ROC-AUC differs from that of the scores themselves by at most half of the
-    share of (positive, negative) pairs that fall into the same bin. NaN as in `AUC`. No interval.
+    Both are exact for the rounded scores. The ROC-AUC differs from that of the original scores by at most half of the
+    share of (positive, negative) pairs that fall into the same bin. The results are NaN as in `AUC`. There is no
+    interval.
 
     Args:
         positive: See `AUC`; labels and scores may have further positions, (n, …).
-        bins: Equal parts of 0 to 1.
-        from_logits: Whether scores are logits, of which the sigmoid is taken.
-        name: The numbers are `roc_<name>` and `pr_<name>`.
+        bins: Number of equal parts of the range from 0 to 1.
+        from_logits: Whether scores are logits. Then the metric applies the sigmoid.
+        name: Suffix of the numbers, which are `roc_<name>` and `pr_<name>`.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class BinnedAUC:
         return self._tally.states()
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and for scores outside 0 to 1."""
+        """Add one batch. Raises `TaskError` if labels or shapes do not match, or if scores are outside 0 to 1."""
         pairs = binary_scores(self.name, batch, self._positive)
         scores = pairs.predicted.astype(np.float64)
         if self._from_logits:
-            with np.errstate(over="ignore"):  # far below 0 the sigmoid is 0
+            with np.errstate(over="ignore"):  # the sigmoid of a number far below 0 is 0
                 scores = 1 / (1 + np.exp(-scores))
         wrong = scores[(scores < 0) | (scores > 1)]
         if wrong.size:

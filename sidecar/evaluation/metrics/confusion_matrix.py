@@ -1,4 +1,4 @@
-"""Count which class was taken for which; precision, recall and F1 follow from that. Imports numpy only."""
+"""Count pairs of actual and predicted class, and derive precision, recall and F1. Imports numpy only."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,21 +21,21 @@ Floats = NDArray[np.float64]
 
 
 class ConfusionMatrix:
-    """Weights by (actual, predicted) class; precision, recall and F1 of each, and their averages.
+    """Sum weights by (actual, predicted) class; compute precision, recall and F1 of each class, and averages.
 
     The averages are those of scikit-learn's `precision_recall_fscore_support` with all classes as its `labels`: macro
     (each class alike), micro (all weight together), weighted (by the actual weight of each class). A class without any
-    label counts in macro. Of equal scores the first class wins. A NaN among the scores of what counts makes all
-    numbers NaN, and so does a total weight of 0.
+    label counts in macro. Among equal scores the first class wins. A NaN among the scores of a position that counts
+    makes all numbers NaN, and so does a total weight of 0.
 
     Args:
-        classes: How many, or their names. Of n classes the states take 32·n² bytes on every rank, with weights that
-            are no whole numbers 90·n².
+        classes: Number of classes, or the names of the classes. The states of n classes take 32·n² bytes on every
+            rank, or 90·n² if some weights are not whole numbers.
         labels: See `Accuracy`; "binary" needs 2 classes.
         threshold: See `Accuracy`.
-        zero_division: What stands for 0 / 0, such as the precision of a class that was never predicted: 0, 1, or NaN,
-            which is left out of macro and weighted averages.
-        name: None: the numbers are `precision_macro`, …; else `<name>_precision_macro`, ….
+        zero_division: Result of 0 / 0, such as the precision of a class that was never predicted: 0, 1 or NaN. A NaN
+            is left out of macro and weighted averages.
+        name: Prefix of the numbers: `<name>_precision_macro`, …; without a name `precision_macro`, ….
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ConfusionMatrix:
         return self._tally.states()
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels and shapes that do not fit, and another number of classes."""
+        """Add one batch. Raises `TaskError` if labels, shapes or the number of classes do not match."""
         decided = decisions(self.name, batch, self._labels, self._threshold)
         if decided.classes != len(self._classes):
             raise TaskError(
-                f"metric {self.name!r}: predictions have {decided.classes} classes, but it was made for "
-                f"{len(self._classes)}: write ConfusionMatrix({decided.classes})"
+                f"metric {self.name!r}: predictions have {decided.classes} classes, but the metric was made "
+                f"for {len(self._classes)}: write ConfusionMatrix({decided.classes})"
             )
         cells = np.where(decided.predicted < 0, -1, decided.actual * decided.classes + decided.predicted)
         self._tally.add(states, cells, decided.pairs.weights)
@@ -101,14 +101,17 @@ class ConfusionMatrix:
 
 
 def _ratios(right: Floats, predicted: Floats, actual: Floats) -> Iterator[tuple[str, Floats, Floats]]:
-    """Name, numerator and denominator: C. J. van Rijsbergen, "Information Retrieval", 1979, chapter 7."""
+    """Yield name, numerator and denominator of each ratio.
+
+    Source: C. J. van Rijsbergen, "Information Retrieval", 1979, chapter 7.
+    """
     yield "precision", right, predicted
     yield "recall", right, actual
     yield "f1", 2 * right, predicted + actual
 
 
 def _average(numbers: Floats, weights: Floats) -> float:
-    """Return the mean of those that are not NaN."""
+    """Return the weighted mean of the numbers that are not NaN."""
     defined = ~np.isnan(numbers)
     total = math.fsum(weights[defined].tolist())
     return math.fsum((numbers[defined] * weights[defined]).tolist()) / total if total else math.nan

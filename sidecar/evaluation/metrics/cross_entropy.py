@@ -1,4 +1,4 @@
-"""The loss of a classifier at each position: minus the log of the probability of the truth. Imports numpy only."""
+"""Compute the loss of a classifier at each position: minus the log of the probability of the label. numpy only."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch
 from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
 
 Losses = tuple[NDArray[np.float64], Pairs]
-"""Natural logarithms (m,), and what they are of."""
+"""Losses (m,) in nats, and the labels and predictions that they belong to."""
 
 _REMEDY: Final = "give from_logits=True if the model returns logits"
 
@@ -18,17 +18,18 @@ _REMEDY: Final = "give from_logits=True if the model returns logits"
 def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logits: bool) -> Losses:
     """Return losses in float64.
 
-    Probabilities are kept in [eps, 1 - eps] as scikit-learn's `log_loss` does, where eps is that of their dtype
-    (bfloat16: of float32). Raises `TaskError` for labels and shapes that do not fit, and for what are no probabilities.
+    Probabilities are clipped to [eps, 1 - eps] as in scikit-learn's `log_loss`, where eps is that of their dtype
+    (bfloat16: that of float32). Raises `TaskError` if labels or shapes do not match, or if predictions are not
+    probabilities.
     """
     if labels == "binary":
         pairs = zeros_and_ones(metric, batch)
-        own = pairs.predicted.astype(np.float64)
+        scores = pairs.predicted.astype(np.float64)
         if from_logits:
             with np.errstate(all="ignore"):  # numpy warns of NaN
-                return np.logaddexp(0.0, np.where(pairs.actual, -own, own)), pairs  # log(1 + exp(-z)) of a positive
-        _check(metric, own, _tolerance(pairs.predicted))
-        return _minus_log(np.where(pairs.actual, own, 1 - own), _eps(pairs.predicted)), pairs
+                return np.logaddexp(0.0, np.where(pairs.actual, -scores, scores)), pairs  # a positive: log(1 + exp(-z))
+        _check(metric, scores, _tolerance(pairs.predicted))
+        return _minus_log(np.where(pairs.actual, scores, 1 - scores), _eps(pairs.predicted)), pairs
     pairs = classes(metric, batch, labels)
     scores = pairs.predicted.astype(np.float64)
     if from_logits:
@@ -36,7 +37,7 @@ def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logit
     _check(metric, scores, _tolerance(pairs.predicted))
     _check_sums(metric, scores.sum(axis=-1), _tolerance(pairs.predicted))
     losses = _minus_log(_of_truth(scores, pairs.actual), _eps(pairs.predicted))
-    return np.where(has_nan(scores), np.nan, losses), pairs  # as with logits, whichever of a row is NaN
+    return np.where(has_nan(scores), np.nan, losses), pairs  # one NaN in a row makes its loss NaN, as with logits
 
 
 def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
@@ -45,7 +46,7 @@ def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.f
 
 
 def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
-    """Return minus log softmax: log Σ exp(z) - z of the truth, without the largest, so that nothing overflows."""
+    """Return minus log softmax: log Σ exp(z) - z of the label. The largest z is subtracted to prevent overflows."""
     with np.errstate(all="ignore"):  # infinite logits give NaN
         moved = scores - scores.max(axis=-1, keepdims=True)
         losses: NDArray[np.float64] = np.log(np.exp(moved).sum(axis=-1)) - _of_truth(moved, actual)
@@ -67,7 +68,7 @@ def _tolerance(predictions: NDArray[Any]) -> float:
 
 
 def _check(metric: str, probabilities: NDArray[np.float64], tolerance: float) -> None:
-    wrong = probabilities[(probabilities < -tolerance) | (probabilities > 1 + tolerance)]  # NaN is let through
+    wrong = probabilities[(probabilities < -tolerance) | (probabilities > 1 + tolerance)]  # NaN passes
     if wrong.size:
         raise TaskError(f"metric {metric!r}: probabilities must be from 0 to 1, found {wrong[0]:g}: {_REMEDY}")
 

@@ -1,7 +1,7 @@
-"""Areas under ROC and precision-recall curves, from the weights at each threshold. Imports numpy only.
+"""Compute areas under ROC and precision-recall curves from the weights at each threshold. Imports numpy only.
 
-Both take weights of positives and of negatives by score, from the highest to the lowest. Equal scores stand together,
-so the order in which examples with the same score were seen does not matter.
+Both functions take the weights of positives and of negatives by score, from the highest score to the lowest. Equal
+scores share one entry, so the order of examples with the same score does not matter.
 """
 
 import math
@@ -13,10 +13,10 @@ Floats = NDArray[np.float64]
 
 
 def roc_auc(positives: Floats, negatives: Floats) -> float:
-    """Return how often a positive scores higher than a negative, ties counting one half; NaN without either.
+    """Return how often a positive scores higher than a negative; a tie counts one half. NaN if a class has no weight.
 
     J. A. Hanley and B. J. McNeil, "The meaning and use of the area under a receiver operating characteristic (ROC)
-    curve", Radiology 143 (1982) 29-36; the same as the trapezoids of scikit-learn's `roc_auc_score`.
+    curve", Radiology 143 (1982) 29-36. The result equals the trapezoids of scikit-learn's `roc_auc_score`.
     """
     pairs = math.fsum(positives.tolist()) * math.fsum(negatives.tolist())
     higher = np.cumsum(positives) - positives / 2
@@ -24,12 +24,12 @@ def roc_auc(positives: Floats, negatives: Floats) -> float:
 
 
 def average_precision(positives: Floats, negatives: Floats) -> float:
-    """Mean precision over the positives; NaN if they have no weight.
+    """Return the mean precision over the positives; NaN if they have no weight.
 
-    Σ (R_k - R_k-1) P_k without interpolation, as scikit-learn's `average_precision_score`.
+    The formula is Σ (R_k - R_k-1) P_k without interpolation, as scikit-learn's `average_precision_score`.
     """
     total = math.fsum(positives.tolist())
     true = np.cumsum(positives)
-    found = positives != 0  # elsewhere recall does not change; NaN is found
-    parts = positives[found] * (true[found] / (true + np.cumsum(negatives))[found])
+    steps = positives != 0  # elsewhere recall does not change; NaN differs from 0
+    parts = positives[steps] * (true[steps] / (true + np.cumsum(negatives))[steps])
     return math.fsum(parts.tolist()) / total if total else math.nan

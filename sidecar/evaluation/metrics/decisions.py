@@ -1,4 +1,4 @@
-"""Decide for a class: the one with the largest score, or by a threshold. Imports numpy only."""
+"""Decide for the class with the largest score, or by a threshold. Imports numpy only."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch
 from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
 
 UNDECIDED: Final = -1
-"""Instead of a class, where a score is NaN."""
+"""Stands for the class where a score is NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Decided:
     """Hold the decisions at the m positions of a batch that count.
 
     Args:
-        pairs: The labels and predictions that were decided on.
+        pairs: The labels and predictions.
         actual: Numbers of the classes (m,).
         predicted: Numbers of the classes, or `UNDECIDED` (m,).
-        classes: How many classes there are.
+        classes: Number of classes.
     """
 
     pairs: Pairs
@@ -31,7 +31,7 @@ class Decided:
 
 
 def decisions(metric: str, batch: EvalBatch, labels: Labels, threshold: float) -> Decided:
-    """Return the class of the largest score, of equal ones the first, as numpy does; binary: 1 above the threshold.
+    """Return the class with the largest score, the first among equals as in numpy; binary: 1 above the threshold.
 
     Raises `TaskError` as `classes` and `zeros_and_ones` do.
     """

@@ -1,4 +1,4 @@
-"""Means of a classifier's losses: log loss, and perplexity, its exponential. Imports numpy only."""
+"""Average the losses of a classifier: log loss, and perplexity, its exponential. Imports numpy only."""
 
 import math
 
@@ -11,14 +11,14 @@ from sidecar.evaluation.states import SetStates
 
 
 class LogLoss(MeanLoss):
-    """Cross-entropy in nats, Σ w·l / Σ w; NaN where a prediction that counts is.
+    """Measure the cross-entropy in nats, Σ w·l / Σ w; NaN if a prediction that counts is NaN.
 
     Args:
         labels: See `Accuracy`.
-        from_logits: Whether predictions are logits. Probabilities are kept in [eps, 1 - eps] of their dtype, as
-            scikit-learn does, so that the loss of a zero is finite.
-        name: Of the metric and its number.
-        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+        from_logits: Whether predictions are logits. Probabilities are clipped to [eps, 1 - eps] of their dtype as in
+            scikit-learn, so that the loss of a zero is finite.
+        name: Name of the metric and of its number.
+        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class LogLoss(MeanLoss):
         self._labels, self._from_logits = labels, from_logits
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels or shapes that do not fit, and what are no probabilities."""
+        """Add one batch. Raises `TaskError` if labels, shapes or probabilities are not valid."""
         losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
         self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
 
 
 class Perplexity(MeanLoss):
-    """exp(Σ w·l / Σ w) over all tokens that count, whatever the lengths of their sequences; no interval.
+    """Measure exp(Σ w·l / Σ w) over all tokens that count, in sequences of any length; no interval.
 
     Args:
-        labels: "index" for tokens (n, t) next to scores (n, t, tokens), or "one_hot".
+        labels: "index" for tokens (n, t) with scores (n, t, tokens), or "one_hot".
         from_logits: See `LogLoss`.
-        name: Of the metric and its number.
+        name: Name of the metric and of its number.
     """
 
     def __init__(self, labels: Labels = "index", *, from_logits: bool = False, name: str = "perplexity") -> None:
@@ -59,7 +59,7 @@ class Perplexity(MeanLoss):
         self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the perplexity; infinite beyond float64, NaN for a total weight of 0."""
+        """Return the perplexity; infinite if it exceeds float64, NaN for a total weight of 0."""
         try:
             number = math.exp(self._average.mean(states))
         except OverflowError:

@@ -15,13 +15,13 @@ from sidecar.evaluation.states import SetStates
 
 
 class Mean:
-    """Σ w·v / Σ w over the values of a function of (labels, predictions), or over the predictions themselves.
+    """Average the values of a function of (labels, predictions), or the predictions themselves: Σ w·v / Σ w.
 
     Args:
-        function: Called with numpy arrays (n, …); returns one value for each example (n,) or position (n, …).
-        name: Of the metric and its number.
-        goal: Whether more is better ("max"), less ("min"), or neither ("none").
-        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+        function: Takes numpy arrays (n, …) and returns one value for each example (n,) or position (n, …).
+        name: Name of the metric and of its number.
+        goal: "max" if larger values are better, "min" if smaller ones are, "none" if neither.
+        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Mean:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
-        made = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
+        returned = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
         try:
-            values = as_numbers(self.name, "values", plain_array(made))
+            values = as_numbers(self.name, "values", plain_array(returned))
         except ValueError as error:
-            raise TaskError(f"metric {self.name!r}: its function returns what is no array: {error}") from None
+            raise TaskError(f"metric {self.name!r}: its function did not return an array: {error}") from None
         if values.shape[:1] != batch.predictions.shape[:1]:
             raise TaskError(
                 f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "
-                f"examples, found shape {values.shape}: leave averages to the metric"
+                f"examples, found shape {values.shape}: the metric averages them itself"
             )
         values = without_trailing_ones(values)
         positions = counting(self.name, batch.weights, values.shape, values)

@@ -1,4 +1,4 @@
-"""Define a metric for every framework: its states, how a batch changes them, and the numbers made of merged states.
+"""Define a metric for every framework: its states, how a batch changes them, and how they become numbers.
 
 Imports numpy, never a framework. Predictions arrive as numpy arrays, so one metric serves TensorFlow and plain Python.
 """
@@ -23,9 +23,9 @@ class EvalSetInfo:
     """Properties of an eval set that are known before it is evaluated.
 
     Args:
-        examples: How many there are on all ranks together; None if only the end will tell: of a set that divides
-            itself, or is divided by file.
-        shard: Which rank this is, of how many.
+        examples: Number of examples on all ranks together. None if it is unknown before the end, because the set
+            divides itself or is divided by file.
+        shard: This rank, and the number of ranks.
     """
 
     examples: int | None
@@ -34,14 +34,14 @@ class EvalSetInfo:
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """One batch of n examples, as a metric gets it.
+    """One batch of n examples, as a metric receives it.
 
     Args:
         y: Labels (n, …).
-        predictions: What the model returned for them (n, …).
-        weights: One weight for each example (n,) or each of its positions (n, …); None: all count as 1. What the model
-            masks has weight 0.
-        first: Place of the first example in the whole eval set; None where `EvalSetInfo.examples` is.
+        predictions: Predictions of the model (n, …).
+        weights: One weight for each example (n,) or each of its positions (n, …); None: all weights are 1. Positions
+            that the model masks have weight 0.
+        first: Number of the first example in the whole eval set, from 0; None if `EvalSetInfo.examples` is None.
     """
 
     y: NDArray[Any]
@@ -54,7 +54,7 @@ class EvalBatch:
 class MetricResult:
     """The result of a metric: numbers by name, and numbers of each class by name and class.
 
-    `notes` are sentences that people should know about the numbers. For example
+    `notes` are sentences for people who read the numbers. For example
     `MetricResult({"accuracy": value(0.98, "max")})`.
     """
 
@@ -64,9 +64,9 @@ class MetricResult:
 
 
 class Metric(Protocol):
-    """One metric, possibly of several numbers. It holds no state of its own: it is asked for new states.
+    """One metric, with one or several numbers. The object itself holds no state: `states` returns new ones.
 
-    A metric of your own, the share of predictions above a threshold:
+    An example of a custom metric, the share of predictions above a threshold:
 
         class Confident:
             name = "confident"
@@ -86,7 +86,7 @@ class Metric(Protocol):
 
     @property
     def name(self) -> str:
-        """Name under which its states travel and its numbers are shown; unique among the metrics of a task."""
+        """Name of its states and, as a rule, of its number; unique among the metrics of a task."""
         ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -94,7 +94,7 @@ class Metric(Protocol):
         ...
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for labels or predictions that it cannot understand."""
+        """Add one batch. Raises `TaskError` for labels or predictions that the metric cannot use."""
         ...
 
     def compute(self, states: SetStates) -> MetricResult:
@@ -103,7 +103,7 @@ class Metric(Protocol):
 
 
 def value(number: float, goal: Goal, interval: Interval = (None, None)) -> Value:
-    """Return a metric's final number as it stands in records: JSON has no NaN, so `hex` holds it."""
+    """Return a metric's final number as a record. JSON has no NaN, so NaN and infinities are written in `hex`."""
     if not math.isfinite(number):
         return Value(value=None, hex="nan" if math.isnan(number) else "inf" if number > 0 else "-inf", goal=goal)
     lower, upper = interval

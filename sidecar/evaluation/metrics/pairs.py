@@ -1,7 +1,7 @@
-"""Labels and predictions that belong together, position by position. Imports numpy only.
+"""Pair labels with predictions, position by position. Imports numpy only.
 
-Which axis is what is told by the metric's constructor, never guessed: a batch of two examples with two classes looks
-like many other things.
+The metric's constructor says how labels are written. Shapes alone do not show it: a batch of two examples with two
+classes could be read in several ways.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from sidecar.evaluation.metrics.metric import EvalBatch
 from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
 
 Labels = Literal["index", "one_hot", "binary"]
-"""How labels are written.
+"""Ways to write labels.
 
-index: The number of the class, (n, …) next to predictions (n, …, classes).
-one_hot: 1 at the class and 0 elsewhere, (n, …, classes) as the predictions.
-binary: 0 or 1, (n, …) as the predictions, which are one probability or score each.
+index: The number of the class, (n, …), for predictions (n, …, classes).
+one_hot: 1 at the class and 0 elsewhere, (n, …, classes), in the shape of the predictions.
+binary: 0 or 1, (n, …), in the shape of the predictions, which are one probability or score each.
 """
 
-_REMEDY: Final = "labels='index', 'one_hot' or 'binary' says how they are written"
+_REMEDY: Final = "give labels='index', 'one_hot' or 'binary', as the labels are written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Pairs:
         actual: Numbers of the classes, or values (m,).
         predicted: Scores of the classes (m, classes), or values (m,).
         weights: float32 (m,), above 0.
-        places: Number of each among all positions of the batch (m,).
-        one_per_example: Whether each is the only one of its example.
+        places: Number of each position among all positions of the batch (m,).
+        one_per_example: Whether each position is the only one of its example.
     """
 
     actual: NDArray[Any]
@@ -45,19 +45,19 @@ class Pairs:
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
-    """Raise `TaskError` unless labels can be written so."""
+    """Raise `TaskError` unless `labels` is one of the allowed ways to write labels."""
     if labels not in allowed:
         raise TaskError(f"metric {metric!r}: labels={labels!r} must be one of {', '.join(map(repr, allowed))}")
 
 
 def values(metric: str, batch: EvalBatch) -> Pairs:
-    """Pair each label with one prediction; (n, 1) is (n,). Raises `TaskError` for shapes that differ otherwise."""
+    """Pair each label with one prediction; (n, 1) counts as (n,). Raises `TaskError` if the shapes differ otherwise."""
     y = without_trailing_ones(as_numbers(metric, "labels", batch.y))
     predictions = without_trailing_ones(as_numbers(metric, "predictions", batch.predictions))
     if y.shape != predictions.shape or not y.ndim:
         raise TaskError(
-            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have one shape: "
-            f"let the model return one value for each label"
+            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have the same "
+            f"shape: let the model return one value for each label"
         )
     positions = counting(metric, batch.weights, y.shape, y, predictions)
     labels, predicted = positions.arrays
@@ -76,8 +76,7 @@ def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
 def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
     """Pair each label, as a number, with the scores of all classes; `labels` is not "binary".
 
-    Raises `TaskError` for shapes that do not fit, for numbers of classes that do not exist, and for rows that are not
-    one-hot.
+    Raises `TaskError` if shapes do not match, if a label is not the number of a class, or if a row is not one-hot.
     """
     y = as_numbers(metric, "labels", batch.y)
     scores = as_numbers(metric, "predictions", batch.predictions)
@@ -86,8 +85,8 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
     expected = scores.shape if labels == "one_hot" else scores.shape[:-1]
     if y.shape != expected or scores.ndim < 2 or scores.shape[-1] < 2:  # noqa: PLR2004 - (n, classes), 2 or more
         raise TaskError(
-            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not fit to "
-            f"labels={labels!r}, predictions (n, …, classes): {_REMEDY}"
+            f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not match "
+            f"labels={labels!r} with predictions (n, …, classes): {_REMEDY}"
         )
     positions = counting(metric, batch.weights, scores.shape[:-1], y, scores)
     counted, counted_scores = positions.arrays
@@ -96,7 +95,7 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which positions (m,) have no ranking, since one of their scores (m, …) is NaN."""
+    """Return a bool for each position (m,): whether one of its scores (m, …) is NaN."""
     is_nan: NDArray[np.bool_] = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
     return is_nan
 
@@ -106,7 +105,7 @@ def _index(metric: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     if wrong.size:
         raise TaskError(
             f"metric {metric!r}: labels must be whole numbers from 0 to {count - 1}, as predictions have {count} "
-            f"classes, found {wrong[0]}: give what is no class the weight 0"
+            f"classes, found {wrong[0]}: give positions without class the weight 0"
         )
     return labels.astype(np.int64)
 
@@ -115,5 +114,5 @@ def _of_one_hot(metric: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     right = ((labels == 0) | (labels == 1)).all(axis=-1) & (np.count_nonzero(labels, axis=-1) == 1)
     if not right.all():
         row = np.array2string(labels[~right][0], threshold=10, separator=", ")
-        raise TaskError(f"metric {metric!r}: one-hot labels must have one 1 and else 0, found {row}: {_REMEDY}")
+        raise TaskError(f"metric {metric!r}: one-hot labels must hold one 1 and otherwise 0, found {row}: {_REMEDY}")
     return np.asarray(labels.argmax(axis=-1), np.int64)

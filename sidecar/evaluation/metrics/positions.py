@@ -1,7 +1,7 @@
 """Select the positions of a batch that count, without those of weight 0. Imports numpy only.
 
-A position is what has one weight: an example, or one place of a sequence. What has weight 0 is dropped before anything
-looks at it, so padding may hold whatever it likes: labels of -1, NaN. Weights are float32, as Keras takes them.
+A position is an item with its own weight: an example, or one place of a sequence. Positions of weight 0 are dropped
+first, so padding may hold any values, such as labels of -1 or NaN. Weights are float32, as in Keras.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class Positions:
     """The m positions of a batch that count.
 
     Args:
-        arrays: What was given, each (m, …).
-        weights: (m,), above 0.
-        places: Number of each among all positions of the batch (m,).
-        one_per_example: Whether each is the only one of its example, as intervals need it.
+        arrays: The given arrays, each reduced to (m, …).
+        weights: Weights (m,), above 0.
+        places: Number of each position among all positions of the batch (m,).
+        one_per_example: Whether each position is the only one of its example; intervals need to know.
     """
 
     arrays: tuple[NDArray[Any], ...]
@@ -33,9 +33,9 @@ class Positions:
 
 
 def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], *arrays: NDArray[Any]) -> Positions:
-    """Select the positions that count in arrays (*shape, …), where `shape` is that of the positions (n, …).
+    """Select the positions that count in arrays (*shape, …), where `shape` is the shape of the positions (n, …).
 
-    Raises `TaskError` for weights of another shape, and for such as are negative, not finite, or above 1e30.
+    Raises `TaskError` for weights of another shape, and for weights that are negative, not finite, or above 1e30.
     """
     size = int(np.prod(shape))
     flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
@@ -48,32 +48,32 @@ def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], 
     if wrong.size:
         raise TaskError(
             f"metric {metric!r}: weights must be from 0 to {_LARGEST_WEIGHT:g}, found {wrong[0]:g}: "
-            f"give an example that does not count the weight 0"
+            f"to leave an example out, give it the weight 0"
         )
     places = np.flatnonzero(flat_weights)
     return Positions(tuple(array[places] for array in flat), flat_weights[places], places, len(shape) == 1)
 
 
-def as_numbers(metric: str, what: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return floats, integers or bool as they are, bfloat16 as float32. Raises `TaskError` for anything else."""
+def as_numbers(metric: str, part: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return floats, integers or bool unchanged, bfloat16 as float32. Raises `TaskError` for anything else."""
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
         raise TaskError(
-            f"metric {metric!r}: {what} must be numbers, found dtype {array.dtype}: convert them in the data"
+            f"metric {metric!r}: {part} must be numbers, found dtype {array.dtype}: convert them in the data"
         )
     return array
 
 
 def without_trailing_ones(array: NDArray[Any]) -> NDArray[Any]:
-    """Return (n, 1) as (n,): one value per example, however it was written."""
+    """Return an array without trailing axes of length 1: (n, 1) becomes (n,)."""
     while array.ndim > 1 and array.shape[-1] == 1:
         array = array[..., 0]
     return array
 
 
 def _broadcast(metric: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return one weight per position, flat: an example's weight holds for all its positions."""
+    """Return one weight per position as a flat array; the weight of an example applies to all its positions."""
     array = weights
     while array.ndim > len(shape) and array.shape[-1] == 1:
         array = array[..., 0]
@@ -84,6 +84,6 @@ def _broadcast(metric: str, weights: NDArray[Any], shape: tuple[int, ...]) -> ND
         ):
             return np.broadcast_to(array, shape).reshape(-1)
     raise TaskError(
-        f"metric {metric!r}: weights {weights.shape} do not fit to values {shape}: "
+        f"metric {metric!r}: weights {weights.shape} do not match values {shape}: "
         f"give one for each example, ({shape[0]},), or one for each value, {shape}"
     )

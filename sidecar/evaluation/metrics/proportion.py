@@ -1,4 +1,4 @@
-"""Count how often something is right, exactly. Imports numpy only."""
+"""Compute the share of the weight that is right, from exact counts. Imports numpy only."""
 
 import math
 
@@ -12,14 +12,14 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 
 class Proportion:
-    """The states of a proportion: weights of what is wrong, and of what is right."""
+    """Sum the weights of wrong positions and those of right positions, and divide them once."""
 
     def __init__(self) -> None:
         self._tally = Tally((2,))
 
     def states(self) -> SetStates:
         """Return new states."""
-        return self._tally.states() | {"several": ExactSum((), "int64")}  # not the only ones of their example
+        return self._tally.states() | {"several": ExactSum((), "int64")}  # positions that share an example
 
     def add(
         self,
@@ -30,7 +30,7 @@ class Proportion:
         *,
         one_per_example: bool,
     ) -> None:
-        """Add which positions (m,) are right or unknown, with weights (m,) above 0.
+        """Add positions (m,) that are right, wrong or unknown, with weights (m,) above 0.
 
         `one_per_example` says that each position is the only one of its example.
         """
@@ -38,7 +38,7 @@ class Proportion:
         exact_sum(states, "several").add(np.int64(0 if one_per_example else len(right)))
 
     def number(self, states: SetStates) -> float:
-        """Return the proportion, divided once; NaN for a total weight of 0, and if anything was unknown."""
+        """Return the proportion, divided once; NaN for a total weight of 0, and if a position was unknown."""
         wrong, right = self._tally.totals(states).tolist()
         return right / (wrong + right) if wrong + right else math.nan
 

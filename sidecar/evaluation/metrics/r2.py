@@ -1,7 +1,7 @@
-"""R², the share of the labels' variance that predictions explain. Imports numpy only.
+"""Compute R², the share of the labels' variance that predictions explain. Imports numpy only.
 
-1 - Σw(y-p)² / Σw(y-ȳ)², where the mean ȳ is not known before the end. So Σw(y-ȳ)² is made of Σwy² and Σwy, a difference
-of numbers that can be nearly equal: both are summed without any rounding and subtracted as fractions.
+R² is 1 - Σw(y-p)² / Σw(y-ȳ)², where the mean ȳ is unknown before the end. So Σw(y-ȳ)² is computed from Σwy² and Σwy as
+a difference of numbers that can be nearly equal. Both are summed without any rounding and subtracted as fractions.
 """
 
 import math
@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 
 
 class R2:
-    """Coefficient of determination over all labels; NaN where they are all equal, as there is nothing to explain.
+    """Measure the coefficient of determination over all labels; NaN if all labels are equal.
 
-    Of labels (n, …) all values count as one set: for several targets give each output an R2 of its own. No interval.
+    All values of labels (n, …) count as one set. For several targets give each output its own R2. There is no interval.
 
     Args:
-        name: Of the metric and its number.
+        name: Name of the metric and of its number.
     """
 
     def __init__(self, *, name: str = "r2") -> None:
@@ -43,13 +43,13 @@ class R2:
         }
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for shapes that differ."""
+        """Add one batch. Raises `TaskError` if the shapes differ."""
         pairs = values(self.name, batch)
         y, weights = pairs.actual.astype(np.float64), pairs.weights.astype(np.float64)
         exact_sum(states, "weight").add_each(weights)
-        with np.errstate(all="ignore"):  # what is not finite, or overflows, shows in the result
+        with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
             weighted = _product(y, weights)
-            squares = [part for each in _product(y, y) for part in _product(each, weights)]
+            squares = [part for term in _product(y, y) for part in _product(term, weights)]
             residuals = np.square(pairs.predicted.astype(np.float64) - y) * weights
         for part in weighted:
             exact_sum(states, "labels").add_each(part)
@@ -58,7 +58,7 @@ class R2:
         exact_sum(states, "residuals").add_each(residuals)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return R²; NaN for no weight, equal labels, labels beyond 1e154, and labels or predictions that are NaN."""
+        """Return R²; NaN if the weight is 0, labels are equal or above 1e154, or a label or prediction is NaN."""
         return MetricResult({self.name: value(self._number(states), "max")})
 
     def _number(self, states: SetStates) -> float:
@@ -78,10 +78,10 @@ class R2:
 
 
 def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Return two arrays whose sum is a·b exactly, unless it is beyond 2^996 or ends below the smallest number.
+    """Return two arrays whose sum is a·b exactly, unless it exceeds 2^996 or has bits below the smallest float.
 
-    T. J. Dekker, "A floating-point technique for extending the available precision", Numerische Mathematik 18 (1971)
-    224-242.
+    Source: T. J. Dekker, "A floating-point technique for extending the available precision", Numerische Mathematik 18
+    (1971) 224-242.
     """
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
@@ -96,7 +96,7 @@ def _halves(a: Floats) -> tuple[Floats, Floats]:
 
 
 def _fraction(state: ExactSum) -> Fraction:
-    """Return a finite sum to 106 bits."""
+    """Return a finite sum with a precision of 106 bits."""
     high = state.round()
     rest = ExactSum(state.shape, state.dtype)
     rest.merge(state)

@@ -1,6 +1,6 @@
 """Measure how far predicted values are from the labels: MSE, RMSE, MAE. Imports numpy only.
 
-Every value counts: of labels (n, d) the mean is over n·d values, as scikit-learn's `uniform_average`.
+Every value counts: for labels (n, d) the mean is over n·d values, as in scikit-learn's `uniform_average`.
 """
 
 import math
@@ -15,33 +15,33 @@ from sidecar.evaluation.states import SetStates
 
 
 class MSE(MeanLoss):
-    """Mean squared error of predictions (n, …) for labels of the same shape; NaN if either is, where it counts.
+    """Measure the mean squared error of predictions (n, …) for labels of the same shape; NaN if a value is NaN.
 
     Args:
-        name: Of the metric and its number.
-        interval: How the 95 % interval is made, where values are unweighted and there is one per example.
+        name: Name of the metric and of its number.
+        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
 
     def __init__(self, *, name: str = "mse", interval: IntervalOf = usual_interval) -> None:
         super().__init__(name, interval)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for shapes that differ."""
+        """Add one batch. Raises `TaskError` if the shapes differ."""
         _add_errors(self._average, states, self.name, batch, squared=True)
 
 
 class RMSE(MeanLoss):
-    """Root of the mean squared error, taken once, of the mean over all examples; no interval.
+    """Measure the root of the mean squared error over all examples; no interval.
 
     Args:
-        name: Of the metric and its number.
+        name: Name of the metric and of its number.
     """
 
     def __init__(self, *, name: str = "rmse") -> None:
         super().__init__(name)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for shapes that differ."""
+        """Add one batch. Raises `TaskError` if the shapes differ."""
         _add_errors(self._average, states, self.name, batch, squared=True)
 
     def compute(self, states: SetStates) -> MetricResult:
@@ -50,19 +50,19 @@ class RMSE(MeanLoss):
 
 
 class MAE(MeanLoss):
-    """Mean absolute error of predictions (n, …) for labels of the same shape; arguments as of `MSE`."""
+    """Measure the mean absolute error of predictions (n, …) for labels of the same shape. Arguments: see `MSE`."""
 
     def __init__(self, *, name: str = "mae", interval: IntervalOf = usual_interval) -> None:
         super().__init__(name, interval)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
-        """Add one batch. Raises `TaskError` for shapes that differ."""
+        """Add one batch. Raises `TaskError` if the shapes differ."""
         _add_errors(self._average, states, self.name, batch, squared=False)
 
 
 def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBatch, *, squared: bool) -> None:
     pairs = values(metric, batch)
-    with np.errstate(all="ignore"):  # what is not finite, or overflows, shows in the result
+    with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
         errors = pairs.predicted.astype(np.float64) - pairs.actual.astype(np.float64)
         errors = np.square(errors) if squared else np.abs(errors)
     average.add(states, errors, pairs.weights, one_per_example=pairs.one_per_example)

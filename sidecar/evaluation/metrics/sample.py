@@ -1,4 +1,4 @@
-"""Make an interval from unweighted values of single examples, summed up. Standard library only."""
+"""Make an interval from sums over examples of weight 1. Standard library only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from sidecar.evaluation.intervals import Interval, normal, wilson
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of each of `count` examples, at least one, each of weight 1.
+    """Sums over one or more examples that have one value each and weight 1.
 
     Args:
-        count: How many.
-        total: Their exact sum, rounded once.
-        squares: The exact sum of their squares in float64, rounded once.
-        binary: How many of them are 0 or 1.
+        count: Number of values.
+        total: Exact sum of the values, rounded once.
+        squares: Exact sum of the squares in float64, rounded once.
+        binary: Number of values that are 0 or 1.
     """
 
     count: int
@@ -24,7 +24,7 @@ class Sample:
 
 
 IntervalOf = Callable[[Sample], Interval]
-"""A way to make an interval: (lower, upper), or (None, None)."""
+"""A function that makes an interval: (lower, upper), or (None, None) for no interval."""
 
 
 def usual_interval(sample: Sample) -> Interval:

@@ -1,7 +1,7 @@
 """Add up the weight of each cell of an array without rounding. Imports numpy only.
 
-A weight of 1 is counted in int64; other weights enter an exact sum, which needs no row where there are none. So counts
-of unweighted sets are integers to the end, and a mask of zeros and ones is as exact as no mask.
+Weights of 1 are counted in int64. Other weights enter an exact sum, which is empty if there are none. So counts of
+sets without weights stay integers, and a mask of zeros and ones is as exact as no mask.
 """
 
 import math
@@ -13,10 +13,10 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 
 class Tally:
-    """Weights by cell.
+    """Sum weights by cell.
 
     Args:
-        shape: Of the array of cells.
+        shape: Shape of the array of cells.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -31,7 +31,7 @@ class Tally:
         }
 
     def add(self, states: SetStates, cells: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
-        """Add weights (m,) above 0 to cells (m,), in C order; what has a number below 0 belongs nowhere."""
+        """Add weights (m,) above 0 to cells (m,), numbered in C order; a number below 0 means no cell."""
         inside = cells >= 0
         exact_sum(states, "outside").add(np.int64(np.count_nonzero(~inside)))
         ones, others = inside & (weights == 1), inside & (weights != 1)
@@ -43,6 +43,6 @@ class Tally:
         return not exact_sum(states, "weights").used().any()
 
     def totals(self, states: SetStates) -> NDArray[np.float64]:
-        """Return weight of each cell; all NaN if something belonged nowhere."""
+        """Return the weight of each cell; all NaN if a weight was added to no cell."""
         sums = exact_sum(states, "counts").integers() + exact_sum(states, "weights").round()
         return np.full(self._shape, math.nan) if int(exact_sum(states, "outside").integers()) else np.asarray(sums)

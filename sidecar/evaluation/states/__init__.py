@@ -1,4 +1,4 @@
-"""States in which metrics travel between workers: sums, extremes, and values of single examples."""
+"""Provide the states that workers exchange for metrics: sums, extremes, and values of single examples."""
 
 from sidecar.evaluation.states.exact_sum import ExactSum, exact_sum
 from sidecar.evaluation.states.min_max import MinMax

@@ -1,12 +1,13 @@
-"""Sum without rounding: the state of nearly every metric. Imports numpy, never a framework.
+"""Sum without rounding, as nearly every metric needs it. Imports numpy, never a framework.
 
-A float is an integer times a power of two, so a sum of floats is kept as one long integer per element and rounded once,
-when somebody asks. It depends neither on the order of additions nor on how the examples were divided among workers. The
-worker adds each batch's delta here, the ranks all-reduce the packs, and the sum of the packs is the sum of all.
+A float is an integer times a power of two, so a sum of floats is one long integer per element, and it is rounded only
+once, when it is read. The sum depends neither on the order of additions nor on how the examples were divided among
+workers. Each worker adds the deltas of its batches, the ranks all-reduce the packs, and the sum of the packs is the sum
+over all ranks.
 
 The long integer is a fixed-point superaccumulator, as in R. M. Neal, "Fast exact summation using small and large
-superaccumulators" (arXiv:1505.05571, 2015): digits of 44 bits in int64, so that 2^18 additions fit before anything has
-to be carried. One digit has the weight 2^0. Counts live in it alone, and the others exist only once a value needs them.
+superaccumulators" (arXiv:1505.05571, 2015): digits of 44 bits in int64, so that 2^18 additions fit before a carry is
+necessary. One digit has the weight 2^0 and holds all counts. The other digits exist only once a value needs them.
 """
 
 import math
@@ -21,11 +22,11 @@ from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of
 
 _DIGIT_BITS: Final = 44
 _BASE: Final = 1 << _DIGIT_BITS
-_LIMIT: Final = 1 << 62  # no digit may pass it: one bit of int64 stays free for the addition of a carry
+_LIMIT: Final = 1 << 62  # limit of a digit: one bit of int64 stays free for the addition of a carry
 _PACK_LIMIT: Final = _LIMIT >> 13  # so that 8192 packs can be summed
-_BLOCK: Final = 1 << 14  # values added at once: few enough that the temporaries stay in the processor's cache
+_BLOCK: Final = 1 << 14  # values added at once: the temporaries stay in the processor's cache
 
-# What is not finite is flagged: per element one int64 with three fields, each with room for the sum of 2^21 - 1 packs.
+# NaN and infinities set flags: one int64 per element with three fields, each with room for the sum of 2^21 - 1 packs.
 _NAN: Final = 1
 _POSITIVE: Final = 1 << 21
 _NEGATIVE: Final = 1 << 42
@@ -33,10 +34,10 @@ _FIELD: Final = (1 << 21) - 1
 
 
 class ExactSum:
-    """One exact sum per element of an array of any shape; zero, the identity of `merge`, when new.
+    """Sum exactly, per element of an array of any shape. A new sum is zero, the identity of `merge`.
 
-    `dtype` is that of the values added: float16, bfloat16 and float32 share one layout, float64 has its own, integers
-    and bool are summed in int64. Raises `TypeError` for any other.
+    `dtype` is the type of the values added: float16, bfloat16 and float32 share one layout, float64 has another, and
+    integers and bool are summed in int64. Raises `TypeError` for any other type.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), dtype: str = "float32") -> None:
@@ -44,27 +45,27 @@ class ExactSum:
         self.dtype = dtype
         self._layout = layout_of(dtype)
         self._size = math.prod(shape)
-        self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or the units alone
+        self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or only the units
         self._flags: NDArray[np.int64] = np.zeros(self._size, np.int64)
         self._reach = 0  # no digit is larger than this
 
     @property
     def is_integral(self) -> bool:
-        """Whether this is a sum of integers, which `integers` gives."""
+        """Whether this is a sum of integers, so that `integers` can return it."""
         return self._layout is INT64
 
     @property
     def rows(self) -> int:
-        """9, 51 or 1, by dtype: the digits from the least significant, then the flags of what is not finite."""
+        """Number of rows: 9, 51 or 1, by dtype. Digits come first, the least significant before others, then flags."""
         return self._layout.words
 
     @property
     def width(self) -> int:
-        """One column per element."""
+        """Number of columns: one per element."""
         return self._size
 
     def add(self, delta: ArrayLike) -> None:
-        """Add an array of exactly this shape.
+        """Add an array of the shape of this sum.
 
         Raises `ValueError` for another shape, `TypeError` for a dtype that this layout cannot hold exactly,
         `OverflowError` when a sum of integers could pass 2^62.
@@ -75,22 +76,22 @@ class ExactSum:
         self._add_rows(values.reshape(1, -1))
 
     def add_all(self, deltas: ArrayLike) -> None:
-        """Add several at once, an array (times, …) of deltas of this shape: cheaper, and the same. Raises as `add`."""
+        """Add an array (times, …) of deltas at once, which is cheaper and gives the same sum. Raises as `add` does."""
         values = self._accept(deltas)
         if values.shape[1:] != self.shape:
             raise ValueError(f"deltas of shape {values.shape[1:]} were added to a state of shape {self.shape}")
         self._add_rows(values.reshape(len(values), self._size))
 
     def add_each(self, values: ArrayLike) -> None:
-        """Add every element of an array of any shape to this sum of shape (). Raises what `add` does."""
+        """Add every element of an array of any shape to this sum of shape (). Raises as `add` does."""
         if self.shape != ():
             raise ValueError(f"add_each needs a state of shape (), this one has {self.shape}: use add")
         self._add_rows(self._accept(values).reshape(-1, 1))
 
     def add_at(self, elements: NDArray[np.int64], values: ArrayLike) -> None:
-        """Add values (m,) to the elements with these numbers (m,), in C order, of which one may occur several times.
+        """Add values (m,) to the elements with these numbers (m,), in C order. A number may occur several times.
 
-        It costs what the values cost, not what the array is large. Raises what `add` does.
+        The cost depends on the number of values, not on the size of the array. Raises as `add` does.
         """
         array = self._accept(values)
         for first in range(0, len(array), _BLOCK):
@@ -101,7 +102,7 @@ class ExactSum:
             self._add_others(at[~whole], block[~whole])
 
     def merge(self, other: Self) -> None:
-        """Add what was added to another sum. Raises `ValueError` unless it has the same shape and layout."""
+        """Add another sum to this one. Raises `ValueError` unless it has the same shape and layout."""
         if (self.shape, self._layout) != (other.shape, other._layout):
             raise ValueError(f"{other.dtype} {other.shape} cannot be merged into {self.dtype} {self.shape}")
         other._carry()
@@ -114,16 +115,16 @@ class ExactSum:
         self._flags |= other._flags
 
     def used(self) -> NDArray[np.bool_]:
-        """Return which rows are not zero: for whole numbers only one is not."""
+        """Return a bool for each row: whether it is not zero. Sums of whole numbers use only one row."""
         self._carry()
         return np.array([self._row(number).any() for number in range(self.rows)])
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
 
-        A row holds one digit of every element, in [-2^43, 2^43); the last one the flags, bit 0 for NaN, 21 for inf, 42
-        for -inf. 44 bits per digit and one word for the flags make a float32 9 words; 32-bit digits and three counters
-        would make 13. Raises `OverflowError` for a sum of integers from 2^49 on.
+        A row holds one digit of every element, in [-2^43, 2^43). The last row holds the flags: bit 0 for NaN, 21 for
+        inf, 42 for -inf. With 44 bits per digit and one word for the flags, a float32 takes 9 words; 32-bit digits and
+        three counters would take 13. Raises `OverflowError` for a sum of integers from 2^49 on.
         """
         self._carry()
         if self.is_integral and self._reach >= _PACK_LIMIT:
@@ -139,7 +140,7 @@ class ExactSum:
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
         """Replace the sums by those of a pack, or of an element-wise sum of packs.
 
-        Raises `ValueError` for another length or dtype, `OverflowError` for what no sum of 8192 packs can be.
+        Raises `ValueError` for another length or dtype, `OverflowError` for numbers beyond any sum of 8192 packs.
         """
         chosen = chosen_rows(self, rows)
         matrix = dict(zip(chosen, matrix_of(self, packed, len(chosen)), strict=True))
@@ -163,12 +164,13 @@ class ExactSum:
     def round(self) -> NDArray[np.float64]:
         """Return the sums as float64, each rounded once to the nearest, ties to even.
 
-        NaN where a NaN or both infinities were added; infinite where one was, or where the sum is beyond float64.
+        A sum is NaN if a NaN or both infinities were added. A sum is infinite if one infinity was added, or if
+        it exceeds float64.
         """
         self._carry()
         units = self._units()
         rounded = units.astype(np.float64)
-        # This conversion rounds correctly, so only sums that have other digits too pass through Python.
+        # This conversion rounds correctly. Only sums with further digits need the slow way through Python.
         for element in np.flatnonzero(np.count_nonzero(self._digits, axis=0) > (units != 0)):
             rounded[element] = _to_float(self._digits[:, element].tolist(), self._layout.fraction_digits)
         positive, negative = self._flags & _POSITIVE > 0, self._flags & _NEGATIVE > 0
@@ -178,26 +180,26 @@ class ExactSum:
         return rounded.reshape(self.shape)
 
     def integers(self) -> NDArray[np.int64]:
-        """Return the sums themselves, of this shape. Raises `TypeError` unless they are of integers or bool."""
+        """Return the sums of integers or bool, in this shape. Raises `TypeError` for a sum of floats."""
         if not self.is_integral:
-            raise TypeError(f"a sum of {self.dtype} need not be an integer: use round")
+            raise TypeError(f"a sum of {self.dtype} may not be an integer: use round")
         return self._units().reshape(self.shape).copy()
 
     def to_json(self) -> dict[str, Any]:
-        """Return strict JSON: shape, dtype, and the rows that are not zero by their numbers."""
+        """Return strict JSON: shape, dtype, and the rows that are not zero, by row number."""
         used = self.used()
         rows = self.pack(used).reshape(-1, self._size).tolist()
-        kept = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
-        return {"reduction": "sum", "shape": list(self.shape), "dtype": self.dtype, "rows": kept}
+        rows_by_number = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
+        return {"reduction": "sum", "shape": list(self.shape), "dtype": self.dtype, "rows": rows_by_number}
 
     @classmethod
     def from_json(cls, parsed: dict[str, Any]) -> Self:
-        """Read back what `to_json` wrote. Raises `RecordError` when it is anything else."""
+        """Build a sum from the output of `to_json`. Raises `RecordError` for anything else."""
         try:
             state = cls(tuple(parsed["shape"]), parsed["dtype"])
             rows = np.zeros((state.rows, state._size), np.int64)
             for number, row in parsed["rows"].items():
-                rows[int(number)] = np.array(row).astype(np.int64, casting="safe")  # of floats there are none
+                rows[int(number)] = np.array(row).astype(np.int64, casting="safe")  # refuses floats
             state.unpack(rows.reshape(-1))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise RecordError(f"not the saved state of a metric: {error!r}") from error
@@ -213,9 +215,9 @@ class ExactSum:
         return self._units() if number == self._layout.fraction_digits else np.zeros(self._size, np.int64)
 
     def _accept(self, values: ArrayLike) -> NDArray[Any]:
-        """Return the values as an array that `_add` understands; raises `TypeError` where that would change one."""
+        """Return the values as an array for `_add`; raises `TypeError` if the conversion could change a value."""
         array = np.asarray(values)
-        is_integer = array.dtype.kind in "biu"  # numpy calls int64 to float64 safe, which it is not
+        is_integer = array.dtype.kind in "biu"  # numpy wrongly calls int64 to float64 safe
         if is_integer != self.is_integral or not (is_integer or np.can_cast(array.dtype, self._layout.kind)):
             raise TypeError(f"values of dtype {array.dtype} cannot be added exactly to a state of dtype {self.dtype}")
         return array if is_integer else array.astype(self._layout.kind, copy=False)
@@ -231,7 +233,7 @@ class ExactSum:
                 self._add(rows[:, first : first + columns], first)
 
     def _add(self, values: NDArray[Any], first: int) -> None:
-        """Add each column of values (times, columns) to its element, from the element with number `first` on."""
+        """Add each column of values (times, columns) to its element; the first column belongs to element `first`."""
         units = self._units()[first : first + values.shape[1]]
         if self.is_integral:
             units += values.astype(np.int64, copy=False).sum(axis=0)
@@ -244,12 +246,12 @@ class ExactSum:
         self._add_others(np.nonzero(~counts)[1] + first, values[~counts])
 
     def _add_others(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
-        """Add floats that are no small whole numbers, each to its element."""
+        """Add floats that are not small whole numbers, each to its element."""
         finite = np.isfinite(values)
         if finite.any():
             self._add_digits(elements[finite], values[finite])
-        for flag, is_such in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
-            np.bitwise_or.at(self._flags, elements[is_such(values)], flag)
+        for flag, has_it in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
+            np.bitwise_or.at(self._flags, elements[has_it(values)], flag)
 
     def _add_digits(self, elements: NDArray[np.intp], values: NDArray[Any]) -> None:
         """Add finite floats, each to its element, by their bits (IEEE 754-2019, section 3.4)."""
@@ -262,10 +264,10 @@ class ExactSum:
         mantissa *= 1 - 2 * (bits < 0)
         place = np.maximum(exponent, 1) - 1 + (layout.fraction_digits * _DIGIT_BITS + layout.lowest)
         row = place // _DIGIT_BITS
-        kept = (row + 1) * _DIGIT_BITS - place  # bits that fit into the lowest of the digits
+        fitting = (row + 1) * _DIGIT_BITS - place  # bits that fit into the lowest of the digits
         # Shifts and masks floor, so they divide a negative mantissa as exactly as a positive one.
-        low = (mantissa & ((1 << kept) - 1)) << (_DIGIT_BITS - kept)
-        high = mantissa >> kept
+        low = (mantissa & ((1 << fitting) - 1)) << (_DIGIT_BITS - fitting)
+        high = mantissa >> fitting
         parts = (low, high) if layout is FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
         for offset, part in enumerate(parts):
             np.add.at(self._digits.reshape(-1), (row + offset) * self._size + elements, part)
@@ -276,18 +278,18 @@ class ExactSum:
         return row
 
     def _widen(self) -> None:
-        """Let the other digits exist."""
+        """Allocate the digits that are not the units, if they do not exist yet."""
         if len(self._digits) < self._layout.digits:
             digits = np.zeros((self._layout.digits, self._size), np.int64)
             digits[self._layout.fraction_digits] = self._units()
             self._digits = digits
 
     def _growth(self, values: NDArray[Any]) -> int:
-        """Return how much one of the values can add to a digit at most."""
+        """Return the most that one of the values can add to a digit."""
         return _largest(values) if self.is_integral else _BASE
 
     def _reserve(self, growth: int) -> None:
-        """Make sure that every digit can grow by this much."""
+        """Make sure that every digit can grow by this much. Raises `OverflowError` if a digit cannot."""
         if self._reach + growth > _LIMIT:
             self._carry()
         if self._reach + growth > _LIMIT:
@@ -308,18 +310,18 @@ class ExactSum:
 def exact_sum(states: SetStates, name: str) -> ExactSum:
     """Return the state of that name, which is an exact sum."""
     state = states[name]
-    assert isinstance(state, ExactSum), f"{name} is no sum"
+    assert isinstance(state, ExactSum), f"{name} is not a sum"
     return state
 
 
 def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which floats are whole and fit into one digit; NaN and infinities do not."""
+    """Return a bool for each float: whether it is a whole number that fits into one digit."""
     is_count: NDArray[np.bool_] = (np.trunc(values) == values) & (np.abs(values) < _BASE)
     return is_count
 
 
 def _largest(values: NDArray[Any]) -> int:
-    """Return the largest magnitude, as an int that cannot overflow; 0 for none."""
+    """Return the largest magnitude as an int, which cannot overflow; 0 if there are no values."""
     return max(int(values.max()), -int(values.min())) if values.size else 0
 
 

@@ -1,7 +1,8 @@
 """Keep the largest or smallest value per element. Imports numpy, never a framework.
 
-Each rank has one row of the matrix: the bits of its values, behind a 1 if it saw any. The sum of all matrices holds
-every rank's row, of which the largest or smallest is taken; so a maximum needs no collective of its own.
+Each rank has one row of the matrix: a 1 if it saw any values, then the bits of its values. The sum of all matrices
+holds the rows of all ranks, and the largest or smallest value is taken from them. So a maximum needs no other
+collective than a sum.
 """
 
 import math
@@ -16,17 +17,17 @@ from sidecar.evaluation.states.state import chosen_rows, matrix_of
 
 Reduction = Literal["max", "min"]
 
-_SAW: Final = 1  # stands before the values, so that a rank that saw nothing is told from one that saw zeros
+_SAW: Final = 1  # precedes the values, to distinguish a rank that saw nothing from one that saw zeros
 
 
 class MinMax:
-    """An array of maxima or minima; infinite (of integers: the farthest there is) when new. NaN wins over all numbers.
+    """Keep an array of maxima or minima. A new one is infinite (integers: the limit of int64). NaN exceeds all numbers.
 
     Args:
-        shape: Of the array.
-        dtype: Of the values: floats are kept in float64, integers and bool in int64, which hold them all but uint64.
+        shape: Shape of the array.
+        dtype: Type of the values. Floats are stored in float64, integers and bool in int64; uint64 does not fit.
         reduction: "max" or "min".
-        shard: Which rank this is, of how many.
+        shard: This rank, and the number of ranks.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, reduction: Reduction, shard: Shard) -> None:
@@ -35,7 +36,7 @@ class MinMax:
         if dtype == "uint64" or not (is_integral or dtype == "bfloat16" or np.can_cast(dtype, np.float64)):
             raise TypeError(f"a state of dtype {dtype} cannot be compared exactly: use floats, integers or bool")
         self._shard = shard
-        self._choose: Any = np.maximum if reduction == "max" else np.minimum  # both let NaN through
+        self._choose: Any = np.maximum if reduction == "max" else np.minimum  # both return NaN if one is NaN
         kind: type[Any] = np.int64 if is_integral else np.float64
         limits = (np.iinfo(np.int64).min, np.iinfo(np.int64).max) if is_integral else (-math.inf, math.inf)
         self._nothing: NDArray[Any] = np.full(shape, limits[reduction == "min"], kind)
@@ -44,16 +45,16 @@ class MinMax:
 
     @property
     def rows(self) -> int:
-        """One for each rank."""
+        """Number of rows: one for each rank."""
         return self._shard.world_size
 
     @property
     def width(self) -> int:
-        """One for each element, and one that says whether there are any."""
+        """Number of columns: one for each element, and one that says whether the rank saw values."""
         return self._values.size + 1
 
     def add(self, values: ArrayLike) -> None:
-        """See one array of exactly this shape. Raises `ValueError` for another, `TypeError` for another kind."""
+        """Compare with an array of this shape. Raises `ValueError` for another shape, `TypeError` for another kind."""
         array = np.asarray(values)
         if array.shape != self.shape:
             raise ValueError(f"an array of shape {array.shape} was compared with a state of shape {self.shape}")
@@ -65,11 +66,11 @@ class MinMax:
         self._saw = True
 
     def add_all(self, values: ArrayLike) -> None:
-        """See several arrays at once, (times, …), at least one. Raises what `add` does."""
+        """Compare with one or more arrays at once, (times, …). Raises as `add` does."""
         self.add(self._choose.reduce(np.asarray(values), axis=0))
 
     def merge(self, other: Self) -> None:
-        """See what another saw. Raises `ValueError` unless it is of the same kind."""
+        """Compare with the values of another state. Raises `ValueError` unless it is of the same kind."""
         if (self.shape, self.dtype, self.reduction) != (other.shape, other.dtype, other.reduction):
             raise ValueError(f"{other.reduction} {other.shape} cannot be merged into {self.reduction} {self.shape}")
         self._values = np.asarray(self._choose(self._values, other._values))
@@ -81,11 +82,11 @@ class MinMax:
         return copy
 
     def used(self) -> NDArray[np.bool_]:
-        """Return this rank's own row, if anything was added."""
+        """Return a bool for each row: only this rank's row is used, and only if values were added."""
         return np.array([self._saw and rank == self._shard.rank for rank in range(self.rows)])
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """See `State`: the own row is this rank's, the others are zero."""
+        """Return the chosen rows as `State.pack` does: the values of this rank in its own row, zeros elsewhere."""
         chosen = chosen_rows(self, rows)
         packed = np.zeros((len(chosen), self.width), np.int64)
         if self._saw and self._shard.rank in chosen:
@@ -95,7 +96,7 @@ class MinMax:
         return packed.reshape(-1)
 
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
-        """See `State`: become the largest or smallest of what any rank saw."""
+        """Take the largest or smallest values of all ranks from a sum of packs, as `State.unpack` does."""
         matrix = matrix_of(self, packed, len(chosen_rows(self, rows)))
         if not np.isin(matrix[:, 0], (0, _SAW)).all():
             raise ValueError("a rank's row was added more than once: the pack is damaged")
@@ -107,13 +108,13 @@ class MinMax:
             self._values = np.asarray(self._choose(self._values, values))
 
     def to_json(self) -> dict[str, Any]:
-        """Return strict JSON: the bits of every value, or null if none was added."""
+        """Return strict JSON: the bits of every value, or null if no value was added."""
         bits = self._values.view(np.int64).reshape(-1).tolist() if self._saw else None
         return {"reduction": self.reduction, "shape": list(self.shape), "dtype": self.dtype, "bits": bits}
 
     @classmethod
     def from_json(cls, parsed: dict[str, Any]) -> Self:
-        """Read back what `to_json` wrote, as the only rank. Raises `RecordError` when it is anything else."""
+        """Build the state of a single rank from the output of `to_json`. Raises `RecordError` for anything else."""
         try:
             reduction: Reduction = {"max": "max", "min": "min"}[parsed["reduction"]]  # type: ignore[assignment]
             state = cls(tuple(parsed["shape"]), parsed["dtype"], reduction, Shard(0, 1))

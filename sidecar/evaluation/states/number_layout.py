@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a kind of number has its bits, and the digits that hold both its smallest value and 2^64 of its largest."""
+    """The bits of a kind of number, and the digits that hold its smallest value and 2^64 times its largest."""
 
     kind: type[np.generic]
     bits: type[np.signedinteger[Any]]
@@ -16,7 +16,7 @@ class Layout:
     lowest: int  # exponent of the smallest subnormal
     fraction_digits: int
     digits: int
-    words: int  # of a packed element: its digits, then its flags
+    words: int  # rows of a pack: digits, then flags
 
 
 FLOAT32: Final = Layout(np.float32, np.int32, 23, -149, fraction_digits=4, digits=8, words=9)

@@ -1,10 +1,10 @@
-"""Define what a state of a metric is, and how the states of all ranks become one.
+"""Define the state of a metric, and how the states of all ranks become one.
 
-There are two ways, and both give the same state to the bit. `merge` adds another state, in memory or read back with
-`from_json`. `pack` turns a state into a matrix of int64, so that the sum of the matrices over the ranks is the matrix
-of all: a framework's all-reduce needs no more. Also a maximum travels in such a sum: each rank fills rows or places of
-its own and leaves those of others zero. Rows that are zero on every rank need not travel, so ranks first report which
-rows they use, and then send those that any rank uses.
+There are two ways, and both give the same state to the bit. `merge` adds another state, in memory or read with
+`from_json`. `pack` turns a state into a matrix of int64, and the sum of the matrices over the ranks is the matrix of
+all: an all-reduce of the framework is enough. Such a sum can also carry a maximum: each rank fills its own rows or
+places and leaves those of others zero. Rows that are zero on every rank are not sent: ranks first report which rows
+they use, and then send the rows that any rank uses.
 """
 
 from typing import Any, Protocol, Self
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 
 class State(Protocol):
-    """Part of a metric: neutral when new, and equal whatever the order of additions and merges."""
+    """A part of a metric that is neutral when new. The order of additions and merges does not matter."""
 
     @property
     def rows(self) -> int:
-        """Number of rows of the matrix; like `width` it depends on the constructor, never on values that were added."""
+        """Number of rows of the matrix. Like `width` it depends on the constructor only, not on added values."""
         ...
 
     @property
@@ -27,31 +27,31 @@ class State(Protocol):
         ...
 
     def merge(self, other: Self) -> None:
-        """Add everything that was added to another state of the same kind. Raises `ValueError` for any other."""
+        """Add the content of another state. Raises `ValueError` unless it is of the same kind."""
         ...
 
     def used(self) -> NDArray[np.bool_]:
-        """Return which rows are not zero here."""
+        """Return a bool for each row: whether it is not zero on this rank."""
         ...
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return the chosen rows, or all of them, one after the other."""
+        """Return the chosen rows, or all rows, as a flat array."""
         ...
 
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
         """Replace the content by that of a pack, or of the sum of all ranks' packs; rows that are not chosen are zero.
 
-        Raises `ValueError` or `OverflowError` for what no sum of packs can be.
+        Raises `ValueError` or `OverflowError` for an array that cannot be a sum of packs.
         """
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything that was added, as strict JSON."""
+        """Return the content as strict JSON."""
         ...
 
     @classmethod
     def from_json(cls, parsed: dict[str, Any]) -> Self:
-        """Read back what `to_json` returned. Raises `RecordError` for anything else."""
+        """Build a state from the output of `to_json`. Raises `RecordError` for anything else."""
         ...
 
 
@@ -60,18 +60,18 @@ SetStates = dict[str, State]
 
 
 def within(states: SetStates, name: str) -> SetStates:
-    """Return the states that `named` gave this name."""
+    """Return the states of one metric, which `named` put under its name."""
     start = f"{name}/"
     return {full_name.removeprefix(start): state for full_name, state in states.items() if full_name.startswith(start)}
 
 
 def named(name: str, states: SetStates) -> SetStates:
     """Return the states of one metric under names that no other metric uses."""
-    return {f"{name}/{own_name}": state for own_name, state in states.items()}
+    return {f"{name}/{short_name}": state for short_name, state in states.items()}
 
 
 def chosen_rows(state: State, rows: NDArray[np.bool_] | None) -> list[int]:
-    """Return the numbers of the rows that travel."""
+    """Return the numbers of the chosen rows; all rows for None. Raises `ValueError` for another number of bools."""
     if rows is None:
         return list(range(state.rows))
     if rows.shape != (state.rows,) or rows.dtype != np.bool_:
@@ -80,7 +80,7 @@ def chosen_rows(state: State, rows: NDArray[np.bool_] | None) -> list[int]:
 
 
 def matrix_of(state: State, packed: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Return the pack as a matrix of that many rows; raises `ValueError` if it is another state's."""
+    """Return the pack as a matrix of that many rows. Raises `ValueError` if its shape or dtype differs."""
     if packed.shape != (rows * state.width,) or packed.dtype != np.int64:
         raise ValueError(f"expected a pack of int64 ({rows * state.width},), found {packed.dtype} {packed.shape}")
     return packed.reshape(rows, state.width)

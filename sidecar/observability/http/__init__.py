@@ -3,6 +3,6 @@
 `server` holds the connections, `hosts` decides which requests are answered, and `views` builds the answers.
 """
 
-from sidecar.observability.http.server import Server, dialled
+from sidecar.observability.http.server import Server
 
-__all__ = ["Server", "dialled"]
+__all__ = ["Server"]

@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
+from sidecar.addresses import dialled
 from sidecar.errors import SettingsError
 from sidecar.observability.http.hosts import Hosts
 from sidecar.observability.http.views import Request, Views
@@ -123,11 +124,6 @@ class Server:
         with contextlib.suppress(RuntimeError):  # its thread has ended already
             loop.call_soon_threadsafe(stopped.set)
         thread.join(_CLOSE_SECONDS)
-
-
-def dialled(host: str) -> str:
-    """Return the address by which this machine reaches a server that listens on `host`, without brackets."""
-    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
 
 
 def _netloc(host: str, port: int) -> str:

@@ -121,7 +121,7 @@ class Views:
         }
 
     def answer(self, request: Request) -> bytes:
-        """Return the whole answer. It is empty if there is no request line."""
+        """Return the whole answer; empty if there is no request line."""
         if not request.parsed:
             return request.output
         try:

@@ -173,7 +173,7 @@ def test_no_weight_is_nan(number, metric):
         (Accuracy("one_hot"), [[0, 0], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("one_hot"), [[0, 0.5], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("binary"), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
-        (Accuracy("binary"), [0, 1], np.eye(2), r"\(2,\).*\(2, 2\).*one shape"),
+        (Accuracy("binary"), [0, 1], np.eye(2), r"\(2,\).*\(2, 2\).*same shape"),
         (Accuracy(), ["a", "b"], np.eye(2), "labels .*<U1"),
         (Accuracy(), [0, 1], np.eye(2) * 1j, "predictions .*complex128"),
         (TopK(3), [0, 1], np.eye(2), r"TopK\(k=3\).*\b2\b"),

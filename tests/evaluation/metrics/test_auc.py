@@ -152,7 +152,7 @@ def test_mistakes_are_told_in_one_sentence(both, kind):
     for metric, y, predictions, told in (
         (kind(), [0, 1], np.eye(2), r"\(2, 2\).*positive=…"),
         (kind(), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
-        (kind(), [0, 1, 1], [0.5, 0.5], r"\(3,\).*\(2,\).*one shape"),
+        (kind(), [0, 1, 1], [0.5, 0.5], r"\(3,\).*\(2,\).*same shape"),
         (kind(2), [0, 1], np.eye(2), r"positive=2\b.*\b2\b"),
         (kind(1), [0, 2], np.eye(2), r"\bfrom 0 to 1\b.*found 2"),
     ):

@@ -76,28 +76,37 @@ def check(metrics, sizes, owners, ranks, *arrays):
         assert numbers(metric, sizes, owners, ranks, *arrays) == one
 
 
-@settings(deadline=None)
-@given(divided())
-def test_metrics_of_classes(case):
+EXAMPLES = pytest.mark.parametrize("examples", [30, pytest.param(200, marks=pytest.mark.nightly)])
+
+
+def of_many(examples, strategy, try_one):
+    """Try so many examples of a strategy."""
+    settings(deadline=None, max_examples=examples)(given(strategy)(try_one))()
+
+
+@EXAMPLES
+def test_metrics_of_classes(examples):
     """Ties, masks, weights over 80 binary orders of magnitude, empty batches, ranks without data."""
-    check(OF_CLASSES, *case)
+    of_many(examples, divided(), lambda case: check(OF_CLASSES, *case))
 
 
 @pytest.mark.seconds
-@settings(deadline=None)
-@given(divided(sequences=True))
-def test_metrics_of_sequences(case):
+@EXAMPLES
+def test_metrics_of_sequences(examples):
     """With weights for each position."""
-    check(OF_SEQUENCES, *case)
+    of_many(examples, divided(sequences=True), lambda case: check(OF_SEQUENCES, *case))
 
 
 @pytest.mark.seconds
-@settings(deadline=None)
-@given(divided())
-def test_metrics_of_values(case):
+@EXAMPLES
+def test_metrics_of_values(examples):
     """Predicted values beside labels that are wide apart."""
-    sizes, owners, ranks, y, scores, weights = case
-    check(OF_VALUES, sizes, owners, ranks, y * scores[:, 1] * 1e3, scores[:, 0], weights)
+
+    def try_one(case):
+        sizes, owners, ranks, y, scores, weights = case
+        check(OF_VALUES, sizes, owners, ranks, y * scores[:, 1] * 1e3, scores[:, 0], weights)
+
+    of_many(examples, divided(), try_one)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 397])

@@ -1,6 +1,6 @@
-"""Evaluate with plain Python: the task loads its own model and predicts with it, whatever library that needs.
+"""Evaluate with plain Python: the task loads a model and predicts with it, using any library.
 
-Imports numpy and no framework. Ranks meet in the folders that they save to.
+Imports numpy and no framework. Ranks exchange data through the folders of their saves.
 """
 
 import importlib.metadata
@@ -38,30 +38,30 @@ _LIBRARIES: Final = (
     "statsmodels",
     "numba",
 )
-"""Packages that compute predictions. Nodes evaluate together only if they have the same versions of them."""
+"""Packages that compute predictions. Nodes evaluate together only if the versions of these packages are equal."""
 
 
 class PythonBackend:
-    """See `sidecar.evaluation.backend.Backend`."""
+    """Implement `sidecar.evaluation.backend.Backend` for plain Python."""
 
     version: str = platform.python_version()
     out_of_memory: tuple[type[Exception], ...] = ()
 
     def join(self, join: Join) -> Collective:
-        """Form the group: nothing is started, since the ranks meet in the folders of the plans."""
+        """Form the group. No process or port is needed, as the ranks exchange files in the folders of the plans."""
         return LocalCollective() if len(join.members) == 1 else SharedFolderCollective(join)
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
-        """Open the task's data and make its metrics; the model comes with a checkpoint."""
+        """Open the data of the task and create its metrics. The model is loaded with each checkpoint."""
         return PythonEvaluator(task, shard, cache_bytes=join.cache_bytes)
 
-    def profile(self, told: Join | Check) -> dict[str, str]:
-        """Return versions, threads and instruction set: they can change the bits of predictions."""
+    def profile(self, command: Join | Check) -> dict[str, str]:
+        """Return versions, threads and instruction set, all of which can change the bits of predictions."""
         return {
             "device": "CPU" if os.environ.get("CUDA_VISIBLE_DEVICES", "-1") in ("", "-1") else "GPU",
             "framework": f"python {self.version}",
             "libraries": self._libraries,
-            "threads": str(told.threads),
+            "threads": str(command.threads),
             "isa": instruction_set(),
         }
 

@@ -1,6 +1,6 @@
 """Open a task's data without a framework: arrays, `.npz` files, or an iterator of examples or of batches.
 
-Batches of arrays are views of them. Batches of an iterator are stacked from examples that must have one type and shape.
+Batches of arrays are views. Batches of an iterator are stacked from examples, which must have the same type and shape.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,27 +22,27 @@ from sidecar.records import Sharding
 _ACCEPTED: Final = "arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, or npz files (sidecar.data)"
 _SIZES_SHOWN: Final = 6
 _NUMBERS: Final = "biufcUSMm"
-"""Kinds of numpy's types that can be hashed by their bytes."""
+"""Kinds of numpy types whose bytes can be hashed."""
 
 
 class ArraySource:
-    """The data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
+    """Provide the data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
 
-    Raises `EvaluationError` for what cannot be evaluated.
+    Raises `EvaluationError` for data that cannot be evaluated.
     """
 
     def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard) -> None:
         self._name, self._eval_set, self._batch_size, self._shard = name, eval_set, batch_size, shard
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
-        made = self._open()
-        self._data = None if isinstance(made, Iterator) else self._arrays_of(made)
-        self._unused: Iterator[Any] | None = made if isinstance(made, Iterator) else None
-        self._form: str | None = None  # of the first example of an iterator
+        data = self._open()
+        self._data = None if isinstance(data, Iterator) else self._arrays_of(data)
+        self._unused: Iterator[Any] | None = data if isinstance(data, Iterator) else None
+        self._form: str | None = None  # types and shapes of the first example of an iterator
         if self._data is None:
-            self._unused = self._checked(made)
+            self._unused = self._checked(data)
 
     def sample(self) -> Batch | None:
-        """Return the first batch, before `prepare`; None if there is none."""
+        """Return the first batch, before `prepare`; None if there are no batches."""
         return next((batch for _, batch in self.numbered()), None)
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
@@ -50,13 +50,13 @@ class ArraySource:
         return enumerate(self._batches())
 
     def own(self) -> Iterator[Batch]:
-        """Yield this rank's own batches in order, prepared."""
+        """Yield the batches of this rank in order, after `prepare`."""
         for number, batch in self.numbered():
             if self.sharding == "own" or self._shard.owns(number):
                 yield self._prepared(batch)
 
     def leave_to_first(self) -> None:
-        """Let rank 0 own all batches from now on, and the other ranks none."""
+        """Give all batches to rank 0 from now on, and none to other ranks."""
         self._shard = all_to_first(self._shard)
 
     def fingerprint_of_files(self) -> str:
@@ -72,25 +72,25 @@ class ArraySource:
         return len(next(leaves(batch)))
 
     def finite_rows(self, part: Any) -> list[NDArray[np.bool_]]:
-        """Return which rows of each array are finite; nothing if all of them are."""
+        """Return which rows of each array are finite; an empty list if all are."""
         rows = finite_rows(part)
-        return [] if all(each.all() for each in rows) else rows
+        return [] if all(finite.all() for finite in rows) else rows
 
     def _open(self) -> Any:
-        made = call(
+        data = call(
             f"eval set {self._name!r}", self._eval_set.source, *([self._shard] if self.sharding == "own" else [])
         )
-        if isinstance(made, RecordFiles):
+        if isinstance(data, RecordFiles):
             raise self._refused("TFRecord files need framework = 'tensorflow': give arrays, npz or an iterator")
-        if isinstance(made, Iterator | np.ndarray | tuple | list | dict) or hasattr(made, "__array__"):
-            return made
-        if isinstance(made, Iterable):
-            return iter(made)
-        raise self._refused(f"expected {_ACCEPTED}, found {type(made).__name__}")
+        if isinstance(data, Iterator | np.ndarray | tuple | list | dict) or hasattr(data, "__array__"):
+            return data
+        if isinstance(data, Iterable):
+            return iter(data)
+        raise self._refused(f"expected {_ACCEPTED}, found {type(data).__name__}")
 
-    def _arrays_of(self, made: Any) -> Any:
-        """Return the arrays of a source that yields them whole, equally long."""
-        arrays = self._converted(tuple(made) if isinstance(made, list) else made)
+    def _arrays_of(self, data: Any) -> Any:
+        """Return the arrays of a source of whole arrays. Raises `EvaluationError` unless they are equally long."""
+        arrays = self._converted(tuple(data) if isinstance(data, list) else data)
         if self._batch_size is None:
             raise self._refused("its source returns whole arrays: give Task(batch_size=…), such as 256")
         self._require_equally_many(arrays)
@@ -104,21 +104,21 @@ class ArraySource:
         more = f" and {len(sizes) - _SIZES_SHOWN} more; " if len(sizes) > _SIZES_SHOWN else "; "
         raise self._refused(
             f"its arrays (x, y, sample_weight) need equally many examples, found "
-            f"{', '.join(sizes[:_SIZES_SHOWN]) or 'none'}{more}of a list of examples return iter(…)"
+            f"{', '.join(sizes[:_SIZES_SHOWN]) or 'none'}{more}for a list of examples return iter(…)"
         )
 
-    def _checked(self, made: Iterator[Any]) -> Iterator[Any]:
-        """Take the first example of an iterator, and return a second iterator, which is read first."""
+    def _checked(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Note the form of the first example, and return a new iterator. Raises `EvaluationError` without examples."""
         nothing = object()
-        first = next(made, nothing)
+        first = next(iterator, nothing)
         if first is nothing and self.sharding != "own":
             raise self._refused("is empty: its iterator yields no example")
         if first is not nothing:
             self._form = self._form_of(self._converted(first))
         again = self._open()
-        if again is made:
+        if again is iterator:
             raise self._refused(
-                "its function returns the same iterator each time it is called, which yields every example once only: "
+                "its function returns the same iterator each time it is called, which can be read only once: "
                 "make the iterator within the function, or write it as a generator with yield"
             )
         checked: Iterator[Any] = again
@@ -146,18 +146,18 @@ class ArraySource:
             yield _stacked(gathered)
 
     def _elements(self) -> Iterator[Any]:
-        made, self._unused = self._unused or self._open(), None
-        for number, element in enumerate(made):
+        iterator, self._unused = self._unused or self._open(), None
+        for number, element in enumerate(iterator):
             converted = self._converted(element)
             if (form := self._form_of(converted)) != self._form:
                 raise self._refused(
-                    f"element {number} of its iterator is {form}, the first was {self._form}: bring all to the same "
-                    f"types and shapes"
+                    f"element {number} of its iterator is {form}, the first was {self._form}: give all elements "
+                    f"the same types and shapes"
                 )
             yield copied(converted)  # a generator may fill the same array for every element
 
     def _form_of(self, element: Any) -> str:
-        """Describe an element; of a batch without its number of examples, as the last batch may be short."""
+        """Describe types and shapes of an element; a short last batch has the same description as others."""
         if self._batch_size is not None:
             return str(form_of(element))
         if any(not array.ndim for array in leaves(element)):
@@ -166,30 +166,30 @@ class ArraySource:
         return str(form_of(map_leaves(lambda array: array[:0], element)))
 
     def _prepared(self, batch: Batch) -> Batch:
-        """Return a batch after `prepare`, which is called for each example, or for whole batches if they come so."""
+        """Return a batch after `prepare`, which takes single examples, or batches if the source yields batches."""
         prepare = self._eval_set.prepare
         if prepare is None:
             return batch
-        what = "EvalSet(prepare=…)"
+        name = "EvalSet(prepare=…)"
         if self._batch_size is None:
-            return copied(self._converted(call(what, prepare, *_arguments(copied(batch)))))
+            return copied(self._converted(call(name, prepare, *_arguments(copied(batch)))))
         examples = range(self.examples_in(batch))
         rows = (map_leaves(lambda array, at=at: copy(array[at]), batch) for at in examples)
-        return self._stacked_alike([copied(self._converted(call(what, prepare, *_arguments(row)))) for row in rows])
+        return self._stacked_alike([copied(self._converted(call(name, prepare, *_arguments(row)))) for row in rows])
 
     def _stacked_alike(self, examples: list[Any]) -> Batch:
         forms = list(dict.fromkeys(str(form_of(example)) for example in examples))
         if len(forms) > 1:
-            raise self._refused(f"EvalSet(prepare=…) returns {forms[1]} after {forms[0]}: bring all to one form")
+            raise self._refused(f"EvalSet(prepare=…) returns {forms[1]} after {forms[0]}: return one form")
         return _stacked(examples)
 
     def _converted(self, element: Any) -> Any:
         try:
             arrays = as_arrays(element)
         except ValueError as error:
-            raise self._refused(f"its source yields what is no array: {error}") from None
+            raise self._refused(f"its source yields something that is not an array: {error}") from None
         for array in leaves(arrays):
-            is_text = array.dtype.hasobject and all(isinstance(each, str | bytes) for each in array.ravel().tolist())
+            is_text = array.dtype.hasobject and all(isinstance(item, str | bytes) for item in array.ravel().tolist())
             if array.dtype.kind not in _NUMBERS and not is_text:
                 raise self._refused(f"its source yields {array.dtype}, which is neither numbers nor text: convert it")
         return arrays
@@ -213,5 +213,5 @@ def _stacked(examples: list[Any]) -> Batch:
 
 
 def _arguments(element: Any) -> tuple[Any, ...]:
-    """Return an element as arguments: (x, y) are two, as for `tf.data.Dataset.map`."""
+    """Return an element as arguments: a tuple (x, y) gives two, as for `tf.data.Dataset.map`."""
     return element if isinstance(element, tuple) else (element,)

@@ -1,4 +1,4 @@
-"""Evaluate a model that the task's own `load` returns, with predictions that its own `predict` makes."""
+"""Evaluate a model with the functions `load` and `predict` of the task."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,19 +28,19 @@ from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_c
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task, call
 
-_WEIGHTS: Final = "weights"  # what a worker saves of the checkpoint, as with other frameworks
+_WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
 
 
 class PythonEvaluator:
-    """See `sidecar.evaluation.backend.Evaluator`.
+    """Implement `sidecar.evaluation.backend.Evaluator` for plain Python.
 
-    The checkpoint stands for what was restored: its digest is that of all its bytes, and saving the weights is to copy
-    it, since nobody knows what is in the model.
+    The content of the model is unknown, so the checkpoint stands for the restored values: the digest is that of all its
+    bytes, and saving the weights means copying it.
     """
 
     def __init__(self, task: Task, shard: Shard, *, cache_bytes: int) -> None:
         assert task.load is not None, "the dispatcher checks it"
-        assert task.predict is not None, "likewise"
+        assert task.predict is not None, "the dispatcher checks it"
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
         budget = CacheBudget(cache_bytes)
@@ -65,14 +65,14 @@ class PythonEvaluator:
         self.traces, self.builds, self.loads_graphs = 0, 0, False
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
-        """Choose the eval sets that take part, and read those that are not read yet."""
+        """Choose the eval sets that take part, and read those that have not been read yet."""
         chosen = self._task.sets(evaluated)
         self._chosen = [reader for reader in self._readers if reader.name in chosen]
         return tuple(reader.read(tick) for reader in self._chosen)
 
     def restore(self, path: str) -> Callable[[], None]:
-        """Return what calls the task's own `load`: it may need the thread that it is called in."""
-        self._model = None  # there may be no memory for two
+        """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""
+        self._model = None  # memory may not be sufficient for two models
         return partial(self._restore, path)
 
     def _restore(self, path: str) -> None:
@@ -89,9 +89,9 @@ class PythonEvaluator:
         self.builds += 1
 
     def digest(self) -> Callable[[], str]:
-        """Begin to hash all bytes of the checkpoint; return what waits for the hex digest.
+        """Begin to hash all bytes of the checkpoint. Return a function that waits for the hex digest.
 
-        That raises `EvaluationError` if the checkpoint has changed since it was loaded.
+        The function raises `EvaluationError` if the checkpoint has changed since it was loaded.
         """
         files, hashed = self._files, self._thread.submit(self._files.digest)
 
@@ -103,7 +103,7 @@ class PythonEvaluator:
         return wait
 
     def outside(self) -> Mapping[str, str]:
-        """Return nothing: all that a model depends on is in its checkpoint and in the task's code."""
+        """Return an empty dict: a model depends only on its checkpoint and on the task's code."""
         return {}
 
     def layout(self) -> str:
@@ -117,7 +117,7 @@ class PythonEvaluator:
         )
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
-        """Sum metric states over this rank's own batches, and hand over the rows that the task saves."""
+        """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {reader.name: self._evaluate(reader, tick, keep) for reader in self._chosen}
 
     def save_weights(self, folder: Path) -> None:
@@ -148,7 +148,7 @@ class PythonEvaluator:
 
     def _run(self, reader: EvalSetReader, batch: Batch, _number: int, _first: int | None) -> BatchOutput:
         x, _, _ = parts_of(batch)
-        # The arrays of a batch stay for the next checkpoint, and `predict` may change what it gets.
+        # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
         predicted = call("Task(predict=…)", self._predict, self._model, copied(x))
         predictions = _converted(predicted, reader.examples_in(batch))
         batch = map_leaves(read_only, batch)
@@ -166,7 +166,7 @@ def _converted(predictions: Any, examples: int) -> Any:
     try:
         arrays = as_arrays(predictions)
     except ValueError as error:
-        raise EvaluationError("task_error", f"Task(predict=…) returns what is no array: {error}") from None
+        raise EvaluationError("task_error", f"Task(predict=…) does not return an array: {error}") from None
     for array in leaves(arrays):
         if array.dtype.hasobject or not array.ndim or len(array) != examples:
             raise EvaluationError(
@@ -181,9 +181,9 @@ def _column(name: str, column: Any) -> NDArray[Any]:
     try:
         array = plain_array(column)
     except ValueError as error:
-        raise refused_column(name, f"is no array: {error}") from None
+        raise refused_column(name, f"is not an array: {error}") from None
     if array.dtype.hasobject or array.dtype.kind in "US":
-        raise refused_column(name, "holds text or objects: keep numbers, such as an index")
+        raise refused_column(name, "holds text or objects: save numbers, such as an index")
     if not array.ndim:
-        raise refused_column(name, "is one number for a batch: keep one row for each example")
+        raise refused_column(name, "is one number for a batch: save one row for each example")
     return array

@@ -1,6 +1,7 @@
-"""Prove that the files that a task loaded are those that are hashed: others could replace them meanwhile.
+"""Prove that the hashed files are those that the task loaded, since they could be replaced in the meantime.
 
-`sidecar eval` reads a checkpoint where training wrote it, and the task's `load` or `predict` could write to it, too.
+`sidecar eval` reads a checkpoint in the folder where training wrote it. The task's `load` or `predict` could also write
+to it.
 """
 
 import hashlib
@@ -25,15 +26,15 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The files of a checkpoint as they were before it was loaded. Files that `load` adds to a folder do not count."""
+    """The files of a checkpoint before it was loaded. Files that `load` adds to a folder are not included."""
 
     path: Path
     versions: Mapping[Path, _Version]
 
     @classmethod
     def find(cls, path: Path) -> "LoadedFiles":
-        """Return the files of a checkpoint, which is a file or a folder. Raises `OSError` if one cannot be read."""
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        """Find the files of a checkpoint, which is a file or a folder. Raises `OSError` if one cannot be read."""
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         return cls(path, {file: _version(file.stat()) for file in files})
 
     def digest(self) -> str:
@@ -54,7 +55,7 @@ class LoadedFiles:
         return digest.hexdigest()
 
     def require_unchanged(self) -> None:
-        """Raise `EvaluationError` (`mismatch`) if a file was changed while it was evaluated; it may be gone by now."""
+        """Raise `EvaluationError` (`mismatch`) if a file was changed during the evaluation; it may be gone by now."""
         for file, version in self.versions.items():
             try:
                 status = file.stat()
@@ -66,7 +67,7 @@ class LoadedFiles:
 def _require_same(file: Path, status: os.stat_result, version: _Version) -> None:
     if _version(status) != version:
         raise EvaluationError(
-            "mismatch", f"{file} was changed while it was evaluated, so it is not known what was loaded"
+            "mismatch", f"{file} was changed while it was evaluated, so the loaded content is unknown"
         )
 
 

@@ -1,4 +1,4 @@
-"""Measure with `sidecar.metrics`: which of them the task wants, their states, and their numbers."""
+"""Measure with the metrics of `sidecar.metrics` that a task lists."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,9 +19,9 @@ _EXAMPLE: Final = "such as [sidecar.metrics.Accuracy()]"
 
 
 class Measurement:
-    """The metrics of a task, by the name of the output that they belong to.
+    """Hold the metrics of a task, with the outputs that they belong to.
 
-    Raises `EvaluationError` for what are no metrics, and for two of one name.
+    Raises `EvaluationError` for an object that is not a metric, and for two metrics with the same name.
     """
 
     def __init__(self, task: Task) -> None:
@@ -43,7 +43,7 @@ class Measurement:
     def arrays(self, batch: Any, predictions: Any) -> list[NDArray[Any]]:
         """Return labels, predictions and weights of every output, always in the same order.
 
-        Weights are empty where there are none, so that there are three arrays for each output.
+        There are always three arrays for each output; the weights are an empty array if there are none.
         """
         _, y, weights = with_labels(batch)
         arrays: list[NDArray[Any]] = []
@@ -54,29 +54,29 @@ class Measurement:
         return arrays
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
-        """Add several batches: of each of `arrays` a list with an array for each batch."""
+        """Add several batches; each item of `arrays` is a list with one array per batch."""
         for name, (output, metric) in self._metrics.items():
             at = 3 * self._outputs.index(output)
-            of_metric = within(states, name)
+            metric_states = within(states, name)
             for first, y, predictions, weights in zip(firsts, *arrays[at : at + 3], strict=True):
-                metric.add(of_metric, EvalBatch(y, predictions, weights if len(weights) else None, first))
+                metric.add(metric_states, EvalBatch(y, predictions, weights if len(weights) else None, first))
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the numbers of all metrics; raises `EvaluationError` if two of them have one name."""
+        """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
         return join_results(
             (name, output, metric.compute(within(states, name))) for name, (output, metric) in self._metrics.items()
         )
 
 
 def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
-    """Yield the task's metrics, each after the output that it belongs to."""
+    """Yield the metrics of the task as (output, metric)."""
     assert task.metrics is not None
-    for output, made in by_output(call("Task(metrics=…)", task.metrics)).items():
-        if not isinstance(made, list | tuple) or not made:
+    for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
+        if not isinstance(metrics, list | tuple) or not metrics:
             raise EvaluationError(
-                "task_error", f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {made!r:.80}"
+                "task_error", f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {metrics!r:.80}"
             )
-        for metric in made:
+        for metric in metrics:
             if isinstance(metric, type) or not all(hasattr(metric, name) for name in _NEEDED):
                 raise EvaluationError(
                     "task_error",
@@ -87,9 +87,9 @@ def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
 
 
 def _one(part: Any) -> NDArray[Any]:
-    """Return a part that must be one array."""
+    """Return a part as one array. Raises `EvaluationError` if it is not a single array."""
     if part is None:
-        raise EvaluationError("task_error", "labels or predictions of an output are None: it has metrics")
+        raise EvaluationError("task_error", "labels or predictions of an output with metrics are None")
     arrays = list(leaves(as_arrays(part)))
     if len(arrays) != 1:
         raise EvaluationError("task_error", f"labels or predictions have {len(arrays)} parts: give metrics for each")

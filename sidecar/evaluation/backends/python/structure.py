@@ -1,4 +1,4 @@
-"""Handle nested tuples, lists and dicts of arrays, as tasks write inputs, labels and predictions."""
+"""Handle nested tuples, lists and dicts of arrays, in which tasks return inputs, labels and predictions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from sidecar.evaluation.data.plain_arrays import plain_array
 def as_arrays(structure: Any) -> Any:
     """Return a nested structure of tuples and dicts with a numpy array for every leaf.
 
-    A list is one array. None keeps its place in a tuple and is left out at its end, so `(x, y, None)` has no weights.
-    Everything that numpy can convert is a leaf, such as a column of pandas or an array of JAX. Raises `ValueError` for
-    a list whose elements have different shapes, and for masked values.
+    A list becomes one array. None keeps its place in a tuple, but is dropped at the end, so `(x, y, None)` has no
+    weights. Everything that numpy can convert is a leaf, such as a column of pandas or an array of JAX. Raises
+    `ValueError` for a list whose elements have different shapes, and for masked values.
     """
     if isinstance(structure, Mapping):
         return {name: as_arrays(part) for name, part in structure.items()}
@@ -25,12 +25,12 @@ def as_arrays(structure: Any) -> Any:
 
 
 def copied(structure: Any) -> Any:
-    """Return a structure with copies of its arrays: whoever gets them may change them, or made them may reuse them."""
+    """Return a structure with copies of its arrays, because later code may change or reuse the originals."""
     return map_leaves(np.array, structure)
 
 
 def leaves(structure: Any) -> Iterator[NDArray[Any]]:
-    """Yield the arrays of a structure; dicts in the order of their keys, whatever order they were filled in."""
+    """Yield the arrays of a structure; those of a dict in the order of its sorted keys."""
     if isinstance(structure, Mapping):
         for name in sorted(structure, key=str):
             yield from leaves(structure[name])
@@ -42,7 +42,7 @@ def leaves(structure: Any) -> Iterator[NDArray[Any]]:
 
 
 def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """Return the structure with a function applied to each array, and to the arrays at the same place in others."""
+    """Return the structure with a function applied to each array and to the arrays at the same place in others."""
     if isinstance(structure, Mapping):
         return {
             name: map_leaves(function, part, *(other[name] for other in others)) for name, part in structure.items()
@@ -53,12 +53,12 @@ def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> An
 
 
 def form_of(structure: Any) -> Any:
-    """Return types and shapes of the arrays in a structure, in words: (float32(8, 8), int64())."""
+    """Describe types and shapes of the arrays in a structure, such as (float32(8, 8), int64())."""
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{name!r}: {form_of(part)}" for name, part in structure.items()) + "}"
     if isinstance(structure, tuple):
         return "(" + ", ".join(map(form_of, structure)) + ")"
     if structure is None:
         return "None"
-    kind = "text" if structure.dtype.kind in "US" else structure.dtype  # texts differ in length, and may
+    kind = "text" if structure.dtype.kind in "US" else structure.dtype  # texts may differ in length
     return f"{kind}{structure.shape}"

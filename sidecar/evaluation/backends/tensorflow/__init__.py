@@ -57,7 +57,7 @@ class TensorFlowBackend:
             trust_saved_graph=options_of(join).trust_saved_graph,
         )
 
-    def profile(self, told: Join | Check) -> dict[str, str]:
+    def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, device, instruction set and every setting that may change the bits of a result."""
         import keras
 
@@ -71,8 +71,8 @@ class TensorFlowBackend:
             "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             "xla": os.environ.get("TF_XLA_FLAGS", "off"),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()) if gpus else "off",
-            "threads": str(told.threads),
-            "trust_saved_graph": str(options_of(told).trust_saved_graph).lower(),  # stored graphs may differ
+            "threads": str(command.threads),
+            "trust_saved_graph": str(options_of(command).trust_saved_graph).lower(),  # stored graphs may differ
             "isa": instruction_set(),  # last, because it is the longest
         }
 

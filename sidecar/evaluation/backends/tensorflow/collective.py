@@ -51,12 +51,12 @@ class MirroredCollective:
 
         self._all_reduce = all_reduce
 
-    def sum(self, mine: Int64s) -> Int64s:
+    def sum(self, vector: Int64s) -> Int64s:
         """Sum with an all-reduce; raise `member_lost` some seconds after a peer has gone."""
         try:
-            total: Int64s = np.asarray(self._all_reduce(tf.constant(mine, tf.int64)), np.int64)
+            total: Int64s = np.asarray(self._all_reduce(tf.constant(vector, tf.int64)), np.int64)
         except tf.errors.OpError as error:
-            raise self._who_is_lost(error.message) from error
+            raise self._lost_member(error.message) from error
         return total
 
     def begin(self, command: Evaluate) -> None:
@@ -66,10 +66,10 @@ class MirroredCollective:
         """Add up the states of all ranks with two all-reduces."""
         return reduce_packs(self.sum, join, report)
 
-    def _who_is_lost(self, message: str) -> EvaluationError:
-        """Return the error that names the lost rank, as far as the message of TensorFlow identifies its task.
+    def _lost_member(self, message: str) -> EvaluationError:
+        """Return the error that names the lost rank, if the message of TensorFlow identifies its task.
 
-        Where a message names several tasks, the last one is lost; the tasks before it only forwarded the message.
+        If a message names several tasks, the last one is lost; the tasks before it only forwarded the message.
         """
         named = [rank for rank in map(int, _TASK.findall(message)) if rank != self._join.rank]
         members = [self._join.members[rank] for rank in dict.fromkeys(named) if rank < len(self._join.members)]

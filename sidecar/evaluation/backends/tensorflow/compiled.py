@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, told
+from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_batch_note
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
-from sidecar.evaluation.backends.tensorflow.mergeability import OF_SIZE, probe, probe_twice
+from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
@@ -64,7 +64,7 @@ class CompiledMeasurement:
         recurrent = RecurrentStates(self._model)
         arguments = first, self._reset, self._test, lambda: [metric.values() for metric in self._metrics.values()]
         if not recurrent:
-            with suppress(*OF_SIZE):
+            with suppress(*SIZE_ERRORS):
                 return probe(*arguments)
             self.by_batch.add_unknown()
         return probe_twice(*arguments, recurrent.reset)
@@ -127,25 +127,26 @@ class CompiledMeasurement:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers under the names that `test_step` gives them."""
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         of_batches: list[str] = []
         by_example: list[str] = []
         without_weight: list[str] = []
         sources_of_batches = self.by_batch.names(states)
         for name, source in self._by_result.items():
-            metric, own = self._metrics[source], within(states, source)
-            numbers = metric.numbers(own, name)
-            found |= {each: value(one, "min" if each == "loss" else metric.goal()) for each, one in numbers.items()}
+            metric, metric_states = self._metrics[source], within(states, source)
+            numbers = metric.numbers(metric_states, name)
+            for key, number in numbers.items():
+                values[key] = value(number, "min" if key == "loss" else metric.goal())
             if id(metric.metric) in self._unweighted:
                 by_example += numbers
             elif source in sources_of_batches:
                 of_batches += numbers
-            if metric.is_undefined(own):
+            if metric.is_undefined(metric_states):
                 without_weight += numbers
-        notes = told(of_batches) + undefined(without_weight)
+        notes = by_batch_note(of_batches) + undefined(without_weight)
         if by_example:
             notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
-        return MetricResult(found, notes=notes)
+        return MetricResult(values, notes=notes)
 
     def _sources(self, first: Batch) -> dict[str, str]:
         """Map the name of each result to its metric, by a step in which `result()` of a metric returns the metric."""
@@ -240,6 +241,6 @@ def _leaves(metrics: Any) -> Iterator[Any]:
 
 def _unknown(names: list[str]) -> str:
     return (
-        f"test_step returns {', '.join(names)}, which is no metric's result, so it cannot be added up over batches: "
-        f"keep it in a keras.metrics.Mean that the model's metrics list, and return that metric's result()"
+        f"test_step returns {', '.join(names)}, which is not the result of a metric, so it cannot be added up over "
+        f"batches: keep it in a keras.metrics.Mean that the model's metrics list, and return that metric's result()"
     )

@@ -40,13 +40,13 @@ class Batches(EvalSetReader):
     def leave_to_first_for(self, recurrent: RecurrentStates) -> None:
         """Let rank 0 evaluate all batches in order, because the model carries these states from batch to batch.
 
-        Raise `EvaluationError` for a set that divides itself. `read` raises it for a batch whose size does not fit.
+        Raise `EvaluationError` for a set that divides itself. `read` raises it for a batch of another size.
         """
         if self._datasets.sharding == "own":
             raise EvaluationError(
                 "task_error",
-                f"eval set {self.name!r} divides itself, and the model's {recurrent} go on from the batch before: let "
-                f"its source take no Shard and yield all examples in order, all of which worker 0 evaluates",
+                f"eval set {self.name!r} divides itself, and the model's {recurrent} continue from the previous batch: "
+                f"let its source take no Shard and yield all examples in order; worker 0 evaluates all of them",
             )
         self.leave_to_first(partial(self._require_fit, recurrent))
 
@@ -67,7 +67,7 @@ class Batches(EvalSetReader):
             raise EvaluationError(
                 "task_error",
                 f"eval set {self.name!r}: batch {number} (from 0) holds {size} examples, and the model's {recurrent} "
-                f"take {fixed} in each: give a multiple of {fixed} examples, or leave out the rest with "
+                f"need {fixed}: give a multiple of {fixed} examples, or leave out the rest with "
                 f"dataset.batch({fixed}, drop_remainder=True) and Task(batch_size=None)",
             )
 
@@ -152,7 +152,7 @@ class DatasetSource:
 
 
 def array_of(tensor: Any) -> NDArray[Any]:
-    """Return the values of a tensor, a variable or a number, also where numpy cannot: a scalar tensor of bfloat16."""
+    """Return the values of a tensor, a variable or a number, also where numpy fails: a scalar tensor of bfloat16."""
     return np.asarray(tf.convert_to_tensor(tensor).numpy())
 
 

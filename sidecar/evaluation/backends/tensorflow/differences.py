@@ -13,7 +13,7 @@ _NAMED: Final = 5  # number of variables that an error lists by name
 
 
 def differences(model: Any, path: str) -> list[str]:
-    """Return one sentence per difference; none for formats without layers.
+    """Return one sentence per difference; an empty list for formats without layers.
 
     Keras walks through the file once more, and every layer is compared instead of loaded.
     """
@@ -43,23 +43,23 @@ def some(names: Sequence[str]) -> str:
 
 
 def _compare(layer: Any, messages: list[str], store: Any) -> None:
-    variables = _own(layer)
+    variables = _variables_of(layer)
     saved = {str(key) for key in store.keys()}  # noqa: SIM118 - store is not a dict
     if any(not key.isdecimal() for key in saved):
         return  # this layer saves its variables under custom names
     for index, variable in enumerate(variables):
-        here = f"{getattr(variable.dtype, 'name', variable.dtype)} {tuple(variable.shape)}"
+        in_model = f"{getattr(variable.dtype, 'name', variable.dtype)} {tuple(variable.shape)}"
         if str(index) not in saved:
-            messages.append(f"{name_of(variable)}, {here} in the model, is not in the file")
+            messages.append(f"{name_of(variable)}, {in_model} in the model, is not in the file")
         elif tuple(store[str(index)].shape) != tuple(variable.shape):
-            there = store[str(index)]
-            stored = f"{there.dtype} {tuple(there.shape)}"
-            messages.append(f"{name_of(variable)} is {here} in the model, {stored} in the file")
+            array = store[str(index)]
+            in_file = f"{array.dtype} {tuple(array.shape)}"
+            messages.append(f"{name_of(variable)} is {in_model} in the model, {in_file} in the file")
     if len(saved) > len(variables):
         messages.append(f"layer {layer.name!r} has {len(variables)} variables in the model, {len(saved)} in the file")
 
 
-def _own(layer: Any) -> list[Any]:
+def _variables_of(layer: Any) -> list[Any]:
     """Return the variables of a layer, without those of layers inside it, in the order of the file."""
     for kind in ("variables", "weights"):  # Keras 3, tf_keras
         lists = [getattr(layer, f"_{trained}_{kind}", None) for trained in ("trainable", "non_trainable")]

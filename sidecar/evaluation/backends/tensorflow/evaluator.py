@@ -79,7 +79,7 @@ class KerasEvaluator:
 
     @property
     def traces(self) -> int:
-        """Return how often steps were traced so far."""
+        """Return the number of times that steps have been traced."""
         return self._steps.traces
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
@@ -90,14 +90,14 @@ class KerasEvaluator:
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""
-        self._let_go()
+        self._release_graph()
         for metric in getattr(self.model, "metrics", ()):  # tf_keras counts them as weights, but ranks differ
             metric.reset_state()
         self._recurrent.reset()
         if self._task.restore is not None:
             return partial(self._let_task_restore, self._task.restore, path)
         loading = self._in_parallel.submit(self._load, path)
-        return lambda: self._take_up(loading.result())
+        return lambda: self._use(loading.result())
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         is_file = is_keras_file(path)
@@ -121,7 +121,7 @@ class KerasEvaluator:
             if self._task.metrics is None and self._task.loss is None:
                 raise EvaluationError(
                     "task_error",
-                    f"the graph stored in {path} has no metrics of its own: give Task(metrics=…) or Task(loss=…), or "
+                    f"the graph stored in {path} has no metrics: give Task(metrics=…) or Task(loss=…), or "
                     f"set trust_saved_graph = false to evaluate its weights in the compiled model",
                 )
             return SavedGraph(path, self._task.signature)
@@ -132,11 +132,11 @@ class KerasEvaluator:
             raise EvaluationError("vanished", f"{path} is gone")
         raise EvaluationError(
             "mismatch",
-            f"{path} is no SavedModel, and Task(build_model=None) has no model to restore it into: give build_model",
+            f"{path} is not a SavedModel, and Task(build_model=None) has no model to restore it into: give build_model",
         )
 
-    def _take_up(self, graph: SavedGraph | None) -> None:
-        """Evaluate the loaded graph from now on; without a graph, check the tables of the restored model."""
+    def _use(self, graph: SavedGraph | None) -> None:
+        """Evaluate the loaded graph from now on; if there is none, check the tables of the restored model."""
         if graph is None:
             self._renew_steps()
             return
@@ -152,7 +152,7 @@ class KerasEvaluator:
         with self._recurrent.preserved():  # tracing calls the model on a first batch, which changes the states
             self._steps.renew()
 
-    def _let_go(self) -> None:
+    def _release_graph(self) -> None:
         """Release the graph of the previous checkpoint before a load: memory may not suffice for two graphs."""
         if self._graph is None:
             return
@@ -163,7 +163,7 @@ class KerasEvaluator:
     def digest(self) -> Callable[[], str]:
         """Begin to hash type, shape and value of all variables of the model or stored graph, in their order."""
         variables = variables_of(self.model) if self._graph is None else self._graph.variables
-        # No copies: a variable that changes later gets a buffer of its own.
+        # No copies: a variable that changes later gets a new buffer.
         values = [tf.convert_to_tensor(variable) for variable in variables]
         self._weights_digest = self._in_parallel.submit(_digest, values).result
         return self._weights_digest
@@ -210,7 +210,7 @@ class KerasEvaluator:
 
         def finish() -> None:
             replay.finish()
-            step.measurement.by_batch.tell(states)
+            step.measurement.by_batch.add_to(states)
 
         return evaluate_set(
             batches,

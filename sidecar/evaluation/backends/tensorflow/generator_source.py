@@ -16,35 +16,37 @@ _SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3 and of tf_keras: hav
 class GeneratorSource:
     """Make a dataset from a Python iterator; all elements must have the types and shapes of the first one.
 
-    Elements of other shapes could not form batches. Only where elements are batches already is the first dimension
-    free, because the last batch may be short.
+    Elements of other shapes could not form batches. The first dimension is free only if the elements are already
+    batches, because the last batch may be short.
 
     Args:
         name: The name of the eval set.
-        made: The iterator that the source returned.
+        iterator: The iterator that the source returned.
         make: Calls the source again.
         is_batched: Whether an element is a batch.
     """
 
-    def __init__(self, name: str, made: Iterator[Any], make: Callable[[], Iterator[Any]], *, is_batched: bool) -> None:
+    def __init__(
+        self, name: str, iterator: Iterator[Any], make: Callable[[], Iterator[Any]], *, is_batched: bool
+    ) -> None:
         self._name, self._make, self._is_batched = name, make, is_batched
-        first = next(made, _NOTHING)
+        first = next(iterator, _NOTHING)
         if first is _NOTHING:
             raise EvaluationError("task_error", f"eval set {name!r} is empty: its iterator yields no example")
         self._spec = self._spec_of(first)
         self._unused: Iterator[Any] | None = make()
-        if self._unused is made:
+        if self._unused is iterator:
             raise EvaluationError(
                 "task_error",
-                f"eval set {name!r}: its function returns the same iterator each time it is called, which yields every "
-                f"example once only: make the iterator within the function, or write it as a generator with yield",
+                f"eval set {name!r}: its function returns the same iterator each time it is called, which can be "
+                f"read only once: make the iterator within the function, or write it as a generator with yield",
             )
         self.problem: EvaluationError | None = None
         self.dataset = tf.data.Dataset.from_generator(self._examples, output_signature=self._spec)
 
     def _examples(self) -> Iterator[Any]:
-        made, self._unused = self._make() if self._unused is None else self._unused, None
-        for number, element in enumerate(made):
+        iterator, self._unused = self._make() if self._unused is None else self._unused, None
+        for number, element in enumerate(iterator):
             try:
                 spec = self._spec_of(element)
             except EvaluationError as error:  # TensorFlow, which calls this, would report it in other words
@@ -53,8 +55,8 @@ class GeneratorSource:
             if spec != self._spec:
                 self.problem = EvaluationError(
                     "task_error",
-                    f"eval set {self._name!r}: element {number} of its iterator is {_told(spec)}, the first was "
-                    f"{_told(self._spec)}: bring all to the same types and shapes, or return a tf.data.Dataset",
+                    f"eval set {self._name!r}: element {number} of its iterator is {_describe(spec)}, the first was "
+                    f"{_describe(self._spec)}: give all the same types and shapes, or return a tf.data.Dataset",
                 )
                 raise self.problem
             yield _arrays(element)
@@ -64,7 +66,7 @@ class GeneratorSource:
             arrays = _arrays(element)
         except ValueError as error:
             raise EvaluationError(
-                "task_error", f"eval set {self._name!r}: its iterator yields what is no array: {error}"
+                "task_error", f"eval set {self._name!r}: its iterator yields something that is not an array: {error}"
             ) from None
         return tf.nest.map_structure(self._spec_of_array, arrays)
 
@@ -73,9 +75,9 @@ class GeneratorSource:
         return tf.TensorSpec([None, *array.shape[1:]] if is_batch else array.shape, array.dtype)
 
 
-def is_sequence(made: Any) -> bool:
+def is_sequence(data: Any) -> bool:
     """Return whether a source is a `PyDataset` of Keras 3 or a `Sequence` of tf_keras, whose elements are batches."""
-    return any(class_named(made, name) is not None for name in _SEQUENCES)
+    return any(class_named(data, name) is not None for name in _SEQUENCES)
 
 
 def in_order(batches: Any) -> Iterator[Any]:
@@ -105,14 +107,14 @@ def _arrays(element: Any) -> Any:
     if isinstance(element, tuple):
         return tuple(_arrays(value) for value in element)
     if element is None:
-        raise ValueError("None stands where an array is expected")
+        raise ValueError("found None, expected an array")
     return plain_array(element)
 
 
-def _told(spec: Any) -> str:
-    """Describe types and shapes in short, such as (float32(8, 8, 1), int64())."""
+def _describe(spec: Any) -> str:
+    """Describe types and shapes, such as (float32(8, 8, 1), int64())."""
     if isinstance(spec, dict):
-        return "{" + ", ".join(f"{name!r}: {_told(part)}" for name, part in spec.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_describe(part)}" for name, part in spec.items()) + "}"
     if isinstance(spec, tuple):
-        return "(" + ", ".join(map(_told, spec)) + ")"
+        return "(" + ", ".join(map(_describe, spec)) + ")"
     return f"{spec.dtype.name}{spec.shape}"

@@ -44,12 +44,12 @@ class _Constants:
 
     def __init__(self, folder: Path, tables: Sequence[FixedTable], sizes: Sequence[int]) -> None:
         saved = saved_model_pb2.SavedModel.FromString((folder / _GRAPH).read_bytes())
-        self._folder, self._sizes = folder, {*(len(each.entries) for each in tables), *sizes}
-        self._longest = max((_letters(each.entries) for each in tables), default=0)
+        self._folder, self._sizes = folder, {*(len(table.entries) for table in tables), *sizes}
+        self._max_file_bytes = max((_max_file_bytes(table.entries) for table in tables), default=0)
         self._vectors: set[Vector] = set()
-        self.tables: list[dict[Any, Any]] = []  # in order of the layers; empty: another size
+        self.tables: list[dict[Any, Any]] = []  # in the order of the layers; empty for a table of another size
         self.bins: set[tuple[float, ...]] = set()
-        self.has_other_files = False  # files of another form than vocabularies of Keras
+        self.has_other_files = False  # whether there are files in another form than vocabularies of Keras
         for meta in saved.meta_graphs:
             constants: dict[str, Vector] = {}
             for node in _nodes(meta.graph_def):
@@ -59,7 +59,7 @@ class _Constants:
                     self.bins.add(_as_stored(node.attr["boundaries"].list.f))
             self._vectors |= set(constants.values())
             try:
-                self.tables += [self._table(made, meta, constants) for made in _tables(meta)]
+                self.tables += [self._table(source, meta, constants) for source in _table_sources(meta)]
             except (IndexError, KeyError) as error:
                 raise EvaluationError("corrupt", f"{folder / _GRAPH} is damaged: it has no object {error}") from error
 
@@ -79,26 +79,27 @@ class _Constants:
                 "corrupt", f"{self._folder / _GRAPH} is damaged: the constant {node.name!r} cannot be read ({error})"
             ) from error
 
-    def _table(self, made: "_Made", meta: Any, constants: Mapping[str, Vector]) -> dict[Any, Any]:
-        files = [meta.asset_file_def[each.asset.asset_file_def_index] for each in made.inputs if each.HasField("asset")]
+    def _table(self, source: "_TableSource", meta: Any, constants: Mapping[str, Vector]) -> dict[Any, Any]:
+        assets = [item.asset for item in source.inputs if item.HasField("asset")]
+        files = [meta.asset_file_def[asset.asset_file_def_index] for asset in assets]
         if files:
-            columns = self._columns(self._folder / _ASSETS / Path(files[0].filename).name, made)
+            columns = self._columns(self._folder / _ASSETS / Path(files[0].filename).name, source)
         else:
-            names = [each.constant.operation for each in made.inputs if each.HasField("constant")]
+            names = [item.constant.operation for item in source.inputs if item.HasField("constant")]
             columns = [constants[name] for name in names if name in constants]
         fits = len(columns) == 2 and len(columns[0]) == len(columns[1])  # noqa: PLR2004 - keys and values
         return dict(zip(*columns, strict=True)) if fits else {}
 
-    def _columns(self, file: Path, made: "_Made") -> list[Vector]:
-        """Return the keys and values that a table reads from the lines of a file; nothing if the file is too long."""
-        kinds = [made.of_file[name].i for name in ("key_index", "value_index")]
+    def _columns(self, file: Path, source: "_TableSource") -> list[Vector]:
+        """Return the keys and values that a table reads from the lines of a file; an empty list for a longer file."""
+        kinds = [source.file_attributes[name].i for name in ("key_index", "value_index")]
         self.has_other_files |= {*kinds} != {_LINE_NUMBER, _WHOLE_LINE}
-        if self.has_other_files or not file.is_file() or file.stat().st_size > self._longest:
+        if self.has_other_files or not file.is_file() or file.stat().st_size > self._max_file_bytes:
             return []
         lines = file.read_bytes().replace(b"\r", b"").removesuffix(b"\n").split(b"\n")
-        first = made.of_file["offset"].i
+        first = source.file_attributes["offset"].i
         columns: list[Vector] = []
-        for kind, dtype in zip(kinds, made.dtypes, strict=True):
+        for kind, dtype in zip(kinds, source.dtypes, strict=True):
             if kind == _LINE_NUMBER:
                 columns.append(tuple(range(first, first + len(lines))))
             elif dtype == types_pb2.DT_STRING:
@@ -125,52 +126,57 @@ def load_constants(model: Any, folder: Path) -> list[Any]:
     tables = [table for _, tables, _, _ in layers for table in tables]
     sizes = [len(idf) for _, _, idf, _ in layers if idf is not None]
     try:
-        found, same = _Constants(folder, tables, sizes), []
+        constants = _Constants(folder, tables, sizes)
     except FileNotFoundError as error:
         raise EvaluationError("vanished", f"{folder} is gone, or a file of it: {error}") from error
     except OSError as error:
         raise EvaluationError("storage", f"{folder} cannot be read: {error}") from error
-    has_tables = len(found.tables) >= len(tables)
-    held = [_given(table, tables, found.tables) for table in tables] if has_tables else []
-    in_order = _is_in_order([[n for n, each in enumerate(found.tables) if each == entries] for entries in held])
-    bins_given = _give_bins([layer for layer, _, _, bins in layers if bins is not None], found.bins)
+    has_tables = len(constants.tables) >= len(tables)
+    held = [_matching_entries(table, tables, constants.tables) for table in tables] if has_tables else []
+    in_order = _is_in_order([[n for n, stored in enumerate(constants.tables) if stored == entries] for entries in held])
+    bins_are_set = _set_bins([layer for layer, _, _, bins in layers if bins is not None], constants.bins)
+    same = []
     for layer, tables, idf, bins in layers:
         entries = [held.pop(0) for _ in tables] if has_tables else []
-        fits = None not in entries and (idf is None or found.has_vector(_as_stored(idf)))
-        says_nothing = not has_tables or (found.has_other_files and not fits)
-        other_bins = bins is not None and not bins_given and found.bins and _as_stored(bins) not in found.bins
-        if (not says_nothing and not fits) or other_bins:
+        fits = None not in entries and (idf is None or constants.has_vector(_as_stored(idf)))
+        is_unknown = not has_tables or (constants.has_other_files and not fits)
+        bins_differ = (
+            bins is not None and not bins_are_set and constants.bins and _as_stored(bins) not in constants.bins
+        )
+        if (not is_unknown and not fits) or bins_differ:
             raise EvaluationError(
                 "mismatch",
                 f"{folder.name}: layer {layer.name!r} ({type(layer).__name__}) holds another vocabulary or other bins "
                 "than the graph that was saved: let build_model make them as training did, or set trust_saved_graph = "
                 "true to evaluate the graph itself",
             )
-        if (not tables or (in_order and not says_nothing)) and (found.bins or bins is None):
+        if (not tables or (in_order and not is_unknown)) and (constants.bins or bins is None):
             same.append(layer)
     return same
 
 
-def _given(table: FixedTable, tables: Sequence[FixedTable], stored: Sequence[dict[Any, Any]]) -> dict[Any, Any] | None:
-    """Return the stored entries that a table holds, replacing them if needed; None if no stored table matches."""
+def _matching_entries(
+    table: FixedTable, tables: Sequence[FixedTable], stored: Sequence[dict[Any, Any]]
+) -> dict[Any, Any] | None:
+    """Return the stored entries for a table, and set them if they differ; None if no stored table matches."""
     if table.entries in stored:
         return table.entries
-    meant = [each for each in stored if _could_be(table, each)]
-    if len(meant) != 1 or sum(_could_be(each, meant[0]) for each in tables) != 1:
+    candidates = [entries for entries in stored if _could_be(table, entries)]
+    if len(candidates) != 1 or sum(_could_be(other, candidates[0]) for other in tables) != 1:
         return None
-    return meant[0] if table.replace(meant[0]) else None
+    return candidates[0] if table.replace(candidates[0]) else None
 
 
 def _could_be(table: FixedTable, stored: Mapping[Any, Any]) -> bool:
     """Return whether two tables have the same types and indices; otherwise unknown words get other indices."""
-    own, other = ((list(each), list(each.values())) for each in (table.entries, stored))
-    if [list(map(type, part)) for part in own] != [list(map(type, part)) for part in other]:
+    in_layer, in_graph = ((list(entries), list(entries.values())) for entries in (table.entries, stored))
+    if [list(map(type, part)) for part in in_layer] != [list(map(type, part)) for part in in_graph]:
         return False
-    words_first = bool(own[0]) and isinstance(own[0][0], bytes)
-    return {*own[words_first]} == {*other[words_first]}
+    words_first = bool(in_layer[0]) and isinstance(in_layer[0][0], bytes)
+    return {*in_layer[words_first]} == {*in_graph[words_first]}
 
 
-def _give_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> bool:
+def _set_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> bool:
     """Set the bins of the graph if one layer and one set of bins match in number; return whether they are set."""
     if len(layers) != 1 or len(stored) != 1 or is_keras_2(layers[0]):
         return False
@@ -183,21 +189,21 @@ def _give_bins(layers: Sequence[Any], stored: Collection[tuple[float, ...]]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """Describe how the graph creates and fills one lookup table."""
+class _TableSource:
+    """The inputs from which the graph creates and fills one lookup table."""
 
     inputs: list[Any]  # objects passed to the function that fills the table
-    of_file: Mapping[str, Any]  # attributes for reading a file; empty without a file
+    file_attributes: Mapping[str, Any]  # attributes for reading a file; empty without a file
     dtypes: tuple[int, int]  # of keys and values
 
 
-def _tables(meta: Any) -> Iterator[_Made]:
-    """Yield the description of each table, in the order in which Keras saved the layers.
+def _table_sources(meta: Any) -> Iterator[_TableSource]:
+    """Yield the source of each table, in the order in which Keras saved the layers.
 
-    Raise `IndexError` or `KeyError` where objects refer to missing objects.
+    Raises `IndexError` or `KeyError` if an object refers to a missing one.
     """
     objects = meta.object_graph_def
-    bodies = {each.signature.name: each for each in meta.graph_def.library.function}
+    bodies = {function.signature.name: function for function in meta.graph_def.library.function}
     for node in objects.nodes:
         children = {child.local_name: child.node_id for child in node.children}
         if not node.HasField("resource") or "_initialize" not in children:
@@ -206,12 +212,12 @@ def _tables(meta: Any) -> Iterator[_Made]:
             list(objects.nodes[children[name]].function.concrete_functions)
             for name in ("_create_resource", "_initialize")
         )
-        created = [each.attr for name in making for each in bodies[name].node_def if "key_dtype" in each.attr]
-        read = [each.attr for name in filling for each in bodies[name].node_def if "key_index" in each.attr]
+        created = [node.attr for name in making for node in bodies[name].node_def if "key_dtype" in node.attr]
+        read = [node.attr for name in filling for node in bodies[name].node_def if "key_index" in node.attr]
         if created:
             inputs = [objects.nodes[at] for name in filling for at in objects.concrete_functions[name].bound_inputs]
             dtypes = created[0]["key_dtype"].type, created[0]["value_dtype"].type
-            yield _Made(inputs, read[0] if read else {}, dtypes)
+            yield _TableSource(inputs, read[0] if read else {}, dtypes)
 
 
 def _is_in_order(places: Iterable[Sequence[int]]) -> bool:
@@ -228,10 +234,10 @@ def _nodes(graph: Any) -> Iterator[Any]:
         yield from function.node_def
 
 
-def _letters(table: Mapping[Any, Any]) -> int:
+def _max_file_bytes(table: Mapping[Any, Any]) -> int:
     """Return the largest size in bytes of a file with the keys or values of a table."""
-    words = [each for pair in table.items() for each in pair]
-    return sum(len(each) + 2 if isinstance(each, bytes) else _LONGEST_NUMBER + 2 for each in words)
+    words = [word for pair in table.items() for word in pair]
+    return sum(len(word) + 2 if isinstance(word, bytes) else _LONGEST_NUMBER + 2 for word in words)
 
 
 def _as_stored(numbers: Any) -> tuple[float, ...]:

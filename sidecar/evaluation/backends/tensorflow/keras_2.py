@@ -46,7 +46,7 @@ class _Finder(MetaPathFinder):
 
 
 def follow_the_task(prepare: Callable[[ModuleType], object]) -> None:
-    """Respect TF_USE_LEGACY_KERAS if a task sets it before it uses Keras; call `prepare` with Keras 2 once imported."""
+    """Respect TF_USE_LEGACY_KERAS if a task sets it before it uses Keras; call `prepare` on Keras 2 once imported."""
     if _PACKAGE in sys.modules:
         prepare(sys.modules[_PACKAGE])
     sys.meta_path.insert(0, _Finder(prepare))

@@ -19,9 +19,9 @@ from typing import Any, Final
 from sidecar.evaluation.backends.tensorflow.layer_tables import is_of_keras
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.hdf5 import damaged
+from sidecar.evaluation.hdf5 import read_failure
 
-OF_DAMAGE: Final = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
+DAMAGE_ERRORS: Final = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
 """Exceptions that reading a damaged archive raises."""
 
 _FOLDER: Final = "assets"
@@ -54,8 +54,8 @@ def load_assets(model: Any, path: str) -> list[Any]:
             stored = _read_configuration(archive, path)
             loaded = [layer for layer, config in _pairs(model, stored, path) if _configure(layer, config, path)]
             return loaded + _load_files(model, archive, path, loaded)
-    except OF_DAMAGE as error:
-        raise damaged(path, error) from error
+    except DAMAGE_ERRORS as error:
+        raise read_failure(path, error) from error
 
 
 def _read_configuration(archive: zipfile.ZipFile, path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -217,5 +217,5 @@ def _load_extracted(model: Any, folder: str, path: str, loaded: list[Any]) -> li
 def _refused(layer: Any, path: str, error: Exception) -> EvaluationError:
     reason = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
     return EvaluationError(
-        "mismatch", f"{path}: layer {layer.name!r} ({type(layer).__name__}) cannot load what was saved of it: {reason}"
+        "mismatch", f"{path}: layer {layer.name!r} ({type(layer).__name__}) cannot load its saved assets: {reason}"
     )

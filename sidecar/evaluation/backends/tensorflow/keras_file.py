@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.differences import differences, name_of, some
-from sidecar.evaluation.backends.tensorflow.keras_assets import OF_DAMAGE, load_assets
+from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.hdf5 import LONGEST, damaged, require_readable, require_self_contained
+from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
 
 _ADVICE: Final = "Let build_model return the model that was saved"
 _ARCHIVE: Final = ".keras"
@@ -54,7 +54,7 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int) -> list[
         The layers whose vocabularies, bins or assets the file holds, and which hold them now.
 
     Raises:
-        EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore`.
+        EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore` does.
     """
     missing = list(variables)
     for attempt in (0, 1):  # a stored value may equal one placeholder by chance, but not both
@@ -79,13 +79,13 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int) -> list[
 def _load(model: Any, path: str, model_of: int) -> None:
     """Let Keras load the file once it is known to hold only data.
 
-    If Keras fails, all values are read: a file that cannot be read is damaged, and any other does not fit the model.
+    If Keras fails, all values are read: a file that cannot be read is damaged, any other does not match the model.
     """
     require_self_contained(path)
     try:
         with _uncompiled(model):
             model.load_weights(path)
-    except (*OF_DAMAGE, *_MISMATCH_ERRORS) as error:
+    except (*DAMAGE_ERRORS, *_MISMATCH_ERRORS) as error:
         # The frames of the traceback hold the file open, and HDF5 refuses to open it a second time in another mode.
         failure = error.with_traceback(None)
     else:
@@ -93,9 +93,9 @@ def _load(model: Any, path: str, model_of: int) -> None:
     failure.__context__ = None
     gc.collect()
     require_readable(path)
-    if isinstance(failure, OF_DAMAGE):
-        raise damaged(path, failure) from failure
-    reason = some(differences(model, path)) or " ".join(str(failure).split())[:LONGEST] or type(failure).__name__
+    if isinstance(failure, DAMAGE_ERRORS):
+        raise read_failure(path, failure) from failure
+    reason = some(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
     hint = advice(by_file(path), model_of=model_of) or _ADVICE
     raise EvaluationError("mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. {hint}.") from failure
 

@@ -24,8 +24,8 @@ class KerasLoss:
     """Compute Σ w·l / N plus the losses that the model adds and, if there are weights, Σ w·l / Σ w as well.
 
     N counts single losses: examples, or positions of a sequence. Masked positions do not count. The losses of several
-    outputs are summed, and published next to the sum. A loss that is one number for a batch, such as the mean over its
-    tokens or a sum, is weighted by the number of examples in the batch, as in Keras.
+    outputs are published, and so is their sum. A loss that is one number for a batch, such as the mean over its tokens
+    or a sum, is weighted by the number of examples in the batch, as in Keras.
 
     Args:
         loss: `Task.loss`: one loss, or several by output.
@@ -36,7 +36,7 @@ class KerasLoss:
     def __init__(self, loss: Any, model: Any, *, weighted: bool) -> None:
         self._model = model
         self._outputs = {
-            output: _OutputLoss(of_output, weighted=weighted) for output, of_output in by_output(loss).items()
+            output: _OutputLoss(output_loss, weighted=weighted) for output, output_loss in by_output(loss).items()
         }
 
     @property

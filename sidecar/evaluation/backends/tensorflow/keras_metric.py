@@ -36,7 +36,7 @@ class KerasMetric:
     def __init__(self, metric: Any, label: str | None = None) -> None:
         self.metric = metric
         self._label = label or f"metric {metric.name!r} ({type(metric).__name__})"
-        self._named(metric.result(), "")  # refuses too many results now, not after the whole evaluation
+        self._by_name(metric.result(), "")  # refuses too many results now, not after the whole evaluation
         metric.reset_state()
         self.identity = self.values()
         if not self.identity:
@@ -134,7 +134,7 @@ class KerasMetric:
                 raise EvaluationError(
                     "task_error",
                     f"{self._label} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
-                    f"{error}; are the weights that large?",
+                    f"{error}; check that the weights are not too large",
                 ) from error
 
     @property
@@ -147,7 +147,7 @@ class KerasMetric:
 
         Args:
             states: The states over all batches.
-            shown: The name of a single number. Several numbers have names of their own, or `shown` and their index.
+            shown: The name of a single number. Several numbers have their own names, or `shown` and their index.
         """
         sums = [_value_of(states[str(index)]) for index in range(len(self.identity))]
         if self.divides:
@@ -157,7 +157,7 @@ class KerasMetric:
             return {shown: float(sums[0])}
         for variable, array in zip(self.metric.variables, sums, strict=True):
             variable.assign(tf.cast(tf.constant(array), variable.dtype))
-        numbers = self._named(self.metric.result(), shown)
+        numbers = self._by_name(self.metric.result(), shown)
         self.metric.reset_state()
         return numbers
 
@@ -166,14 +166,14 @@ class KerasMetric:
         return self.divides and not np.any(_value_of(states["1"]))
 
     def goal(self) -> Goal:
-        """Return whether larger or smaller numbers are better, if the metric of Keras says so."""
+        """Return whether larger or smaller numbers are better, if the metric of Keras declares it."""
         return _GOALS.get(getattr(self.metric, "_direction", None), "none")
 
-    def _named(self, result: Any, shown: str) -> dict[str, float]:
+    def _by_name(self, result: Any, shown: str) -> dict[str, float]:
         """Return the numbers in a result by name; a result is one number, an array, or a dict of results."""
         if isinstance(result, dict):
             return {
-                name: number for key, part in result.items() for name, number in self._named(part, str(key)).items()
+                name: number for key, part in result.items() for name, number in self._by_name(part, str(key)).items()
             }
         array = array_of(result)
         if not array.shape:
@@ -187,7 +187,7 @@ class KerasMetric:
         return {f"{shown}_{suffix}": float(number) for suffix, number in zip(suffixes, array.flat, strict=True)}
 
     def _thresholds(self, shape: tuple[int, ...]) -> list[str]:
-        """Return the thresholds of the metric as names, if it has a different one for each result; else nothing."""
+        """Return the thresholds of the metric as names, if each result has a different one; otherwise an empty list."""
         thresholds = getattr(self.metric, "thresholds", None)
         names = [f"{threshold:g}" for threshold in thresholds] if isinstance(thresholds, list | tuple) else []
         return names if (len(names),) == shape and len(set(names)) == len(names) else []

@@ -1,4 +1,4 @@
-"""Find everything in layers, next to their variables, that changes numbers: vocabularies, bins, tables, settings.
+"""Find everything outside the variables of layers that changes numbers: vocabularies, bins, tables, settings.
 
 A checkpoint of variables does not hold these, so they come from the task, which may build other ones on another rank.
 Therefore each rank computes digests by layer, and the ranks compare them. Only methods of the layers are called; no
@@ -36,9 +36,9 @@ class FixedTable:
     entries: dict[Any, Any]
 
     def replace(self, entries: Mapping[Any, Any]) -> bool:
-        """Replace the table by a new one with these entries, and return whether the kind of table allows that.
+        """Replace the table by a new one with these entries. Return False if the kind of table does not allow it.
 
-        A function that was traced before keeps the old table.
+        A function that was traced before still uses the old table.
         """
         table = getattr(self.owner, self.attribute)
         if type(table) is not tf.lookup.StaticHashTable:
@@ -52,7 +52,7 @@ class FixedTable:
 
 @dataclass(frozen=True, slots=True)
 class LayerTables:
-    """The tables of one layer: all data that it learned, or got, outside its variables."""
+    """The tables of one layer: all data outside its variables."""
 
     layer: Any
     name: str
@@ -116,7 +116,7 @@ def _unique_name(number: int, layer: Any, others: Mapping[str, Any]) -> str:
 
 
 def has_tables_in_checkpoints(layer: Any) -> bool:
-    """Return whether a layer has tables, all of a kind whose entries an object checkpoint holds."""
+    """Return whether a layer has tables, and an object checkpoint holds the entries of all of them."""
     kinds = [is_mutable for *_, is_mutable in _tables(layer)]
     return bool(kinds) and all(kinds)
 

@@ -6,14 +6,14 @@ KERASES: Final = ("keras", "tf_keras")
 """The packages of Keras 3 and of Keras 2."""
 
 
-def is_keras_2(made: Any) -> bool:
+def is_keras_2(item: Any) -> bool:
     """Return whether the class of a model or metric, or one of its bases, comes from tf_keras."""
-    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(made).__mro__)
+    return any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(item).__mro__)
 
 
-def class_named(made: Any, name: str) -> Any:
+def class_named(item: Any, name: str) -> Any:
     """Return the class of this name that Keras 3 or tf_keras defines among the bases of the object, or None."""
-    return next((cls for cls in type(made).__mro__ if cls.__name__ == name and is_written_by_keras(cls)), None)
+    return next((cls for cls in type(item).__mro__ if cls.__name__ == name and is_written_by_keras(cls)), None)
 
 
 def is_written_by_keras(code: Any) -> bool:
@@ -22,6 +22,6 @@ def is_written_by_keras(code: Any) -> bool:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Return all layers of a model in order, the model itself first; none for a stored graph."""
+    """Return all layers of a model in order, the model itself first; an empty list for a stored graph."""
     flatten = getattr(model, "_flatten_layers", None)
     return [] if flatten is None else list(flatten())

@@ -1,6 +1,6 @@
 """Choose what a step measures: the metrics and loss of the task, or those of the `test_step` of a compiled model.
 
-Both are traced functions of one batch. Their outputs are added, exactly and outside the framework, to states that are
+Both are traced functions of one batch. The outputs are added, exactly and outside the framework, to states that are
 summed over batches and ranks. The final numbers are computed once, from the sums.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, told
+from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_batch_note
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
@@ -65,7 +65,7 @@ class Measurement(Protocol):
             start: The states of `stateful_metrics` before the batch, by name; `None` for the identity.
 
         Returns:
-            The outputs for `add`, and the predictions as far as they are known.
+            The outputs for `add`, and the predictions, if they are known.
         """
         ...
 
@@ -189,7 +189,7 @@ class ChosenMeasurement:
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with an interval for those measured by single values."""
         joined = join_results(self._computed(states))
-        return replace(joined, notes=told(self.by_batch.names(states)) + joined.notes)
+        return replace(joined, notes=by_batch_note(self.by_batch.names(states)) + joined.notes)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
@@ -218,10 +218,10 @@ class ChosenMeasurement:
 
     def _add_to_neutral(self, states: SetStates, arrays: list[dict[str, Any]], firsts: Sequence[int | None]) -> None:
         for name, (output, metric) in self._neutral.items():
-            of_metric, of_output = within(states, name), arrays[self._outputs.index(output)]
-            for first, *batch in zip(firsts, *of_output.values(), strict=True):
+            metric_states, inputs = within(states, name), arrays[self._outputs.index(output)]
+            for first, *batch in zip(firsts, *inputs.values(), strict=True):
                 metric.add(
-                    of_metric, EvalBatch(**dict(zip(of_output, map(read_only, batch), strict=True)), first=first)
+                    metric_states, EvalBatch(**dict(zip(inputs, map(read_only, batch), strict=True)), first=first)
                 )
 
 

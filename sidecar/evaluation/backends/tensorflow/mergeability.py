@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-OF_SIZE: Final = (ValueError, tf.errors.InvalidArgumentError)
+SIZE_ERRORS: Final = (ValueError, tf.errors.InvalidArgumentError)
 """Exceptions raised on a part of a batch by models that accept only whole batches."""
 
 

@@ -32,9 +32,7 @@ def make_model(task: Task, *, trusts: bool) -> Any:
             )
         return None
     model = call("Task(build_model=…)", task.build_model)
-    if not callable(model) or not hasattr(
-        type(model), "weights"
-    ):  # that of the object raises in tf_keras until it is built
+    if not callable(model) or not hasattr(type(model), "weights"):  # on the object, tf_keras raises until it is built
         returned = f"{type(model).__name__} {str(model)[:80]!r}"
         raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {returned}")
     return model
@@ -43,8 +41,8 @@ def make_model(task: Task, *, trusts: bool) -> Any:
 def complete(model: Any, batch: Batch) -> None:
     """Create the variables that are still missing after a first step, and mark the model as built.
 
-    A `test_step` of the user need not call the model, or all of its layers. The model may not even accept the inputs of
-    the batch: then only the variables that the step uses exist. Keras restores a file only into a built model.
+    The user's `test_step` may call only some layers of the model. The model may not even accept the inputs of the
+    batch: then only the variables that the step uses exist. Keras restores a file only into a built model.
     """
     if not all(layer.built for layer in _layers(model)):
         with contextlib.suppress(Exception):

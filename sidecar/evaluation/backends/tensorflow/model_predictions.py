@@ -1,4 +1,4 @@
-"""Compute within the traced step what a task saves of every example."""
+"""Compute the columns that a task saves of every example, within the traced step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_c
 
 
 class ModelPredictions:
-    """Predictions of a model, and columns made of them. A column that cannot be saved is refused on the first batch.
+    """Compute predictions and columns. A column that cannot be saved is refused on the first batch.
 
     Args:
         chosen: `Task.predictions`: True, or a function of (x, y, predictions).
-        model: Is asked for predictions; a compiled model's own step asks it again.
-        first: A batch to try it on.
+        model: The model that predicts. The step of a compiled model predicts once more.
+        first: A batch to try the columns on.
     """
 
     def __init__(self, chosen: bool | Callable[[Any, Any, Any], Any], model: Any, first: Batch) -> None:
@@ -33,15 +33,15 @@ class ModelPredictions:
 
 
 def _masks(predictions: Any) -> Any:
-    return tf.nest.map_structure(lambda each: getattr(each, "_keras_mask", None), predictions)
+    return tf.nest.map_structure(lambda tensor: getattr(tensor, "_keras_mask", None), predictions)
 
 
-def _tensor(name: str, kept: Any) -> Any:
-    if isinstance(kept, tf.RaggedTensor | tf.SparseTensor | Mapping | list | tuple):
-        raise refused_column(name, f"is a {type(kept).__name__}: keep tensors, with rows of one shape")
-    tensor = tf.convert_to_tensor(kept)
+def _tensor(name: str, column: Any) -> Any:
+    if isinstance(column, tf.RaggedTensor | tf.SparseTensor | Mapping | list | tuple):
+        raise refused_column(name, f"is a {type(column).__name__}: save tensors, with rows of one shape")
+    tensor = tf.convert_to_tensor(column)
     if tensor.dtype == tf.string:
-        raise refused_column(name, "holds text: keep numbers, such as an index")
+        raise refused_column(name, "holds text: save numbers, such as an index")
     if tensor.shape.rank == 0:
-        raise refused_column(name, "is one number for a batch: keep one row for each example")
+        raise refused_column(name, "is one number for a batch: save one row for each example")
     return tensor

@@ -9,10 +9,10 @@ from sidecar.evaluation.backends.tensorflow.layer_tables import settings_of, tab
 
 
 class NonVariableState:
-    """Digests of the tables and settings of all layers of one model, as they were when they were last read.
+    """Hold digests of the tables and settings of all layers of one model, from the last time that they were read.
 
     Args:
-        model: The built model; `None` has no such state.
+        model: The built model; `None` if there is no model, and so no such state.
     """
 
     def __init__(self, model: Any) -> None:
@@ -20,7 +20,7 @@ class NonVariableState:
         self._tables = tables_of(model)
         self._settings = settings_of(model)
         self.restored_layers: list[Any] | None = None
-        """Layers whose tables the checkpoint restored; `None` if nobody knows."""
+        """Layers whose tables the checkpoint restored; `None` if unknown."""
 
     @property
     def has_tables(self) -> bool:
@@ -37,7 +37,7 @@ class NonVariableState:
         self._settings = settings_of(self._model)
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of each table and of the settings of each layer, by a name for people."""
+        """Return the digest of each table and of the settings of each layer, by a readable name."""
         return {f"settings of {name}": digest for name, digest in self._settings.items()} | {
             f"vocabulary, bins or assets of {table.name}": table.digest for table in self._tables
         }
@@ -50,4 +50,4 @@ class NonVariableState:
         names = [table.name for table in self._tables if id(table.layer) not in restored]
         if not names:
             return ()
-        return (f"{', '.join(names)}: vocabulary, bins or assets are the task's, as the checkpoint does not hold them",)
+        return (f"{', '.join(names)}: vocabulary, bins or assets come from the task, as the checkpoint has none",)

@@ -67,7 +67,7 @@ def load(variables: list[Any], path: str) -> None:
         except EvaluationError:
             raise
         except Exception as error:  # tensorstore raises ValueError for most failures
-            raise _classified(error, path) from error
+            raise _failure(error, path) from error
         for variable, value in zip(chunk, values, strict=True):
             _assign(variable, np.asarray(value), path)
 
@@ -88,7 +88,7 @@ def _read_metadata(path: str) -> Mapping[str, Any]:
     file = Path(path, _TREE, _METADATA)
     try:
         if file.stat().st_size > _MAX_BYTES:
-            raise EvaluationError("corrupt", f"{file} is larger than the {_MAX_BYTES} bytes that it may have")
+            raise EvaluationError("corrupt", f"{file} is larger than the limit of {_MAX_BYTES} bytes")
         metadata = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         if is_orbax(path):
@@ -112,7 +112,7 @@ def _arrays_in(metadata: Mapping[str, Any], path: str) -> dict[tuple[str, ...], 
             tuple(str(key["key"]) for key in entry["key_metadata"]) for entry in metadata["tree_metadata"].values()
         ]
     except (AttributeError, KeyError, TypeError) as error:
-        raise EvaluationError("corrupt", f"{path}/{_TREE}/{_METADATA} is damaged: it describes no tree") from error
+        raise EvaluationError("corrupt", f"{path}/{_TREE}/{_METADATA} is damaged: it has no tree") from error
     if not any(keys[:1] == (group,) for keys in leaves for group in _GROUPS):
         tops = ", ".join(sorted({keys[0] for keys in leaves if keys})[:_MAX_NAMES]) or "nothing"
         raise EvaluationError("mismatch", _not_of_keras(path, f"its tree has {tops}"))
@@ -155,7 +155,10 @@ def _path_of(variable: Any) -> str:
 
 
 def _require_same_kind(variable: Any, array: Any, path: str) -> None:
-    """Raise if shape or type differ. Types of single numbers are not compared: Orbax stores Python numbers."""
+    """Raise `EvaluationError` if shape or type differ.
+
+    The types of single numbers may differ, because Orbax stores them as Python numbers.
+    """
     expected, stored = tuple(variable.shape), tuple(array.shape)
     dtype = np.dtype(array.dtype.numpy_dtype)
     if expected != stored or (expected and dtype.name != str(variable.dtype)):
@@ -175,8 +178,8 @@ def _assign(variable: Any, value: Any, path: str) -> None:
     variable.assign(converted)
 
 
-def _classified(error: Exception, path: str) -> EvaluationError:
-    """Return an error of the class that fits an exception of tensorstore."""
+def _failure(error: Exception, path: str) -> EvaluationError:
+    """Return the failure for an exception of tensorstore."""
     reason = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
     if not is_orbax(path):
         return EvaluationError("vanished", f"{path} is gone: {reason}")

@@ -16,7 +16,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 
 
 class RecurrentStates:
-    """Read and set the states of all such layers of a model, at any depth. Most models have none.
+    """Read and set the states of all such layers of a model, at any depth. Most models have no such layers.
 
     Args:
         model: A model that was called once, so that its layers have their states.
@@ -52,7 +52,7 @@ class RecurrentStates:
                 self.assign(values)
 
     def notes(self) -> tuple[str, ...]:
-        """Return the note for people about an evaluation with such layers; empty if there are none."""
+        """Return a note about such layers for readers of the result; empty if there are none."""
         order = "continue from the previous batch, so worker 0 evaluates all batches in order, and other workers none"
         return (f"the model's {self} {order}; another batch size or order gives other numbers",) if self else ()
 

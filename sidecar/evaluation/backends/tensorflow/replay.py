@@ -22,13 +22,13 @@ import numpy as np
 from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans
 from sidecar.evaluation.backends.tensorflow.data import examples_in
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
-from sidecar.evaluation.backends.tensorflow.mergeability import OF_SIZE, divided
+from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, divided
 
 _ENOUGH: Final = 3
-"""A state is checked well enough once this many replayed batches have changed it."""
+"""Number of replayed batches that must change a state before its check is complete."""
 
 _DIVIDED: Final = 4
-"""This many batches are evaluated by halves. In a single one, the halves could be alike by chance."""
+"""Number of batches that are evaluated by halves. The halves of a single batch could be equal by chance."""
 
 Changes = dict[str, list[Any]]
 """The states of each metric, by its name, after one or several batches."""
@@ -62,7 +62,7 @@ class Replay:
         Args:
             batch: The batch, as `mergeability.divided` takes it.
             changes: The states of the metrics after this batch alone.
-            run: Evaluates a batch from the given states, and returns the states after it. None: the metrics' identity.
+            run: Evaluates a batch from the given states, and returns the states after it. None: from their identity.
         """
         if not self._metrics or not self._is_needed(changes):
             return
@@ -84,7 +84,7 @@ class Replay:
         try:
             after = changes if examples_in(batch) > 1 else run(whole, None)
             first, second = (run(half, None) for half in halves)
-        except OF_SIZE:  # the model accepts whole batches only
+        except SIZE_ERRORS:  # the model accepts whole batches only
             self._by_batch.add_unknown()
             return
         for name, metric in self._metrics.items():

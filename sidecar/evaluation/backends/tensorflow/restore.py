@@ -1,10 +1,10 @@
 """Restore a checkpoint into a built model: every variable is bound, or an error names the variables that are missing.
 
-`keras_file` restores files of Keras, and `orbax` restores Orbax checkpoints. Of a SavedModel only the variables are
-restored here: they are an object checkpoint whose root is the saved model. `saved_graph` runs the stored graph, if the
+`keras_file` restores files of Keras, and `orbax` restores Orbax checkpoints. This module restores only the variables of
+a SavedModel, which are an object checkpoint whose root is the saved model. `saved_graph` runs the stored graph, if the
 user trusts it.
 
-Variables are matched by the object graph in the checkpoint (`tf.train.CheckpointView`). Their keys alone are ambiguous,
+Variables are matched by the object graph in the checkpoint (`tf.train.CheckpointView`). The keys alone are ambiguous,
 because a key may begin with the name of an optimizer that was saved with the model. Only tensors of the model are read.
 """
 
@@ -35,7 +35,7 @@ _CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration o
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
 _EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # lists in a model that Keras exported
 
-OF_STORAGE: Final = (
+STORAGE_ERRORS: Final = (
     *(tf.errors.PermissionDeniedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError),
     *(tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError),
 )
@@ -70,7 +70,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
     Args:
         model: A built model. Without its variables, it would keep random initial values.
         path: A file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix.
-        make_root: Maps the model to the root object that was saved; None: the root is found by trying.
+        make_root: Maps the model to the root object that was saved; None: possible roots are tried.
 
     Raises:
         EvaluationError: `mismatch` if not every variable is bound or a shape differs, `corrupt` if the bytes contradict
@@ -83,13 +83,13 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
     if is_keras_file(path):
         if make_root is not None:
             raise EvaluationError(
-                "mismatch", f"{path} is a file, in which Task(checkpoint=…) can name no place: remove it"
+                "mismatch", f"{path} is a file, in which Task(checkpoint=…) cannot name a place: remove it"
             )
         return load(model, variables, path, model_of=2 if is_keras_2(model) else 3) + finalize(model)
     if is_orbax(path):
         if make_root is not None:
             raise EvaluationError(
-                "mismatch", f"{path} is an Orbax checkpoint, in which Task(checkpoint=…) can name no place: remove it"
+                "mismatch", f"{path} is an Orbax checkpoint, in which Task(checkpoint=…) cannot name a place: remove it"
             )
         if is_keras_2(model):
             raise EvaluationError("mismatch", f"{path} was saved by Keras 3, the model is of Keras 2 (tf_keras)")
@@ -98,7 +98,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
         return finalize(model)
     root, folder = make_root(model) if make_root is not None else None, None
     if Path(path).is_dir():
-        if has_index(path):  # TensorFlow's readers would take the folder, whatever is in it
+        if has_index(path):  # TensorFlow's readers would always take the folder
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies next to it: move one of them")
         folder, path = Path(path), str(Path(path, *_VARIABLES))
     with readable(path) as plain:
@@ -106,7 +106,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
             layers = _restore(model, variables, plain, root) + finalize(model)
             return layers if folder is None else layers + load_constants(model, folder)
         except (tf.errors.OpError, DecodeError, IndexError) as error:
-            raise _named(error, plain) from error
+            raise _failure(error, plain) from error
 
 
 def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any]:
@@ -156,16 +156,16 @@ def _object_graph(reader: Any) -> Any:
     return trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(GRAPH_KEY))
 
 
-def _named(error: Exception, path: str) -> EvaluationError:
+def _failure(error: Exception, path: str) -> EvaluationError:
     """Return the failure behind an error of TensorFlow's readers. Often only the message shows which one it is."""
-    words = getattr(error, "message", "") or str(error)
-    if isinstance(error, tf.errors.NotFoundError) or "No such file" in words:
-        return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
+    text = getattr(error, "message", "") or str(error)
+    if isinstance(error, tf.errors.NotFoundError) or "No such file" in text:
+        return EvaluationError("vanished", f"{path} is gone, or a file of it: {text}")
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
-        return EvaluationError("mismatch", f"{path}: {words}")
-    if isinstance(error, OF_STORAGE):
-        return EvaluationError("storage", f"{path} cannot be read: {words}")
-    return EvaluationError("corrupt", f"{path} is damaged: {words}")
+        return EvaluationError("mismatch", f"{path}: {text}")
+    if isinstance(error, STORAGE_ERRORS):
+        return EvaluationError("storage", f"{path} cannot be read: {text}")
+    return EvaluationError("corrupt", f"{path} is damaged: {text}")
 
 
 def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
@@ -191,7 +191,7 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
             names = ", ".join(repr(binding.candidate.name) for binding in complete)
             raise EvaluationError(
                 "mismatch",
-                f"{path}: {names} all fit the model; say which one: "
+                f"{path}: {names} all match the model; choose one: "
                 f"Task(checkpoint=lambda model: tf.train.Checkpoint({complete[0].candidate.name}=model))",
             )
         if complete:
@@ -282,7 +282,7 @@ def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: lis
     children = [child.local_name for child in graph.nodes[0].children]
     hint = advice(by_graph(graph), model_of=2 if is_keras_2(model) else 3)
     if holds_no_model(graph):
-        hint = "It holds no variable of any model: call the model once, or fit it, before it is saved"
+        hint = "It has no variables of a model: call the model once, or fit it, before it is saved"
     elif hint is None:
         hint = "Let build_model return the model that was saved, or name its place with Task(checkpoint=…)"
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"

@@ -14,7 +14,7 @@ _SIGNS: Final = {
 """Names of children that only this version of Keras gives to objects in a TensorFlow checkpoint."""
 
 _NO_PART: Final = ("optimizer", "save_counter")  # children of a checkpoint that do not belong to a model
-_MOST_BYTES: Final = 1 << 16  # of an archive's metadata
+_MAX_BYTES: Final = 1 << 16  # of an archive's metadata
 
 
 def by_graph(graph: Any) -> int | None:
@@ -31,7 +31,7 @@ def by_file(path: str) -> int | None:
     with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile):
         if path.endswith(".keras"):
             with zipfile.ZipFile(path) as archive, archive.open("metadata.json") as file:
-                return int(str(json.loads(file.read(_MOST_BYTES))["keras_version"]).partition(".")[0])
+                return int(str(json.loads(file.read(_MAX_BYTES))["keras_version"]).partition(".")[0])
         with h5py.File(path, "r", locking=False) as file:
             if "keras_version" in file.attrs:
                 version = file.attrs["keras_version"]

@@ -1,6 +1,6 @@
 """Evaluate the graph that is stored in a SavedModel, by calling its signature as if it were a model.
 
-A graph runs whatever its author stored, some of it already while it is loaded. So this module is used only if the user
+A graph runs all code that its author stored, partly already while it is loaded. So this module is used only if the user
 sets `trust_saved_graph`. Without that, `restore` reads only the variables.
 """
 
@@ -10,18 +10,18 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.restore import OF_STORAGE
+from sidecar.evaluation.backends.tensorflow.restore import STORAGE_ERRORS
 from sidecar.evaluation.backends.tensorflow.weights import NAME, as_os_error
 from sidecar.evaluation.failures import EvaluationError
 
 _MARKER: Final = "saved_model.pb"
 _NEEDED: Final = (_MARKER, "variables/variables.index", "variables/variables.data-*")
-_OF_DAMAGE: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
-_LONGEST: Final = 500  # characters of TensorFlow's message, which may list all operations
+_DAMAGE_ERRORS: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
+_MAX_CHARACTERS: Final = 500  # of TensorFlow's message, which may list all operations
 
 
 def is_saved_model(path: str) -> bool:
-    """Return whether a path is that of a SavedModel. It is not if it is also the prefix of another checkpoint."""
+    """Return whether a path is that of a SavedModel, and not also the prefix of another checkpoint."""
     return Path(path, _MARKER).is_file() and not Path(f"{path}.index").exists()
 
 
@@ -63,11 +63,11 @@ class SavedGraph:
         del training
         try:
             # Sorted, because the order of the outputs differs each time the model is loaded.
-            outputs = dict(sorted(self._function(**self._fed(x)).items()))
+            outputs = dict(sorted(self._function(**self._by_name(x)).items()))
         except tf.errors.ResourceExhaustedError:
             raise
         except tf.errors.OpError as error:
-            raise EvaluationError("task_error", f"{self._shown} fails on a batch: {_words(error)}") from error
+            raise EvaluationError("task_error", f"{self._shown} fails on a batch: {_text_of(error)}") from error
         if not outputs:
             raise EvaluationError("mismatch", f"{self._shown} has no output: there is nothing to measure")
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
@@ -86,8 +86,8 @@ class SavedGraph:
         with as_os_error():
             tf.train.Checkpoint(model=self._loaded).write(str(folder / NAME))
 
-    def _fed(self, x: Any) -> dict[str, Any]:
-        """Return the inputs by their names. Raises `EvaluationError` for inputs that do not fit the signature."""
+    def _by_name(self, x: Any) -> dict[str, Any]:
+        """Return the inputs by their names. Raises `EvaluationError` for inputs that do not match the signature."""
         by_name = x
         if not isinstance(x, Mapping) and len(self._inputs) == 1:
             by_name = dict.fromkeys(self._inputs, x[0] if isinstance(x, list | tuple) and len(x) == 1 else x)
@@ -135,22 +135,22 @@ def _load(path: str) -> Any:
     except (MemoryError, tf.errors.ResourceExhaustedError):
         raise
     except Exception as error:
-        raise _named(error, path) from error
+        raise _failure(error, path) from error
 
 
-def _named(error: Exception, path: str) -> EvaluationError:
+def _failure(error: Exception, path: str) -> EvaluationError:
     """Return the failure behind an exception. TensorFlow raises one class for missing files and unknown operations."""
-    words = _words(error)
-    is_absent = path in words and "No such file" in words
+    text = _text_of(error)
+    is_absent = path in text and "No such file" in text
     if is_absent or not all(any(Path(path).glob(pattern)) for pattern in _NEEDED):
-        return EvaluationError("vanished", f"{path} is gone, or a file of it: {words}")
-    if isinstance(error, OF_STORAGE):
-        return EvaluationError("storage", f"{path} cannot be read: {words}")
-    if isinstance(error, _OF_DAMAGE) or type(error) is tf.errors.OpError or "Cannot parse" in words:
-        return EvaluationError("corrupt", f"{path} is damaged: {words}")
+        return EvaluationError("vanished", f"{path} is gone, or a file of it: {text}")
+    if isinstance(error, STORAGE_ERRORS):
+        return EvaluationError("storage", f"{path} cannot be read: {text}")
+    if isinstance(error, _DAMAGE_ERRORS) or type(error) is tf.errors.OpError or "Cannot parse" in text:
+        return EvaluationError("corrupt", f"{path} is damaged: {text}")
     remedy = "if it needs operations of a package, import the package in the task's file"
-    return EvaluationError("mismatch", f"the graph stored in {path} cannot be loaded; {remedy}: {words}")
+    return EvaluationError("mismatch", f"the graph stored in {path} cannot be loaded; {remedy}: {text}")
 
 
-def _words(error: Exception) -> str:
-    return " ".join(str(getattr(error, "message", "") or error).split())[:_LONGEST]
+def _text_of(error: Exception) -> str:
+    return " ".join(str(getattr(error, "message", "") or error).split())[:_MAX_CHARACTERS]

@@ -1,6 +1,6 @@
 """Number the batches of a task's source: a dataset, arrays, an iterator, or files of records.
 
-Batch b belongs to rank b mod n. Batches are formed before `prepare` is applied. Their examples never depend on n.
+Batch b belongs to rank b mod n. Batches are formed before `prepare` is applied, from the same examples for any n.
 """
 
 import hashlib
@@ -49,15 +49,15 @@ class Source:
         self._generated: GeneratorSource | None = None
         self._paths: list[str] = []
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
-        made = self._call(eval_set)
-        if isinstance(made, RecordFiles):
-            self._files = made
-            self._paths = _find(name, made)
-            if made.by == "file" and self.sharding == "batches" and len(self._paths) >= shard.world_size:
+        data = self._call(eval_set)
+        if isinstance(data, RecordFiles):
+            self._files = data
+            self._paths = _find(name, data)
+            if data.by == "file" and self.sharding == "batches" and len(self._paths) >= shard.world_size:
                 self.sharding = "files"
             self._dataset = self._batched(self._records(self._paths))
         else:
-            self._dataset = self._batched(self._opened(made, eval_set))
+            self._dataset = self._batched(self._opened(data, eval_set))
 
     def leave_to_first(self) -> None:
         """Give all batches in order to rank 0, and none to the other ranks. Not for a set that divides itself."""
@@ -80,15 +80,15 @@ class Source:
         return self._pieces(change, own_files=self.sharding == "files")
 
     def read(self, dataset: Any) -> Iterator[Any]:
-        """Yield the elements of a dataset. Errors of a file or an iterator name it."""
+        """Yield the elements of a dataset. An error of a file or an iterator names its source."""
         try:
             yield from dataset.prefetch(2)
         except tf.errors.OpError as error:
             if _DIFFERENT_SHAPES.search(error.message):
                 raise EvaluationError(
                     "task_error",
-                    f"eval set {self._name!r}: its examples have different shapes, so they make no batch: pad them to "
-                    f"one shape, or give Task(batch_size=None) and batch them with padded_batch or ragged_batch "
+                    f"eval set {self._name!r}: its examples have different shapes, so they cannot be batched: pad them "
+                    f"to one shape, or give Task(batch_size=None) and batch them with padded_batch or ragged_batch "
                     f"({error.message[:200]})",
                 ) from error
             if self._generated is not None and self._generated.problem is not None:
@@ -128,35 +128,35 @@ class Source:
     def _call(self, eval_set: EvalSet) -> Any:
         return call(f"eval set {self._name!r}", eval_set.source, *([self._shard] if eval_set.shards_itself else []))
 
-    def _opened(self, made: Any, eval_set: EvalSet) -> Any:
-        if isinstance(made, list):
-            made = tuple(made)
-        if isinstance(made, tuple | dict | np.ndarray) or tf.is_tensor(made):
-            self._require_equally_many(made)
-            if any(map(is_masked, tf.nest.flatten(made))):
+    def _opened(self, data: Any, eval_set: EvalSet) -> Any:
+        if isinstance(data, list):
+            data = tuple(data)
+        if isinstance(data, tuple | dict | np.ndarray) or tf.is_tensor(data):
+            self._require_equally_many(data)
+            if any(map(is_masked, tf.nest.flatten(data))):
                 raise EvaluationError("task_error", f"eval set {self._name!r}: {MASKED}")
-            made = tf.data.Dataset.from_tensor_slices(made)  # copied once into tensors, not into a graph
-        elif is_sequence(made):
-            self.batch_size = None  # its elements are batches, whatever the task says, as in Keras
-            made = self._generate(in_order(made), lambda: in_order(self._call(eval_set)))
-        elif isinstance(made, Iterator):
-            made = self._generate(made, lambda: self._call(eval_set))
-        if not isinstance(made, tf.data.Dataset):
+            data = tf.data.Dataset.from_tensor_slices(data)  # copied once into tensors, not into a graph
+        elif is_sequence(data):
+            self.batch_size = None  # its elements are batches, also if the task has a batch size
+            data = self._generate(in_order(data), lambda: in_order(self._call(eval_set)))
+        elif isinstance(data, Iterator):
+            data = self._generate(data, lambda: self._call(eval_set))
+        if not isinstance(data, tf.data.Dataset):
             raise EvaluationError(
-                "task_error", f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(made).__name__}"
+                "task_error", f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(data).__name__}"
             )
-        if made.cardinality() == tf.data.INFINITE_CARDINALITY:
+        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise EvaluationError(
                 "task_error", f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)"
             )
-        return made
+        return data
 
-    def _generate(self, made: Iterator[Any], make: Callable[[], Iterator[Any]]) -> Any:
-        self._generated = GeneratorSource(self._name, made, make, is_batched=self.batch_size is None)
+    def _generate(self, iterator: Iterator[Any], make: Callable[[], Iterator[Any]]) -> Any:
+        self._generated = GeneratorSource(self._name, iterator, make, is_batched=self.batch_size is None)
         return self._generated.dataset
 
-    def _require_equally_many(self, made: Any) -> None:
-        arrays = [array for array in tf.nest.flatten(made) if getattr(array, "shape", None)]
+    def _require_equally_many(self, data: Any) -> None:
+        arrays = [array for array in tf.nest.flatten(data) if getattr(array, "shape", None)]
         lengths = [int(array.shape[0]) for array in arrays]
         if len(set(lengths)) > 1:
             raise EvaluationError(

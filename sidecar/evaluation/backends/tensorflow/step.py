@@ -20,7 +20,7 @@ from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 
 NO_SEED: Final = np.zeros(2, np.int64)
-"""Stand in for the seed of a model that draws no random numbers."""
+"""The seed for a model that draws no random numbers."""
 
 
 class Step:
@@ -28,7 +28,7 @@ class Step:
 
     def __init__(self, task: Task, model: Any, first: Any, spec: Any, *, autograph: bool) -> None:
         self.measurement: Measurement = measurement(task, model, first)
-        self._kept = ModelPredictions(task.predictions, model, first) if task.predictions else None
+        self._predictions = ModelPredictions(task.predictions, model, first) if task.predictions else None
         self._outputs: Any = None  # the structure of the outputs, once traced
         identities = {name: metric.identity for name, metric in self.measurement.stateful_metrics.items()}
         self.start = tf.nest.map_structure(tf.constant, identities)
@@ -39,14 +39,14 @@ class Step:
         if not self._is_eager:  # an eager step may look at values, so it is not traced, as in Keras
             if self.recurrent:
                 spec = tf.nest.map_structure(partial(of_examples, self.recurrent.batch_size), spec)
-            of_start = tf.nest.map_structure(lambda state: tf.TensorSpec(state.shape, state.dtype), self.start)
+            start_spec = tf.nest.map_structure(lambda state: tf.TensorSpec(state.shape, state.dtype), self.start)
             carried = [tf.TensorSpec(state.shape, state.dtype) for state in self.recurrent.values()]
-            signature = [spec, of_start, tf.TensorSpec(NO_SEED.shape, NO_SEED.dtype), carried]
+            signature = [spec, start_spec, tf.TensorSpec(NO_SEED.shape, NO_SEED.dtype), carried]
             self.run = tf.function(self._step, input_signature=signature, autograph=autograph)
 
     @property
     def traces(self) -> int:
-        """Return how often the step was traced so far."""
+        """Return the number of times that the step has been traced."""
         return 0 if self._is_eager else int(self.run.experimental_get_tracing_count())
 
     def require_repeatable(self, batch: Batch, seed: Any, carried: list[Any], evaluated: Any) -> None:
@@ -76,16 +76,16 @@ class Step:
     def _step(
         self, batch: Batch, start: Any, seed: Any, carried: list[Any]
     ) -> tuple[list[Any], list[Any], dict[str, Any], list[Any]]:
-        """Return the outputs for the measurement, masks of finite rows, the retained columns and the recurrent states.
+        """Return the outputs for the measurement, masks of finite rows, the columns and the recurrent states.
 
         Recurrent layers begin with the states `carried`; the returned states are those after the batch.
         """
         self._begin(seed, carried)
-        predictions = None if self._kept is None else self._kept.predict(batch)
-        if self._kept is not None and self._is_compiled:
+        predictions = None if self._predictions is None else self._predictions.predict(batch)
+        if self._predictions is not None and self._is_compiled:
             self._begin(seed, carried)  # the step of a compiled model predicts once more, from the same seed and states
         outputs, observed = self.measurement.step(batch, predictions, start)
-        columns = {} if self._kept is None else self._kept.columns(batch, predictions)
+        columns = {} if self._predictions is None else self._predictions.columns(batch, predictions)
         self._outputs = tf.nest.map_structure(lambda _: None, outputs)  # packing it for each batch would cost more
         finite = finite_rows(observed if predictions is None else predictions)
         return tf.nest.flatten(outputs), finite, columns, self.recurrent.values()

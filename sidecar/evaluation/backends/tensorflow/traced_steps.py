@@ -1,7 +1,7 @@
-"""Own the steps of a task: one for each structure of batches, for its model and for the stored graph in its place.
+"""Create the steps of a task: one for each structure of batches, for its model or for a stored graph in its place.
 
-A step is traced once per process. It is made anew only if the layers of the model hold other tables than before, or if
-another stored graph is loaded.
+A step is traced once per process. A new step is created only if the tables in the layers of the model have changed, or
+if another stored graph is loaded.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from sidecar.evaluation.task import Task
 
 
 class TracedSteps:
-    """Make and find the steps of one task by the structure of their batches.
+    """Create and find the steps of one task by the structure of their batches.
 
     Args:
         task: The task that the steps evaluate.
@@ -35,16 +35,16 @@ class TracedSteps:
 
     @property
     def traces(self) -> int:
-        """Return how often steps were traced so far."""
+        """Return the number of times that steps have been traced."""
         return self._dropped_traces + _traces(self._of_model) + _traces(self._of_graph or {})
 
     @property
     def can_be_renewed(self) -> bool:
-        """Return whether first batches are retained, on which new steps are tried."""
+        """Return whether the first batches are still in memory; new steps are tried on them."""
         return bool(self._first_batches)
 
     def add(self, first: Batch, spec: Any) -> None:
-        """Make the step of the model for batches of this structure, and complete the model, unless there is one.
+        """Create the step of the model for batches of this structure, unless it exists, and complete the model.
 
         Args:
             first: A batch of this structure.
@@ -61,7 +61,7 @@ class TracedSteps:
         return (self._of_model if self._of_graph is None else self._of_graph)[repr(spec)]
 
     def renew(self) -> None:
-        """Make the steps of the model anew, because a trace retains the tables that it was made with."""
+        """Create the steps of the model again, because a trace keeps the tables with which it was traced."""
         self._dropped_traces += _traces(self._of_model)
         self._of_model = {structure: self._step(self._model, structure) for structure in self._of_model}
 
@@ -78,7 +78,7 @@ class TracedSteps:
         self._of_graph = None
 
     def forget_first_batches(self) -> None:
-        """Free the memory of the first batches; afterwards no step can be made anew."""
+        """Free the memory of the first batches; afterwards no step can be created."""
         self._first_batches = {}
 
     def _step(self, model: Any, structure: str) -> Step:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, variables_of
 
 NAME: Final = "weights"
-"""Name the checkpoint in the folder of a worker."""
+"""Name of the checkpoint in the folder of a worker."""
 
 
 class Weights:

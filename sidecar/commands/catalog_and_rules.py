@@ -1,0 +1,78 @@
+"""Build the catalog of a run and the rules of the policy from the settings.
+
+Commands that only read a run need no more than these, so this module must not import the daemon: its imports would
+double the time in which such a command starts.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
+
+from sidecar.bounded_calls import Calls, call_directly
+from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.clock import Clock, SystemClock
+from sidecar.pins.index import PinIndex
+from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
+from sidecar.policy.selection import Selection
+from sidecar.settings import Settings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+def make_catalog(
+    settings: Settings,
+    clock: Clock | None = None,
+    *,
+    once: bool = False,
+    calls: Calls = call_directly,
+    progress: Callable[[], None] = lambda: None,
+) -> Catalog:
+    """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet."""
+    pins_dir = settings.run_dir / "pins"
+    pins = PinIndex(
+        pins_dir,
+        corrupt_after_seconds=settings.corrupt_after_seconds,
+        step_key=settings.step_key,
+        step_pattern=settings.step_pattern,
+        checkpoint_pattern=settings.checkpoint_pattern,
+        calls=calls,
+        progress=progress,
+    )
+    return Catalog(
+        settings.checkpoint_dir,
+        pins_dir,
+        pins,
+        quiet_seconds=0.0 if once else settings.quiet_seconds,
+        corrupt_after_seconds=settings.corrupt_after_seconds,
+        full_sweep_seconds=settings.full_sweep_seconds,
+        step_key=settings.step_key,
+        step_pattern=settings.step_pattern,
+        complete_marker=settings.complete_marker,
+        formats=settings.formats,
+        checkpoint_pattern=settings.checkpoint_pattern,
+        glob=CheckpointGlob.of(settings.checkpoint_glob),
+        clock=clock or SystemClock(),
+        calls=calls,
+        progress=progress,
+    )
+
+
+def make_rules(settings: Settings) -> Rules:
+    """Build the rules of the policy from the settings."""
+    return Rules(
+        selection=record_of(Selection, settings),
+        retries=record_of(RetryRules, settings),
+        groups=record_of(GroupRules, settings),
+        plans=record_of(PlanRules, settings),
+        ending=record_of(EndRules, settings),
+    )
+
+
+def record_of(kind: type[Record], settings: Settings) -> Record:
+    """Build a record of settings, whose fields have the names of the settings; other fields keep their defaults."""
+    names = [field.name for field in fields(kind) if field.name in Settings.model_fields]
+    return kind(**{name: getattr(settings, name) for name in names})

@@ -1,0 +1,61 @@
+"""Build the pool of worker processes, and the description of their task, from the settings."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sidecar.commands.backend_options import backend_options
+from sidecar.commands.catalog_and_rules import record_of
+from sidecar.policy.node_identity import advertised_host
+from sidecar.settings import Settings
+from sidecar.workers.command_specs import TaskSpec
+from sidecar.workers.devices import check_idle, visible
+from sidecar.workers.environment import thread_variables
+from sidecar.workers.logs import usable_log_folder
+from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.workers.ports import Ports
+from sidecar.workers.process import Post
+
+
+def make_workers(
+    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
+) -> WorkerPool:
+    """Build the pool of this node's worker processes, and start none. `warn` is called if their logs go elsewhere."""
+    logs, moved = usable_log_folder(settings.worker_logs)
+    if moved is not None:
+        warn(moved)
+    devices = visible(settings.devices, settings.replicas, environ)
+    check_idle(devices, share=settings.share_gpu)
+    return WorkerPool(
+        WorkerLaunch(
+            interpreter=str(settings.worker_python),
+            framework=settings.framework,
+            environment=environ,
+            changes=_library_threads(settings) | settings.worker_env,
+            devices=devices,
+            logs=logs,
+            directory=str(Path.cwd()),
+        ),
+        record_of(PhaseTimeouts, settings),
+        name,
+        advertised_host(settings, environ),
+        Ports(settings.ports.start, settings.ports.stop - 1),
+        post,
+        keep_standby=settings.standby,
+    )
+
+
+def _library_threads(settings: Settings) -> dict[str, str | None]:
+    """TensorFlow is told by its own functions how many threads it may use; other libraries read the environment."""
+    return dict(thread_variables(settings.threads)) if settings.framework == "python" else {}
+
+
+def make_task_spec(settings: Settings) -> TaskSpec:
+    """Build the description of the task for every worker of this node."""
+    return TaskSpec(
+        task=settings.task or "",
+        framework=settings.framework,
+        search_path=str(Path.cwd()),
+        threads=settings.threads,
+        cache_bytes=settings.cache_bytes,
+        options=backend_options(settings),
+    )
