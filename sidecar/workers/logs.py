@@ -17,13 +17,13 @@ from typing import Final
 from sidecar.errors import SettingsError
 
 LOG_BYTES: Final = 8 * 1024 * 1024
-"""Longest log; a longer one is cut. 20 of these and the logs of running workers fit a /tmp of 256 MB."""
+"""The most bytes of a log; a longer one is cut. 20 of these and the logs of running workers fit a /tmp of 256 MB."""
 
 LOGS_KEPT: Final = 20
-"""Number of logs of ended workers that a node retains: enough to diagnose repeated failures."""
+"""The number of logs of ended workers that a node retains: enough to diagnose repeated failures."""
 
-_HEAD_BYTES: Final = 2 * 1024 * 1024  # the beginning has versions, devices, the first warnings
-_TAIL_BYTES: Final = 2 * 1024 * 1024  # the end has the reason of a failure
+_HEAD_BYTES: Final = 2 * 1024 * 1024  # the beginning has versions, devices and the first warnings
+_TAIL_BYTES: Final = 2 * 1024 * 1024  # the end has the reason for a failure
 _REPORTED_BYTES: Final = 4000  # length of the tail in the message about a lost worker
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -39,16 +39,16 @@ class WorkerLog:
 
     @classmethod
     def create(cls, path: Path) -> "WorkerLog":
-        """Create the log, and its folder if it is missing. Raises `OSError`, also if the name is taken."""
+        """Create the log, and its folder if that is missing. Raises `OSError`, also if the name is taken."""
         folder = open_log_folder(path.parent)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            return cls(path, os.open(path.name, flags, 0o666, dir_fd=folder))  # the umask decides who may read it
+            return cls(path, os.open(path.name, flags, 0o666, dir_fd=folder))  # the umask decides who may read the log
         finally:
             os.close(folder)
 
     def appending(self) -> int:
-        """Return a new descriptor of the log that appends each write."""
+        """Return a new descriptor of the log, on which each write appends."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def tail(self) -> str:
@@ -60,9 +60,10 @@ class WorkerLog:
             return ""
 
     def limit(self) -> bool:
-        """Remove the middle of a log that is too long; return whether it was.
+        """Remove the middle of the log if it is too long, and return whether it was.
 
-        Lines that the worker writes at the same moment may be lost, too.
+        What the worker appends meanwhile is kept: it may be the reason for a failure. Only a line that is written
+        between the last two calls below can be lost.
         """
         size = os.fstat(self._descriptor).st_size
         if size <= LOG_BYTES:
@@ -71,8 +72,11 @@ class WorkerLog:
         end = end[end.find(b"\n") + 1 :]
         self._cut += size - _HEAD_BYTES - len(end)
         line = f"\n[{self._cut} bytes were cut here: the log of a worker may have {LOG_BYTES}]\n".encode()
-        written = os.pwrite(self._descriptor, line + end, _HEAD_BYTES)
-        os.ftruncate(self._descriptor, _HEAD_BYTES + written)
+        kept = _HEAD_BYTES + os.pwrite(self._descriptor, line + end, _HEAD_BYTES)
+        while kept < LOG_BYTES and (appended := os.pread(self._descriptor, _TAIL_BYTES, size)):
+            kept += os.pwrite(self._descriptor, appended, kept)
+            size += len(appended)
+        os.ftruncate(self._descriptor, kept)
         return True
 
     def close(self) -> None:
@@ -121,12 +125,15 @@ def open_log_folder(folder: Path) -> int:
 
 
 def remove_old_logs(log: Path, keep: Collection[str]) -> None:
-    """Remove old logs of this node, not those of other nodes in the same folder. Raises `OSError`."""
+    """Remove old logs of this node, but not logs of other nodes in the same folder. Raises `OSError`.
+
+    `log`: a log of this node. `keep`: the ids of workers whose logs stay.
+    """
     node = log.stem.rsplit(".", 2)[0]
     written: dict[str, float] = {}
     folder = open_log_folder(log.parent)
     try:
-        for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+        for name in os.listdir(folder):  # noqa: PTH208 - pathlib cannot list a descriptor
             stem = name.removesuffix(".log")
             if name in (log.name, stem) or stem in keep or stem.rsplit(".", 2)[0] != node:
                 continue
@@ -169,7 +176,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _own_temporary_folder() -> Path:
-    """Return a folder with an unpredictable name: that of an earlier start, if it can be used."""
+    """Return a folder with an unpredictable name, if possible the one of an earlier start."""
     temporary, prefix = Path(tempfile.gettempdir()), f"sidecar-{os.getuid()}-"
     for folder in sorted(temporary.glob(f"{prefix}*")):
         if _why_not(folder) is None:
@@ -178,6 +185,7 @@ def _own_temporary_folder() -> Path:
 
 
 def _why_not(folder: Path) -> str | None:
+    """Return why a folder cannot be used for logs; None if it can."""
     try:
         os.close(open_log_folder(folder))
     except OSError as error:
