@@ -29,7 +29,7 @@ test: lint  ## Run every check and the tests of every part, with real processes 
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (90 seconds).
-	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
 test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
@@ -86,7 +86,7 @@ clean:  ## Remove the virtual environment and what tools left.
 $(READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --quiet --editable '.[tensorflow,dev,docs]'
+	$(PIP) --quiet --editable '.[tensorflow,torch,dev,docs]'
 	@touch $(READY)
 
 $(DEMO_READY): pyproject.toml tests/constraints.txt

@@ -17,7 +17,7 @@ class Refusing:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
         """Refuse a framework; leave all else to the finders behind."""
         if name in FRAMEWORKS:
-            raise ImportError(f"{name} is imported by a test that is not marked `tensorflow`", name=name)
+            raise ImportError(f"{name} is imported by a test that is not marked `tensorflow` or `torch`", name=name)
 
 
 sys.meta_path.insert(0, Refusing())

@@ -7,10 +7,11 @@ from sidecar.workers.messages import BackendOptions
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "tensorflow": ("collectives", "always_cluster", "trust_saved_graph", "gpu_memory_mb"),
+    "torch": ("gpu_memory_mb",),
     "python": (),
 }
 
-_LISTENING: Final = frozenset({"tensorflow"})
+_LISTENING: Final = frozenset({"tensorflow", "torch"})
 
 
 def workers_listen(settings: Settings) -> bool:
@@ -20,4 +21,4 @@ def workers_listen(settings: Settings) -> bool:
 
 def backend_options(settings: Settings) -> BackendOptions:
     """Return the settings of the framework's backend for messages to workers."""
-    return {name: getattr(settings, name) for name in _NAMES[settings.framework]}
+    return {name: getattr(settings, name) for name in _NAMES.get(settings.framework, ())}

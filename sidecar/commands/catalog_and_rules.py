@@ -53,6 +53,7 @@ def make_catalog(
         step_pattern=settings.step_pattern,
         complete_marker=settings.complete_marker,
         formats=settings.formats,
+        framework=settings.framework,
         checkpoint_pattern=settings.checkpoint_pattern,
         glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.framework import with_framework
 from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
@@ -101,6 +102,7 @@ def evaluate(
     if decision.role == "chief":
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     check_before_import(settings)
+    settings = with_framework(settings, Path.cwd())
     inspect = partial(
         inspect_one,
         path,

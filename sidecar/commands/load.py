@@ -1,13 +1,15 @@
 """Read the settings of a command from its options, and print warnings about them."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from sidecar.commands.framework import with_framework
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, StorageError
 from sidecar.plain_text import printable
 from sidecar.settings import FileHere, Settings, file_here, load
 
@@ -28,11 +30,17 @@ def settings_file(flags: dict[str, Any]) -> FileHere:
 
 
 def load_settings(flags: dict[str, Any]) -> Settings:
-    """Read the settings, and report their file if nobody named it."""
+    """Read the settings, and report their file if nobody named it.
+
+    The framework is found out if the task's file tells it. Commands that evaluate ask for it otherwise.
+    """
     here = settings_file(flags)
     if here.path is not None:
         warn(f"settings are read from {here.path}")
-    return load(flags)
+    settings = load(flags)
+    with contextlib.suppress(SettingsError, StorageError):
+        return with_framework(settings, Path.cwd())
+    return settings
 
 
 def load_in_time(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout]:

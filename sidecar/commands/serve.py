@@ -17,6 +17,7 @@ from sidecar.addresses import own_addresses, public, public_address
 from sidecar.clock import Clock, SystemClock
 from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
+from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.task_file import check_before_import
 from sidecar.daemon.events import Message, Terminate
@@ -48,6 +49,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     if decision.role == "worker":
         settings.require_task()
         check_before_import(settings)
+        settings = with_framework(settings, Path.cwd())
     if not settings.wait and not settings.checkpoint_dir.is_dir():
         raise SettingsError(
             f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --once it would be waited for"

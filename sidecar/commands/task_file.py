@@ -26,6 +26,14 @@ def find_typo(settings: Settings, search_path: Path) -> None:
         check_task(settings.task, search_path, same_python=same)
 
 
+def file_of_task(reference: str, search_path: Path) -> Path | None:
+    """Return the file that defines a task; None if the task is a module that is not below the search path."""
+    location = reference.rpartition(":")[0]
+    if location.endswith(".py"):
+        return search_path / Path(location).expanduser()
+    return module_file(location, search_path)
+
+
 def check_before_import(settings: Settings) -> None:
     """Find a typo in the task of the settings. If the storage is silent, the worker process will report it."""
     storage_timeout = StorageTimeout(settings.storage_timeout_seconds, "the task's file")
@@ -47,8 +55,8 @@ def check_task(reference: str, search_path: Path, *, same_python: bool) -> None:
         if not path.is_file():
             raise TaskError(f"task {reference!r}: there is no file {path}{_similar_file(path)}")
     else:
-        found = _module_file(location, search_path)
-        if found is None and same_python and not _is_installed(location.partition(".")[0]):
+        found = module_file(location, search_path)
+        if found is None and same_python and not is_installed(location.partition(".")[0]):
             top = location.partition(".")[0]
             raise TaskError(
                 f"task {reference!r}: there is no module {top!r} in {search_path} or installed for {sys.executable}"
@@ -118,13 +126,13 @@ def _public(tree: ast.Module) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def _module_file(name: str, search_path: Path) -> Path | None:
+def module_file(name: str, search_path: Path) -> Path | None:
     """Return the file of a module below the search path; None if there is none."""
     base = search_path.joinpath(*name.split("."))
     return next((path for path in (base / "__init__.py", base.with_name(f"{base.name}.py")) if path.is_file()), None)
 
 
-def _is_installed(top: str) -> bool:
+def is_installed(top: str) -> bool:
     """Return whether this interpreter can find a top-level module. Finding one imports nothing."""
     try:
         return importlib.util.find_spec(top) is not None

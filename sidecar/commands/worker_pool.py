@@ -46,7 +46,7 @@ def make_workers(
 
 def _library_threads(settings: Settings) -> dict[str, str | None]:
     """TensorFlow is told by its own functions how many threads it may use; other libraries read the environment."""
-    return dict(thread_variables(settings.threads)) if settings.framework == "python" else {}
+    return {} if settings.framework == "tensorflow" else dict(thread_variables(settings.threads))
 
 
 def make_task_spec(settings: Settings) -> TaskSpec:

@@ -22,6 +22,7 @@ from sidecar.workers.messages import Check, Evaluate, Join
 
 BACKENDS: Final = {
     "tensorflow": "sidecar.evaluation.backends.tensorflow",
+    "torch": "sidecar.evaluation.backends.torch",
     "python": "sidecar.evaluation.backends.python",
 }
 """Module of each framework, which defines `make() -> Backend`."""

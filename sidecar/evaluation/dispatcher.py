@@ -7,11 +7,11 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 
-from sidecar.evaluation import task as tasks
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
 
@@ -103,7 +103,7 @@ class Dispatcher:
             self._frozen = True
 
 
-def _loaded(command: Check | Join) -> tasks.LoadedTask:
-    loaded = tasks.load(command.task, command.search_path)
-    tasks.require_framework(loaded.task, command.framework)
+def _loaded(command: Check | Join) -> LoadedTask:
+    loaded = load(command.task, command.search_path)
+    require_framework(loaded.task, command.framework)
     return loaded

@@ -70,9 +70,9 @@ class Settings(BaseModel):
     task: TaskReference | None = None
     """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
     every command that evaluates asks for it, and a daemon on the chief does without."""
-    framework: Literal["tensorflow", "python"] = "tensorflow"
-    """Framework that the worker processes import: `tensorflow`, or `python` for a task that loads its models itself
-    with any library. Default: only TensorFlow restores a checkpoint without code of yours."""
+    framework: Literal["auto", "tensorflow", "torch", "python"] = "auto"
+    """Framework that the worker processes import: `tensorflow`, `torch`, or `python` for a task that loads its models
+    itself with any library. Default: `auto`, since the imports in the task's file tell which one it needs."""
 
     # Node. Settings that are not set are found out from the environment of the training job.
     node: FileName | None = None
@@ -187,8 +187,8 @@ class Settings(BaseModel):
     """Globs of the paths below `checkpoint_dir` that may be checkpoints, such as `epoch_*/*`. Default: the directory
     itself; sub-folders hold backups and exports as well, so only the user knows which of them count."""
     formats: Formats = ()
-    """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax` and `saved_model`.
-    Default: all of them, since a directory of checkpoints holds little else."""
+    """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax`, `saved_model` and
+    `torch_zip`. Default: all that the framework restores, so that a stray file of another one disturbs nothing."""
     checkpoint_pattern: NamePattern | None = None
     """Glob of the names of files and folders that are checkpoints, whatever their format, such as `model-*.joblib`; it
     replaces `formats`. Default: only the user knows names whose format is not one of these."""

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.records import SaveWeights as _SaveWeights
 
-FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model")
+FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model", "torch_zip")
 """Checkpoint formats, as `formats` names them."""
 
 MOST_PARTS: Final = 4

@@ -29,6 +29,11 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
         "KERAS_BACKEND": "tensorflow",  # a node's ~/.keras/keras.json must not select the backend of a group
         "TF_CPP_MIN_LOG_LEVEL": "1",  # start-up messages would bury the user's own output in the worker's log
     },
+    "torch": {
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait by spinning would take the time of the training next to them
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the setting with which matrix products on a GPU are repeatable
+        "TOKENIZERS_PARALLELISM": "false",  # threads of tokenizers, which loaders fork
+    },
 }
 """Variables by framework that a worker gets unless the daemon's environment sets them."""
 

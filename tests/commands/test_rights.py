@@ -30,6 +30,7 @@ for _module in pkgutil.walk_packages(commands.__path__, "sidecar.commands."):
 def test_a_directory_above_which_nothing_may_be_read_is_named(command, capsys, monkeypatch):
     """One sentence with the path, and no traceback."""
     monkeypatch.setenv("SIDECAR_WORKER_PYTHON", "/usr/bin/env")
+    monkeypatch.setenv("SIDECAR_FRAMEWORK", "tensorflow")
     with shared_folder() as root:
         place = private_folder(root) / "thesis" / "run"
         option = [] if command[0] == "eval" else ["--checkpoint-dir", str(place)]

@@ -18,7 +18,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
-from sidecar.evaluation.task import require_framework
+from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import MAE, Accuracy, ExactSum, Mean, MetricResult, value
 from sidecar.records import Checkpoint, Member
 from sidecar.workers.messages import Check, Evaluate, Join

@@ -7,7 +7,8 @@ import pytest
 
 from sidecar import EvalSet, Shard, Task
 from sidecar.errors import TaskError
-from sidecar.evaluation.task import MAX_EVAL_SETS, load
+from sidecar.evaluation.task import MAX_EVAL_SETS
+from sidecar.evaluation.task_loader import load
 
 TASK = "from sidecar import Task\nimport neighbour\ndef task():\n    return Task(lambda: 1, {'test': lambda: 2})\n"
 
@@ -46,7 +47,7 @@ def good(**changes):
         ({"signature": None}, "Task(signature=None)"),
         ({"build_model": 3}, "Task(build_model=…) must be a function, found 3"),
         ({"metrics": ["accuracy"]}, "Task(metrics=…) must be a function, found ['accuracy']: write lambda: …"),
-        ({"checkpoint": "net"}, "Task(checkpoint=…) must be a function, found 'net'"),
+        ({"checkpoint": 5}, "Task(checkpoint=…) must be a function, found 5"),
         ({"restore": 1}, "Task(restore=…) must be a function, found 1"),
         ({"eval_sets": {}}, "Task(eval_sets=…) must map 1 to 64 names to data, found {}"),
         ({"eval_sets": print}, "must map 1 to 64 names to data"),

@@ -13,6 +13,7 @@ from sidecar.checkpoints.formats.matching import MatchingFiles, MatchingFolders
 from sidecar.checkpoints.formats.orbax import Orbax
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.checkpoints.formats.torch_zip import TorchZip
 
 __all__ = ["FORMATS", "Candidate", "Format", "Inspection", "file_group", "looked_for"]
 
@@ -25,6 +26,7 @@ FORMATS: Final[dict[str, Format]] = {
         KerasShards(),  # Keras 3 save_weights("m.weights.json", max_shard_size=…)
         Orbax(),  # keras.callbacks.OrbaxCheckpoint
         SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
+        TorchZip(),  # torch.save, Lightning's ModelCheckpoint
         MatchingFiles(),  # files that the user names by the setting checkpoint_pattern
         MatchingFolders(),  # folders that the user names by the same setting
     )
@@ -36,11 +38,21 @@ _BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
 _ENDINGS: Final = re.compile(f"(?:{'|'.join(format_.endings for format_ in FORMATS.values() if format_.endings)})\\Z")
 
 
-def looked_for(names: Collection[str] = (), pattern: str | None = None) -> list[Format]:
-    """Return the formats to scan for: those of the user's pattern if there is one, else those of `names`, else all."""
+def looked_for(names: Collection[str] = (), pattern: str | None = None, framework: str | None = None) -> list[Format]:
+    """Return the formats to scan for.
+
+    These are those of the user's pattern if there is one, else those of `names`, else all that the framework restores;
+    all formats if it is unknown, or loads with code of the user.
+    """
     if pattern is not None:
         return [MatchingFiles(pattern), MatchingFolders(pattern)]
-    return [format_ for name, format_ in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
+    known = {name for format_ in FORMATS.values() for name in format_.frameworks}
+    return [
+        format_
+        for name, format_ in FORMATS.items()
+        if name not in _BY_PATTERN
+        and (name in names if names else framework not in known or framework in format_.frameworks)
+    ]
 
 
 def file_group(name: str, formats: Sequence[Format] = ()) -> str | None:

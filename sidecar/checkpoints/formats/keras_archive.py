@@ -1,64 +1,26 @@
 """Read Keras 3 models, `<name>.keras`: a zip archive with configuration and weights.
 
-Sources: keras `src/saving/saving_lib.py`, PKWARE's APPNOTE.TXT 4.3 (records) and 4.5.3 (Zip64). Keras and tf_keras
-write the archive in place under its final name: first the members, then the table of all members (the central
-directory), which holds the CRC-32 and the size of each. A save that fails half way still ends with a table, but lacks
-the weights.
-
-This module reads only the table, the headers that it points to and the optimizer's step count, and extracts nothing.
-`zipfile` reads the table, after a check by its end record that the table is not too large and lies at its end.
+Source: keras `src/saving/saving_lib.py`. Keras and tf_keras write the archive in place under its final name, and its
+table last. A save that fails half way still ends with a table, but lacks the weights. Of the content, this module reads
+only the optimizer's step count.
 """
 
 import hashlib
-import io
 import os
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file
-from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
 from sidecar.checkpoints.formats.keras_iterations import iterations
-from sidecar.errors import ChecksumError, CorruptError, IncompleteError
+from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
+from sidecar.errors import IncompleteError
 
 WEIGHTS: Final = "model.weights.h5"
-MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
-"""Enough for about 50,000 members. Keras writes three, and the assets of some layers."""
-
 _REQUIRED: Final = ("metadata.json", "config.json", WEIGHTS)
-_END: Final = b"PK\x05\x06"
-_END_BYTES: Final = 22
-_END_64: Final = b"PK\x06\x06"
-_END_64_BYTES: Final = 56
-_LOCATOR: Final = b"PK\x06\x07"
-_LOCATOR_BYTES: Final = 20
-_LOCAL: Final = b"PK\x03\x04"
-_LOCAL_BYTES: Final = 30
-_FULL_16: Final = 0xFFFF
-_FULL_32: Final = 0xFFFFFFFF
-_UTF_8: Final = 0x800  # flag: the name is in UTF-8, not in cp437
-_CHUNK_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 1 << 28  # with the next: members that Keras itself refuses to expand (`_reject_zip_extract_bomb`)
-_MAX_EXPANSION: Final = 100
-_ENCRYPTED: Final = 1  # flag
-_STREAMED: Final = 8  # flag: sizes and checksum follow the data, and are 0 in the local header
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Describe one file in the archive. `start`: the offset of its data, or of its header in an entry of the table."""
-
-    name: str
-    method: int
-    crc: int
-    stored_size: int
-    size: int
-    start: int
 
 
 class KerasArchive:
@@ -67,6 +29,7 @@ class KerasArchive:
     name: Final = "keras"
     suffixes: Final = (".keras",)
     endings: Final = r"\.keras"
+    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> str | None:
         """Return the file itself: it is a group of its own."""
@@ -87,7 +50,7 @@ class KerasArchive:
         del step_key
         step = None
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
-            members = read_members(file, name)
+            members = _members(file, name)
             weights = next(member for member in members if member.name == WEIGHTS)
             if weights.method == zipfile.ZIP_STORED:
                 head = os.pread(file.fileno(), min(SUPERBLOCK_BYTES, weights.size), weights.start)
@@ -101,13 +64,8 @@ class KerasArchive:
     def check(self, folder: Path, name: str) -> None:
         """Compare every member with its CRC-32. Compressed members are expanded in small parts."""
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
-            for member in read_members(file, name):
-                crc = _crc_of(file, member, name)
-                if crc != member.crc:
-                    raise ChecksumError(
-                        f"{name}: {shown(member.name)} ({member.size} bytes at {member.start}) has the checksum "
-                        f"{crc:08x}, the zip table says {member.crc:08x}"
-                    )
+            for member in _members(file, name):
+                compare_checksum(file, member, name)
 
     def written_in_place(self, file: str) -> bool:
         """Return True: Keras writes the archive under its final name."""
@@ -115,165 +73,10 @@ class KerasArchive:
         return True
 
 
-def read_members(file: BinaryIO, name: str) -> list[Member]:
-    """Return the members that the archive's table lists, checked against the file, in order of position.
-
-    Raises:
-        IncompleteError: There is no table at the end, or it lacks a member that Keras writes.
-        CorruptError: Table and file contradict each other.
-    """
-    size = os.fstat(file.fileno()).st_size
-    offset, length, count = _find_table(file, size, name)
-    if length > MAX_TABLE_BYTES:
-        raise CorruptError(f"{name} has a zip table of {length} bytes, more than any model needs")
-    entries = sorted(_entries(os.pread(file.fileno(), length, offset), count, name), key=lambda entry: entry[1])
-    members, end = [], 0
-    for entry, at, flags in entries:
-        if not end <= at < offset:
-            raise CorruptError(f"{name}: {shown(entry.name)} at {at} overlaps another member or the table")
-        member = _located(file, entry, at, flags, name)
-        end = member.start + member.stored_size
-        if end > offset:
-            raise CorruptError(f"{name}: {shown(entry.name)} ends at {end}, but the data ends at {offset}")
-        members.append(member)
-    names = [member.name for member in members]
-    if len(set(names)) < len(names):
-        raise CorruptError(f"{name} has two members with the same name")
+def _members(file: BinaryIO, name: str) -> list[Member]:
+    """Return the members of an archive. Raises `IncompleteError` if one that Keras writes is missing."""
+    members = read_members(file, name)
+    names = {member.name for member in members}
     if missing := [required for required in _REQUIRED if required not in names]:
         raise IncompleteError(f"{name} holds no {' and no '.join(missing)}")
     return members
-
-
-def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
-    """Return the offset, the length and the number of entries of the table, as its end record says.
-
-    Raises `CorruptError` if the table does not end where its end record begins.
-    """
-    window = min(size, _END_BYTES + _FULL_16)
-    tail = os.pread(file.fileno(), window, size - window)
-    at = tail.rfind(_END)
-    while at >= 0 and at + _END_BYTES + _number(tail, at + 20, 2) != len(tail):  # a comment follows the record
-        at = tail.rfind(_END, 0, at)
-    if at < 0:
-        raise IncompleteError(f"{name} does not end with its zip table: it is being written, or its writer died")
-    disk, first_disk, count, length, offset = (
-        _number(tail, at + i, n) for i, n in ((4, 2), (6, 2), (10, 2), (12, 4), (16, 4))
-    )
-    counted, end = _number(tail, at + 8, 2), size - window + at
-    if _FULL_16 in (count, counted) or _FULL_32 in (length, offset):
-        locator = os.pread(file.fileno(), _LOCATOR_BYTES, max(0, end - _LOCATOR_BYTES))
-        end = _number(locator, 8, 8)
-        record = os.pread(file.fileno(), _END_64_BYTES, min(end, size))
-        if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_64_BYTES:
-            raise CorruptError(f"{name}: the zip table of a large file is damaged")
-        disk, first_disk = _number(record, 16, 4), _number(record, 20, 4)
-        counted, count, length, offset = (_number(record, i, 8) for i in (24, 32, 40, 48))
-    if disk or first_disk or counted != count:
-        raise CorruptError(f"{name} is one part of a zip archive of several")
-    if offset + length != end:
-        raise CorruptError(f"{name}: the zip table ends at {offset + length}, but should end at {end}")
-    return offset, length, count
-
-
-def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int, int]]:
-    """Yield (entry, offset of its local header, flags) for each entry of the table."""
-    end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # here the table begins at 0
-    try:
-        with zipfile.ZipFile(io.BytesIO(table + end)) as archive:
-            if archive.start_dir:
-                raise CorruptError(f"{name}: the zip table ends like the end record of another one")
-            entries = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-        raise CorruptError(f"{name}: its zip table cannot be read: {shown(str(error))}") from error
-    if len(entries) != count:
-        raise CorruptError(f"{name}: the zip table has {len(entries)} entries, its end record counts {count}")
-    for entry in entries:
-        raw = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
-        sizes, at = (entry.compress_size, entry.file_size), entry.header_offset
-        member = Member(os.fsdecode(raw), entry.compress_type, entry.CRC, *sizes, at)
-        _require_usual(member, entry.flag_bits, name)
-        yield member, at, entry.flag_bits
-
-
-def _require_usual(member: Member, flags: int, name: str) -> None:
-    """Raise `CorruptError` for an entry that Keras does not write, or refuses to read."""
-    if _FULL_32 in (member.stored_size, member.size, member.start):
-        raise CorruptError(f"{name}: the zip table lacks the sizes of the large member {shown(member.name)}")
-    if flags & _ENCRYPTED or member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise CorruptError(f"{name}: {shown(member.name)} is encrypted or compressed in a way that Keras does not use")
-    if member.method == zipfile.ZIP_STORED and member.size != member.stored_size:
-        raise CorruptError(f"{name}: {shown(member.name)} has two sizes, {member.size} and {member.stored_size}")
-    if member.size > _LARGE_BYTES and member.size > _MAX_EXPANSION * member.stored_size:
-        raise CorruptError(
-            f"{name}: {shown(member.name)} expands from {member.stored_size} bytes to {member.size}, "
-            f"more than {_MAX_EXPANSION}-fold: Keras does not read such members"
-        )
-
-
-def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> Member:
-    """Return a member of the table with the offset of its data, which its local header at `at` determines.
-
-    Raises `CorruptError` if the local header contradicts the table.
-    """
-    header = os.pread(file.fileno(), _LOCAL_BYTES, at)
-    if header[:4] != _LOCAL or len(header) < _LOCAL_BYTES:
-        raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
-    name_bytes, extra_bytes = _number(header, 26, 2), _number(header, 28, 2)
-    if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_BYTES)) != member.name:
-        raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
-    header_says = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
-    small = tuple(min(size, _FULL_32) for size in (member.stored_size, member.size))
-    known = (small, (_FULL_32, _FULL_32))  # a writer that reserved room for large sizes writes them elsewhere
-    if header_says[0] != member.method or (
-        not flags & _STREAMED and (header_says[1] != member.crc or header_says[2:] not in known)
-    ):
-        raise CorruptError(f"{name}: {shown(member.name)} has another size or checksum in its own header")
-    start = at + _LOCAL_BYTES + name_bytes + extra_bytes
-    return Member(member.name, member.method, member.crc, member.stored_size, member.size, start)
-
-
-def _crc_of(file: BinaryIO, member: Member, name: str) -> int:
-    """Return the checksum of a member's content. Raises `ChecksumError` if its size differs from the table's."""
-    crc, size = 0, 0
-    for data in _expanded(file, member, name):
-        crc, size = zlib.crc32(data, crc), size + len(data)
-        if size > member.size:
-            break
-    if size != member.size:
-        more = "more than " if size > member.size else ""
-        raise ChecksumError(
-            f"{name}: {shown(member.name)} has {more}{min(size, member.size)} bytes, the zip table says {member.size}"
-        )
-    return crc
-
-
-def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
-    """Yield the member's content in small parts, so that memory is bounded."""
-    if member.method == zipfile.ZIP_STORED:
-        yield from _stored(file, member)
-        return
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    for part in _stored(file, member):
-        left = part
-        while left and not inflate.eof:
-            try:
-                yield inflate.decompress(left, _CHUNK_BYTES)
-            except zlib.error as error:
-                raise ChecksumError(f"{name}: {shown(member.name)} cannot be expanded: {error}") from error
-            left = inflate.unconsumed_tail
-        if inflate.eof and (left or inflate.unused_data):
-            raise ChecksumError(f"{name}: {shown(member.name)} has more bytes after its compressed content")
-    while not inflate.eof and (data := inflate.decompress(b"", _CHUNK_BYTES)):
-        yield data  # the rest of the output: all input was consumed before
-
-
-def _stored(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """Yield the member's bytes as they lie in the file; fewer if the file became shorter."""
-    position, end = member.start, member.start + member.stored_size
-    while position < end and (part := os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)):
-        yield part
-        position += len(part)
-
-
-def _number(data: bytes, at: int, length: int) -> int:
-    return int.from_bytes(data[at : at + length], "little")

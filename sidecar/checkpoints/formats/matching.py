@@ -28,6 +28,7 @@ class MatchingFiles:
 
     name: Final = "matching_file"
     suffixes: Final = ()
+    frameworks: Final[tuple[str, ...]] = ()
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern
@@ -80,6 +81,7 @@ class MatchingFolders:
     name: Final = "matching_folder"
     suffixes: Final = ()
     endings: Final = ""
+    frameworks: Final[tuple[str, ...]] = ()
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern

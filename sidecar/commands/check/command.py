@@ -24,6 +24,7 @@ from sidecar.clock import SystemClock
 from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
+from sidecar.commands.framework import with_framework
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
@@ -274,7 +275,8 @@ def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout)
         return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
         storage_timeout.call(lambda: find_typo(settings, Path(search_path)))
-    except TaskError as error:
+        with_framework(settings, Path(search_path))
+    except (SettingsError, TaskError) as error:
         return Finding("task", ok=False, text=str(error))
     except StorageError:
         return None  # the worker process will report the problem

@@ -44,6 +44,10 @@ class BatchSource(Protocol):
         """Return the digest of the present list of files. Call it only if the data are divided by `files`."""
         ...
 
+    def parts(self, batch: Batch) -> Iterable[tuple[str, Any]]:
+        """Yield each part of a batch with its place, one of `nonfinite.PLACES`."""
+        ...
+
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
         """Yield all arrays of a batch, always in the same order."""
         ...

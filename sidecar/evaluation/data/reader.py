@@ -13,7 +13,6 @@ from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
-from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.nonfinite import NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, following_from_code
@@ -112,7 +111,7 @@ class EvalSetReader:
         return digest_of(self._source.arrays(batch))
 
     def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
-        for place, part in placed(batch):
+        for place, part in self._source.parts(batch):
             if finite := self._source.finite_rows(part):
                 self.nonfinite.add(place, finite, self._source.examples_in(batch), number, first)
 

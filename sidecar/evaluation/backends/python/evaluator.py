@@ -10,19 +10,19 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
-from sidecar.evaluation.backends.python.array_source import ArraySource, finite_rows
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
-from sidecar.evaluation.backends.python.measurement import Measurement
-from sidecar.evaluation.backends.python.structure import as_arrays, copied, leaves, map_leaves
+from sidecar.evaluation.data.array_source import ArraySource, finite_rows
 from sidecar.evaluation.data.batch_source import Batch
-from sidecar.evaluation.data.cache import CacheBudget
-from sidecar.evaluation.data.elements import parts_of
+from sidecar.evaluation.data.elements import parts_of, with_labels
 from sidecar.evaluation.data.plain_arrays import plain_array, read_only
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.structure import as_arrays, copied, leaves, map_leaves
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
+from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
-from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.measurement import Measurement
+from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import is_gone
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
 from sidecar.evaluation.states import SetStates
@@ -43,18 +43,8 @@ class PythonEvaluator:
         assert task.predict is not None, "the dispatcher checks it"
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
-        budget = CacheBudget(cache_bytes)
-        self._readers = [
-            EvalSetReader(
-                name,
-                eval_set,
-                ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard),
-                shard=shard,
-                budget=budget,
-            )
-            for name, eval_set in task.sets().items()
-        ]
-        self._chosen = self._readers
+        open_source = partial(ArraySource, batch_size=task.batch_size, shard=shard)
+        self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes)
         with following_from_code():
             self._measurement = Measurement(task)
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
@@ -66,9 +56,7 @@ class PythonEvaluator:
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
-        chosen = self._task.sets(evaluated)
-        self._chosen = [reader for reader in self._readers if reader.name in chosen]
-        return tuple(reader.read(tick) for reader in self._chosen)
+        return self._sets.read(tick, evaluated)
 
     def restore(self, path: str) -> Callable[[], None]:
         """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""
@@ -108,17 +96,11 @@ class PythonEvaluator:
 
     def layout(self) -> str:
         """Return names, kinds and sizes of all states."""
-        return repr(
-            [
-                (reader.name, name, type(state).__name__, state.rows, state.width)
-                for reader in self._chosen
-                for name, state in sorted(self._states(reader).items())
-            ]
-        )
+        return self._sets.layout(self._states)
 
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
-        return {reader.name: self._evaluate(reader, tick, keep) for reader in self._chosen}
+        return {reader.name: self._evaluate(reader, tick, keep) for reader in self._sets.chosen}
 
     def save_weights(self, folder: Path) -> None:
         """Copy the checkpoint to `folder/weights/<its name>`."""
@@ -131,7 +113,7 @@ class PythonEvaluator:
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        return {reader.name: self._measurement.compute(reduced[reader.name]) for reader in self._chosen}
+        return {reader.name: self._measurement.compute(reduced[reader.name]) for reader in self._sets.chosen}
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states = self._states(reader)
@@ -153,10 +135,11 @@ class PythonEvaluator:
         predictions = _converted(predicted, reader.examples_in(batch))
         batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
-        return BatchOutput(self._measurement.arrays(batch, predictions), finite_rows(predictions), columns)
+        _, y, weights = with_labels(batch)
+        return BatchOutput(self._measurement.arrays(y, predictions, weights), finite_rows(predictions), columns)
 
     def _states(self, reader: EvalSetReader) -> SetStates:
-        return self._measurement.states(EvalSetInfo(reader.examples, self._shard))
+        return self._measurement.states(self._sets.info(reader))
 
 
 def _converted(predictions: Any, examples: int) -> Any:

@@ -13,6 +13,7 @@ from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.sources import Source
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
+from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.reader import EvalSetReader, unless_batched
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
@@ -125,6 +126,10 @@ class DatasetSource:
     def fingerprint_of_files(self) -> str:
         """Return the digest of the current list of files."""
         return self._source.fingerprint_of_files()
+
+    def parts(self, batch: Batch) -> Iterable[tuple[str, Any]]:
+        """Yield inputs, labels and weights of a batch with their places."""
+        return placed(batch)
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
         """Yield the values of every tensor, including the components of ragged and sparse tensors."""

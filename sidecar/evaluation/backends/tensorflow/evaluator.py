@@ -126,6 +126,7 @@ class KerasEvaluator:
                 )
             return SavedGraph(path, self._task.signature)
         if self.model is not None:
+            assert not isinstance(self._task.checkpoint, str), "the dispatcher checks it"
             self._non_variable.restored_layers = restore(self.model, path, self._task.checkpoint)
             return None
         if is_gone(path):

@@ -5,16 +5,18 @@ Batches of arrays are views. Batches of an iterator are stacked from examples, w
 
 from collections.abc import Iterable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.python.structure import as_arrays, copied, form_of, leaves, map_leaves
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
+from sidecar.evaluation.data.structure import as_arrays, copied, form_of, leaves, map_leaves
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.records import Sharding
@@ -45,6 +47,10 @@ class ArraySource:
         """Return the first batch, before `prepare`; None if there are no batches."""
         return next((batch for _, batch in self.numbered()), None)
 
+    def first_prepared(self) -> Iterator[Batch]:
+        """Yield at most the first batch of the set, after `prepare`."""
+        yield from (self._prepared(batch) for batch in islice(self._batches(), 1))
+
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""
         return enumerate(self._batches())
@@ -62,6 +68,10 @@ class ArraySource:
     def fingerprint_of_files(self) -> str:
         """Raise `NotImplementedError`: data without a framework are never divided by files."""
         raise NotImplementedError
+
+    def parts(self, batch: Batch) -> Iterable[tuple[str, Any]]:
+        """Yield inputs, labels and weights of a batch with their places."""
+        return placed(batch)
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
         """Yield the arrays of a batch."""

@@ -6,8 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.python.structure import as_arrays, leaves
-from sidecar.evaluation.data.elements import with_labels
+from sidecar.evaluation.data.structure import as_arrays, leaves
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
@@ -40,12 +39,11 @@ class Measurement:
             states |= named(name, metric.states(info))
         return states
 
-    def arrays(self, batch: Any, predictions: Any) -> list[NDArray[Any]]:
+    def arrays(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
         """Return labels, predictions and weights of every output, always in the same order.
 
         There are always three arrays for each output; the weights are an empty array if there are none.
         """
-        _, y, weights = with_labels(batch)
         arrays: list[NDArray[Any]] = []
         for output in self._outputs:
             weight = pick_weights(weights, output)
@@ -69,8 +67,9 @@ class Measurement:
 
 
 def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
-    """Yield the metrics of the task as (output, metric)."""
-    assert task.metrics is not None
+    """Yield the metrics of the task as (output, metric); none if it has a loss only."""
+    if task.metrics is None:
+        return
     for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
         if not isinstance(metrics, list | tuple) or not metrics:
             raise EvaluationError(

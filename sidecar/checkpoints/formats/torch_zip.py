@@ -1,0 +1,123 @@
+"""Read checkpoints of `torch.save`: a zip archive with one pickle and the bytes of each tensor.
+
+Sources: torch `torch/serialization.py`, `caffe2/serialize/inline_container.cc`. All names begin with one folder, which
+is the file's own name or `archive`. `data.pkl` is the pickle, `data/<number>` are the tensors' bytes, and `version` is
+the version of the format. The file is written in place under its final name in one pass, and its table last, without
+fsync. So a file with its table is whole, but may still be in the page cache of its writer.
+
+The pickle is never loaded here: that would run code that the file names. For the training step only its opcodes are
+read, and no more than its beginning.
+"""
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from sidecar.checkpoints.files import Listing, open_file, update_from_content
+from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.hdf5 import require_suffix
+from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
+from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
+from sidecar.errors import CorruptError
+
+_PICKLE: Final = "data.pkl"
+_LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
+_SCRIPT: Final = "constants.pkl"
+_READ_BYTES: Final = 16 * 1024
+_STEP_KEYS: Final = ("global_step", "step", "iteration", "iterations", "iter", "num_updates", "n_iter")
+"""Names under which trainers save their step, the most certain first. Lightning writes `global_step`."""
+
+
+class TorchZip:
+    """Read files of `torch.save`."""
+
+    name: Final = "torch_zip"
+    suffixes: Final = (".pt", ".pth", ".ckpt", ".pt.tar", ".pth.tar")
+    endings: Final = r"\.pt|\.pth|\.ckpt|\.pth?\.tar|pytorch_model[^/]*\.bin"
+    frameworks: Final = ("torch",)
+
+    def file_group(self, name: str) -> str | None:
+        """Return the file itself: it is a group of its own."""
+        return name if _is_named_so(name) else None
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
+        """Yield every file with a suffix of the format."""
+        del folder
+        for file in listing.files.values():
+            if _is_named_so(file.name):
+                yield Candidate(file.name, (file,))
+        for name in sorted(listing.escaping):
+            if _is_named_so(name):
+                yield Candidate(name, (), leaving=name)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Check the table against the file. The digest covers the members' names, sizes and checksums.
+
+        `step_key`: a key of the saved mapping. Content without checksums is sampled.
+        """
+        with open_file(folder, _require_named_so(name)) as file:
+            members = _members(file, name)
+            digest = hashlib.sha256(f"{self.name}\0".encode())
+            for inner, member in sorted(members.items()):
+                digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
+            if any(member.size and not member.crc for member in members.values()):
+                update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
+            step = _step(file, members[_PICKLE], (step_key,) if step_key else _STEP_KEYS)
+        return Inspection(digest.hexdigest(), step, (name,), "step_key" if step_key else "variable")
+
+    def check(self, folder: Path, name: str) -> None:
+        """Compare every member that has a CRC-32 with it. `torch.load` does not."""
+        with open_file(folder, _require_named_so(name)) as file:
+            for member in _members(file, name).values():
+                if member.crc:
+                    compare_checksum(file, member, name)
+
+    def written_in_place(self, file: str) -> bool:
+        """Return True: `torch.save` writes under the final name."""
+        del file
+        return True
+
+
+def _is_named_so(name: str) -> bool:
+    is_weights = name.startswith("pytorch_model") and name.endswith(".bin")  # other .bin files hold anything
+    return is_weights or name.endswith(TorchZip.suffixes)
+
+
+def _require_named_so(name: str) -> str:
+    return name if _is_named_so(name) else require_suffix(name, TorchZip.suffixes)
+
+
+def _members(file: BinaryIO, name: str) -> dict[str, Member]:
+    """Return the members of an archive by their names without the common folder.
+
+    Raises `IncompleteError` if it has no table yet, `CorruptError` if it is not an archive of `torch.save`.
+    """
+    if os.pread(file.fileno(), len(_LEGACY), 0) == _LEGACY:
+        raise CorruptError(
+            f"{name} is in the format of torch before 1.6, which has no sign of completeness: save it without "
+            f"_use_new_zipfile_serialization=False (DeepSpeed: checkpoint_serialization), or name it with "
+            f"complete_marker and checkpoint_pattern"
+        )
+    members: dict[str, Member] = {}
+    folders = set[str]()
+    for member in read_members(file, name):
+        folder, _, inner = member.name.partition("/")
+        folders.add(folder)
+        members[inner] = member
+    if _SCRIPT in members:
+        raise CorruptError(f"{name} is a program of TorchScript, not a checkpoint: save model.state_dict()")
+    if len(folders) != 1 or _PICKLE not in members:
+        raise CorruptError(f"{name} is a zip archive, but not one of torch.save: it has no {_PICKLE}")
+    if any(member.method != zipfile.ZIP_STORED for member in members.values()):
+        raise CorruptError(f"{name} has compressed members, which torch.save never writes")
+    return members
+
+
+def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
+    """Return the training step, by the first of the keys that the saved mapping has near its beginning."""
+    data = os.pread(file.fileno(), min(_READ_BYTES, pickled.size), pickled.start)
+    found = numbers_at_top(data)
+    return next((found[key] for key in keys if key in found), None)

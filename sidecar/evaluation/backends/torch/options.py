@@ -1,0 +1,18 @@
+"""Read the settings that only the PyTorch backend uses, from `Join.options` and `Check.options`."""
+
+from dataclasses import dataclass
+
+from sidecar.codec import from_json
+from sidecar.workers.messages import Check, Join
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of the PyTorch backend. A setting that the message lacks has its default."""
+
+    gpu_memory_mb: int | None = None  # None: take memory as it is needed
+
+
+def options_of(message: Join | Check) -> Options:
+    """Return the options in a message. Raise `RecordError` for a value of another type."""
+    return from_json(Options, message.options)

@@ -1,0 +1,151 @@
+"""Run the model on one batch, and return what metrics, loss and saved columns need."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sidecar.evaluation.backends.torch.dataset_source import LABELS, LoadedBatch
+from sidecar.evaluation.backends.torch.loss import TorchLoss
+from sidecar.evaluation.backends.torch.tensors import finite_rows, map_leaves, moved, to_numpy
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import describe, unpack
+from sidecar.evaluation.eval_loop import BatchOutput
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.measurement import Measurement
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.states import SetStates, named, within
+from sidecar.evaluation.task import Task, call
+
+_LOSS: Final = "loss"
+_LOSS_ARRAYS: Final = 4
+_NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
+
+
+class Step:
+    """Evaluate single batches with a model on one device, and add the results to states."""
+
+    def __init__(self, task: Task, model: nn.Module, device: torch.device) -> None:
+        self._task, self._model, self._device = task, model, device
+        self._loss = None if task.loss is None else TorchLoss(task.loss, device)
+        self._measurement = Measurement(task)
+        self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
+
+    def run(self, batch: Batch, examples: int, *, is_trial: bool = False) -> BatchOutput:
+        """Run the model on one batch of so many examples.
+
+        `is_trial`: the model may still make variables, which must not be tensors of the inference mode.
+        """
+        content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
+        self._model.eval()  # the task may have changed it
+        try:
+            with torch.no_grad() if is_trial else torch.inference_mode():
+                y, predictions, weights = labels_and_predictions(self._task, self._model, content)
+                finite = finite_rows(predictions)
+                loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights)
+                arrays = [_as_numpy(part) for part in (y, predictions, weights)]
+        except RuntimeError as error:
+            if _NO_MEMORY in str(error):
+                raise MemoryError(str(error)) from error
+            raise
+        _require_rows(arrays[1], examples)
+        columns = (
+            {}
+            if self._columns is None
+            else self._columns.columns((_as_numpy(_inputs(content)), arrays[0], arrays[2]), arrays[1])
+        )
+        if all(rows.all() for rows in finite):
+            finite = []
+        return BatchOutput([*loss, *self._measurement.arrays(*arrays)], finite, columns)
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states of the loss and of all metrics."""
+        states = self._measurement.states(info)
+        return states if self._loss is None else named(_LOSS, self._loss.states()) | states
+
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+        """Add several batches; each item of `arrays` is a list with one array per batch."""
+        of_loss = 0 if self._loss is None else _LOSS_ARRAYS
+        if self._loss is not None:
+            self._loss.add(within(states, _LOSS), arrays[:of_loss])
+        self._measurement.add(states, arrays[of_loss:], firsts)
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return the loss and the numbers of all metrics."""
+        numbers = self._measurement.compute(states)
+        if self._loss is None:
+            return numbers
+        loss = self._loss.compute(within(states, _LOSS))
+        return MetricResult({**loss.values, **numbers.values}, numbers.classes, (*loss.notes, *numbers.notes))
+
+
+def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any, Any]:
+    """Return labels, predictions and weights (or None) of a batch.
+
+    Without `Task(step=…)`, a batch is (x, y) or (x, y, sample_weight), and the predictions are `model(x)`; an x of
+    several parts is passed as arguments. A mapping with `labels`, as collators of Hugging Face make it, is passed by
+    name without its labels. Predictions with `logits` are these.
+    """
+    if task.step is not None:
+        returned = call("Task(step=…)", task.step, model, batch)
+        if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+            raise EvaluationError(
+                "task_error",
+                f"Task(step=…) must return (y, predictions) or (y, predictions, weights), found {describe(returned)}",
+            )
+        y, predictions, weights = (*returned, None)[:3]
+        return y, predictions, weights
+    if isinstance(batch, Mapping):
+        if LABELS not in batch:
+            raise EvaluationError(
+                "task_error",
+                f"batches are mappings of {', '.join(map(str, batch))}, without {LABELS!r}: give Task(step=…), a "
+                f"function of (model, batch) that returns (y, predictions)",
+            )
+        rest = {name: part for name, part in batch.items() if name != LABELS}
+        return batch[LABELS], _logits(model(**rest)), None
+    parts = unpack(tuple(batch) if isinstance(batch, list) else batch)
+    if parts is None or parts[1] is None:
+        raise EvaluationError(
+            "task_error",
+            f"batches must be (x, y), (x, y, sample_weight) or a mapping with {LABELS!r}, found {describe(batch)}: "
+            f"give Task(step=…), a function of (model, batch) that returns (y, predictions)",
+        )
+    x, y, weights = parts
+    if isinstance(x, tuple | list):
+        return y, _logits(model(*x)), weights
+    return y, _logits(model(**x) if isinstance(x, Mapping) else model(x)), weights
+
+
+def _logits(predictions: Any) -> Any:
+    return predictions.logits if hasattr(predictions, "logits") else predictions
+
+
+def _inputs(content: Any) -> Any:
+    """Return the inputs in a batch, for a function of (x, y, predictions); of a mapping, all of it."""
+    return content[0] if isinstance(content, tuple | list) else content
+
+
+def _as_numpy(structure: Any) -> Any:
+    return map_leaves(lambda leaf: to_numpy(leaf) if isinstance(leaf, torch.Tensor) else leaf, structure)
+
+
+def _require_rows(predictions: Any, examples: int) -> None:
+    """Raise `EvaluationError` unless predictions that are one array have a row for each example."""
+    if isinstance(predictions, np.ndarray) and predictions.shape[:1] != (examples,):
+        raise EvaluationError(
+            "task_error", f"predictions must have one row for each of {examples} examples, found {predictions.shape}"
+        )
+
+
+def _column(name: str, column: Any) -> NDArray[Any]:
+    array = to_numpy(column) if isinstance(column, torch.Tensor) else np.asarray(column)
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise refused_column(name, "holds text or objects: save numbers, such as an index")
+    if not array.ndim:
+        raise refused_column(name, "is one number for a batch: save one row for each example")
+    return array

@@ -1,0 +1,57 @@
+"""Hold the eval sets of a task on one rank, and choose those that take part in an evaluation."""
+
+from collections.abc import Callable
+from functools import partial
+
+from sidecar.evaluation.backend import Stream, Tick
+from sidecar.evaluation.data.batch_source import BatchSource
+from sidecar.evaluation.data.cache import CacheBudget
+from sidecar.evaluation.data.reader import EvalSetReader
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics.metric import EvalSetInfo
+from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.task import EvalSet, Task
+
+OpenSource = Callable[[str, EvalSet], BatchSource]
+"""A function that opens the data of an eval set, given its name."""
+
+
+class EvalSets:
+    """Read the eval sets of a task on one rank.
+
+    Args:
+        task: The task.
+        shard: This rank, and the number of ranks.
+        open_source: Opens the data of one eval set.
+        cache_bytes: The most bytes of batches that stay in memory, over all eval sets.
+
+    Raises:
+        EvaluationError: An eval set is empty, or its data cannot be evaluated.
+    """
+
+    def __init__(self, task: Task, shard: Shard, open_source: OpenSource, *, cache_bytes: int) -> None:
+        self._task, self._shard = task, shard
+        reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes))
+        self._readers = [reader(name, eval_set, open_source(name, eval_set)) for name, eval_set in task.sets().items()]
+        self.chosen = self._readers
+        """The eval sets that take part in the present evaluation."""
+
+    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part, and read those that have not been read yet."""
+        names = self._task.sets(evaluated)
+        self.chosen = [reader for reader in self._readers if reader.name in names]
+        return tuple(reader.read(tick) for reader in self.chosen)
+
+    def info(self, reader: EvalSetReader) -> EvalSetInfo:
+        """Return what is known about an eval set before it is evaluated."""
+        return EvalSetInfo(reader.examples, self._shard)
+
+    def layout(self, new_states: Callable[[EvalSetReader], SetStates]) -> str:
+        """Return names, kinds and sizes of the states of all chosen eval sets."""
+        return repr(
+            [
+                (reader.name, name, type(state).__name__, state.rows, state.width)
+                for reader in self.chosen
+                for name, state in sorted(new_states(reader).items())
+            ]
+        )

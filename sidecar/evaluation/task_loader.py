@@ -1,0 +1,138 @@
+"""Import the module of a task in a worker process, and compute the digest of its code."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.task import Task, call
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTask:
+    """A task and the digest of the code that made it."""
+
+    task: Task
+    digest: str
+
+
+def load(reference: str, search_path: str) -> LoadedTask:
+    """Import `module:attr` or `path/file.py:attr` and call it if it is a function.
+
+    Raises:
+        TaskError: The task does not exist, or is not a `Task`. Errors of the user's code are not caught.
+    """
+    location, separator, attribute = reference.rpartition(":")
+    if not separator or not location or not attribute:
+        raise TaskError(f"task {reference!r}: write module:attr or path/file.py:attr")
+    if location.endswith(".py"):
+        module = _import_file(Path(search_path, Path(location).expanduser()), reference)
+    else:
+        module = _import_module(location, search_path, reference)
+    try:
+        value = getattr(module, attribute)
+    except AttributeError:
+        names = sorted(name for name in vars(module) if not name.startswith("_"))
+        raise TaskError(
+            f"task {reference!r}: {location} has no {attribute!r}; it defines {', '.join(names) or 'nothing'}"
+        ) from None
+    task = value if isinstance(value, Task) else call(f"task {reference!r}", value) if callable(value) else value
+    if not isinstance(task, Task):
+        raise TaskError(
+            f"task {reference!r}: expected a sidecar.Task or a function that returns one, "
+            f"found {type(task).__name__} {str(task)[:80]!r}"
+        )
+    return LoadedTask(task, _digest(module, attribute))
+
+
+def require_framework(task: Task, framework: str) -> None:
+    """Raise `TaskError` if the task is written for another value of the setting `framework`."""
+    if task.step is not None and framework != "torch":
+        raise TaskError(f"Task(step=…) needs framework = 'torch', found framework = {framework!r}")
+    if isinstance(task.checkpoint, str) and framework != "torch":
+        raise TaskError(
+            f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = {framework!r}"
+        )
+    if framework == "torch" and task.load is None and task.build_model is None:
+        raise TaskError("framework = 'torch' needs Task(build_model=…), a function that returns a torch.nn.Module")
+    if framework == "torch" and task.metrics is None and task.loss is None:
+        raise TaskError("framework = 'torch' needs Task(metrics=…) or Task(loss=…), or nothing would be measured")
+    if task.load is not None and framework != "python":
+        raise TaskError(f"Task(load=…, predict=…) needs framework = 'python', found framework = {framework!r}")
+    if task.load is None and framework == "python":
+        raise TaskError(
+            "framework = 'python' needs Task(load=…), a function of a path that returns a model, and Task(predict=…), "
+            "a function of (model, x) that returns predictions"
+        )
+
+
+def _import_file(path: Path, reference: str) -> ModuleType:
+    if not path.is_file():
+        raise TaskError(f"task {reference!r}: there is no file {path}")
+    _search_first(str(path.parent))  # as for a script, modules next to it can be imported
+    # Modules next to it can import it by its own name; but a task file keras.py must not replace Keras.
+    name = f"sidecar_task_{path.stem}" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _search_first(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _import_module(name: str, search_path: str, reference: str) -> ModuleType:
+    _search_first(search_path)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise  # the task's own import failed: the traceback of the user's code says more
+        raise TaskError(
+            f"task {reference!r}: there is no module {error.name!r} in {search_path} or installed for {sys.executable}"
+        ) from None
+
+
+def _digest(module: ModuleType, attribute: str) -> str:
+    """Return the digest of the task's file and of every imported module next to or below it that is not installed."""
+    digest = hashlib.sha256(attribute.encode())
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return digest.hexdigest()
+    root = Path(file).resolve().parent
+    for path in sorted(_modules_below(root) | {Path(file).resolve()}):
+        digest.update(f"\0{path.relative_to(root)}\0".encode(errors="surrogateescape"))
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _modules_below(root: Path) -> set[Path]:
+    """Return the files of loaded modules below the root that are not installed.
+
+    A framework has thousands of modules, so only those in folders below the root, and links, are resolved.
+    """
+    standard = Path(sysconfig.get_path("stdlib")).resolve()  # below the root when a container's task lies at /
+
+    def is_own(path: Path) -> bool:
+        return path.is_relative_to(root) and "site-packages" not in path.parts and not path.is_relative_to(standard)
+
+    loaded = (getattr(other, "__file__", None) for other in list(sys.modules.values()))
+    # Objects that stand for modules, as torch makes them, have names that are no paths.
+    paths = [Path(name) for name in loaded if isinstance(name, str) and name.startswith("/") and name.endswith(".py")]
+    in_own_folder = {folder: is_own(folder.resolve()) for folder in {path.parent for path in paths}}
+    candidates = {path.resolve() for path in paths if in_own_folder[path.parent] or path.is_symlink()}
+    return {path for path in candidates if is_own(path)}

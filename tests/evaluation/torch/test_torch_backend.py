@@ -1,0 +1,226 @@
+"""The PyTorch backend without processes: numbers against torch itself, and the same bits for any number of ranks."""
+
+import numpy as np
+import pytest
+from tests_torch import result_of_ranks, torch_evaluator
+
+from sidecar import Task
+from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.task_loader import require_framework
+from sidecar.metrics import AUC, Accuracy
+from sidecar.workers.messages import Done
+
+pytestmark = pytest.mark.torch
+
+EXAMPLES = 103
+
+
+def net():
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def tensors(examples=EXAMPLES):
+    import torch
+
+    x = torch.randn(examples, 8, generator=torch.Generator().manual_seed(2))
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def dataset(examples=EXAMPLES):
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(*tensors(examples))
+
+
+def task(source=dataset, **changes):
+    from torch import nn
+
+    given = {
+        "build_model": net,
+        "eval_sets": {"test": source},
+        "metrics": lambda: [Accuracy()],
+        "loss": nn.CrossEntropyLoss(),
+        "batch_size": 16,
+    }
+    return Task(**given | changes)
+
+
+@pytest.fixture
+def trained():
+    import torch
+
+    torch.manual_seed(4)
+    model = net()
+    x, y = tensors()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture
+def checkpoint(trained, tmp_path):
+    import torch
+
+    torch.save({"step": 5, "model": trained.state_dict()}, tmp_path / "step-5.pt")
+    return tmp_path / "step-5.pt"
+
+
+def bits(task, checkpoint, ranks=1):
+    """The bits of the numbers of a group."""
+    return {name: value.hex for name, value in result_of_ranks(task, checkpoint, ranks)["test"].values.items()}
+
+
+def test_numbers_are_those_of_torch(trained, checkpoint, evaluated):
+    """Loss and accuracy of one pass over all data, as a plain loop of torch computes them."""
+    import torch
+
+    x, y = tensors()
+    with torch.inference_mode():
+        predictions = trained(x)
+        loss = torch.nn.functional.cross_entropy(predictions, y).item()
+    end = evaluated(task(), checkpoint)
+    assert isinstance(end, Done), end
+    result = end.result.metrics["test"]
+    assert result["loss"].value == pytest.approx(loss, rel=1e-6)
+    assert result["accuracy"].value == (predictions.argmax(1) == y).sum().item() / EXAMPLES
+    assert end.result.examples == {"test": EXAMPLES}
+
+
+@pytest.mark.parametrize("examples", [96, 97, 103, 111, 112, 5])
+def test_bits_are_equal_for_any_number_of_ranks(examples, checkpoint):
+    """For every remainder, and for ranks that have no batch at all."""
+    given = task(lambda: dataset(examples))
+    assert len({str(bits(given, checkpoint, ranks)) for ranks in (1, 2, 3, 4)}) == 1
+
+
+def test_arrays_and_generators_give_the_bits_of_the_dataset(checkpoint):
+    """The same examples in the same batches, however they come."""
+    x, y = (tensor.numpy() for tensor in tensors())
+    sources = [dataset, lambda: (x, y), lambda: iter(list(zip(x, y, strict=True))), tensors]
+    assert len({str(bits(task(source), checkpoint, 2)) for source in sources}) == 1
+
+
+def test_a_model_that_keeps_something_from_batch_to_batch_is_refused(checkpoint, evaluated):
+    """Its result would depend on how batches are divided among ranks."""
+    calls = []
+
+    def step(model, batch):
+        calls.append(1)
+        return batch[1], model(batch[0]) * len(calls)
+
+    end = evaluated(task(step=step), checkpoint)
+    assert isinstance(end, EvaluationError)
+    assert "keeps something from batch to batch" in str(end)
+
+
+def test_a_model_that_updates_its_statistics_is_refused(checkpoint, evaluated):
+    """`train()` in `forward` would update BatchNorm's running statistics with the batches of an evaluation."""
+
+    def step(model, batch):
+        model.train()
+        return batch[1], model(batch[0])
+
+    end = evaluated(task(step=step), checkpoint)
+    assert isinstance(end, EvaluationError)
+    assert "2.running_mean" in str(end)
+
+
+def test_random_numbers_are_seeded_by_weights_and_batch(checkpoint):
+    """Dropout that stays on, as in Monte Carlo dropout: the same bits for any number of ranks, and a note."""
+    import torch
+
+    def step(model, batch):
+        x, y = batch
+        return y, model(x) + torch.randn(len(x), 3) + torch.from_numpy(np.random.normal(size=(len(x), 3))).float()  # noqa: NPY002 - as users do
+
+    of_one, *others = (result_of_ranks(task(step=step), checkpoint, ranks)["test"] for ranks in (1, 2, 3))
+    assert "draws random numbers" in of_one.notes[0]
+    assert [other.values for other in others] == [of_one.values] * 2
+    assert [other.notes for other in others] == [of_one.notes] * 2
+
+
+def test_inputs_that_a_model_changes_in_place_are_copies(checkpoint):
+    """A batch stays in memory for the next checkpoint, and `nn.ReLU(inplace=True)` may come first."""
+    import torch
+
+    x, y = tensors()
+
+    def step(model, batch):
+        predictions = model(batch[0])
+        batch[0].zero_()
+        return batch[1], predictions
+
+    given = task(lambda: torch.utils.data.TensorDataset(x, y), step=step)
+    assert bits(given, checkpoint) == bits(task(), checkpoint)
+    assert x.abs().sum() > 0
+
+
+def test_lazy_modules_get_their_variables_from_the_first_batch(checkpoint):
+    """They have none to restore before."""
+    from torch import nn
+
+    def lazy():
+        return nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyBatchNorm1d(), nn.Dropout(0.5), nn.LazyLinear(3))
+
+    assert bits(task(build_model=lazy), checkpoint) == bits(task(), checkpoint)
+
+
+def test_saved_weights_can_be_loaded(trained, checkpoint, evaluated, tmp_path):
+    """`weights.pt` is the state dict of the restored model."""
+    import torch
+
+    evaluated(task(), checkpoint)
+    (path,) = tmp_path.glob("saved-*/worker-0-of-1/weights.pt")
+    saved = torch.load(path, weights_only=True)
+    assert all(torch.equal(saved[name], value) for name, value in trained.state_dict().items())
+
+
+def test_predictions_are_saved_for_each_example(trained, checkpoint, evaluated, tmp_path):
+    """In the order of the data."""
+    from sidecar import results
+
+    evaluated(task(predictions=True), checkpoint)
+    read = results.read(next(tmp_path.glob("saved-*")))
+    x, y = tensors()
+    columns = read.predictions["test"]
+    assert np.array_equal(columns["y"], y.numpy())
+    assert np.allclose(columns["predictions"], trained(x).detach().numpy(), atol=1e-6)
+
+
+def test_a_metric_that_needs_the_number_of_examples(checkpoint):
+    """AUC keeps one score for each example, and all ranks know how many there are."""
+
+    def step(model, batch):
+        return (batch[1] > 0).long(), model(batch[0])[:, 1]
+
+    given = task(step=step, metrics=lambda: [AUC()], loss=None)
+    assert bits(given, checkpoint) == bits(given, checkpoint, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"metrics": None, "loss": None}, "metrics=…) or Task(loss"),
+        ({"build_model": None}, "Task(build_model=…)"),
+    ],
+)
+def test_tasks_that_cannot_be_evaluated_with_torch(changes, expected):
+    with pytest.raises(TaskError, match="framework") as refused:
+        require_framework(task(**changes), "torch")
+    assert expected in str(refused.value)
+
+
+def test_a_step_needs_torch():
+    with pytest.raises(TaskError, match="step"):
+        require_framework(task(step=lambda model, batch: (batch[1], model(batch[0]))), "tensorflow")
+
+
+def test_a_model_that_is_no_module():
+    with pytest.raises(EvaluationError, match=r"torch\.nn\.Module"):
+        torch_evaluator(task(build_model=lambda: "net"))
