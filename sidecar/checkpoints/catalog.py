@@ -105,7 +105,7 @@ class Catalog:
         self._corrupt: list[Settlement] = []  # given up and not reported yet
         self._directory = directory("")
         self._subfolders = Subfolders(self._directory, directory, never=never, full_sweep_seconds=full_sweep_seconds)
-        self._subfolder_hint = SubfolderHint(self._root, never, calls)
+        self._subfolder_hint = SubfolderHint(self._root, never, calls, clock)
         self._known = KnownCheckpoints(compares_names=step_pattern is None)
 
     def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:

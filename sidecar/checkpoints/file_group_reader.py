@@ -216,7 +216,7 @@ class FileGroupReader:
         except (VanishedError, OSError):
             raise
         except CheckpointError as error:
-            verdict = error
+            verdict = type(error)(*error.args)  # its traceback would keep every frame and what was read in memory
         except Exception as error:  # noqa: BLE001 - a file is untrusted, and must not end the daemon
             verdict = CorruptError(_failed(error))
         if known is not None and contents(known.files) == contents(candidate.files):

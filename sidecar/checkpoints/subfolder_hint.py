@@ -5,6 +5,7 @@ The search lists a bounded number of folders and reads no file. It blocks for as
 
 import contextlib
 import glob
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
-from sidecar.checkpoints.files import Listing, list_files
-from sidecar.checkpoints.formats import FORMATS, Format
+from sidecar.checkpoints.files import Listing, list_files, stat_files
+from sidecar.checkpoints.formats import FORMATS, Format, file_group
 from sidecar.checkpoints.scan import in_folder
+from sidecar.clock import Clock
 
 _SEARCH_SECONDS: Final = 30.0  # between two searches
+_SEARCH_SHARE: Final = 1000  # a search may take one part in 1,000 of the time: 100,000 names take 0.2 s
 _DEEPEST: Final = 2  # folders below the checkpoint directory
 _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
@@ -54,12 +57,14 @@ class SubfolderHint:
         root: The checkpoint directory.
         never: The path of a sub-folder that is not searched, because it holds no checkpoints.
         calls: Makes calls that may hang.
+        clock: The clock of this node.
     """
 
-    def __init__(self, root: Path, never: str | None, calls: Calls) -> None:
+    def __init__(self, root: Path, never: str | None, calls: Calls, clock: Clock) -> None:
         self._root = root
         self._never = never
         self._calls = calls
+        self._clock = clock
         self._remedy: str | None = None
         self._search_at = float("-inf")
 
@@ -69,9 +74,10 @@ class SubfolderHint:
         Search again if the last search was long ago. If the search hangs, the result of the last one stays.
         """
         if now >= self._search_at:
-            self._search_at = now + _SEARCH_SECONDS
+            begin = self._clock.now()
             with contextlib.suppress(HangingError):
                 self._remedy = self._calls("/below", lambda: remedy_below(self._root, self._never))
+            self._search_at = now + max(_SEARCH_SECONDS, _SEARCH_SHARE * (self._clock.now() - begin))
         return self._remedy
 
 
@@ -82,7 +88,7 @@ def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
         folder, level = waiting.pop(0)
         left -= 1
         try:
-            listing = list_files(root / folder)
+            listing = _listing(root / folder)
             names = names_in(root / folder, listing)
         except OSError:
             continue
@@ -92,6 +98,17 @@ def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
         if level < _DEEPEST:
             paths = [in_folder(folder, name) for name in reversed(inner)]
             waiting += [(name, level + 1) for name in paths if name != never]
+
+
+def _listing(folder: Path) -> Listing:
+    """List the sub-folders of a folder, and the files that may belong to checkpoints. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [each.name for each in entries if file_group(each.name) or each.is_dir(follow_symlinks=False)]
+        return stat_files(folder, descriptor, names)
+    finally:
+        os.close(descriptor)
 
 
 def pattern_of(folder: str) -> str:

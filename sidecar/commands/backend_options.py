@@ -11,12 +11,10 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "python": (),
 }
 
-_LISTENING: Final = frozenset({"tensorflow", "torch"})
-
 
 def workers_listen(settings: Settings) -> bool:
-    """Return whether worker processes of the framework listen on ports. Those of others meet in the state directory."""
-    return settings.framework in _LISTENING
+    """Return whether worker processes listen on ports, or may do so. With plain Python they meet in shared storage."""
+    return settings.framework != "python"
 
 
 def backend_options(settings: Settings) -> BackendOptions:

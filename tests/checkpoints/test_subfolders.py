@@ -11,7 +11,7 @@ from catalogs import make_catalog
 from fakes import save
 
 from sidecar.bounded_calls import HangingError
-from sidecar.checkpoints import subfolders
+from sidecar.checkpoints import files, subfolders
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
 from sidecar.checkpoints.presence import Presence
@@ -261,7 +261,7 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
     assert scan.below is None
 
 
-def test_sub_folders_are_searched_now_and_then(root):
+def test_sub_folders_are_searched_now_and_then(root, clock):
     """Between two searches, and while one hangs, the result of the last search stays."""
     searches, hangs = [], False
 
@@ -271,13 +271,39 @@ def test_sub_folders_are_searched_now_and_then(root):
             raise HangingError(key, "has not answered")
         return function()
 
-    hint = SubfolderHint(root, None, calls)
+    hint = SubfolderHint(root, None, calls, clock)
     assert hint.remedy(0.0) is None
     put(root / "epoch_1", 1)
     assert (hint.remedy(29.0), len(searches)) == (None, 1)
     assert (remedy := hint.remedy(30.0)) == remedy_below(root)
     hangs = True
     assert (hint.remedy(60.0), len(searches)) == (remedy, 3)
+
+
+def test_a_slow_search_is_repeated_later(root, clock):
+    """100,000 names take a part of a second each time, and nobody waits for the answer."""
+    searches = []
+
+    def calls(key, function):
+        searches.append(key)
+        clock.seconds += 0.2
+        return function()
+
+    hint = SubfolderHint(root, None, calls, clock)
+    for now in (0.0, 30.0, 199.0, 201.0):
+        hint.remedy(now)
+    assert len(searches) == 2
+
+
+def test_a_search_reads_only_names_that_may_be_checkpoints(root, monkeypatch):
+    """Other files are not asked for their times."""
+    asked = []
+    monkeypatch.setattr(files, "_stat", lambda *given, stat=files._stat: asked.append(given[2]) or stat(*given))
+    put(root / "epoch_1", 1)
+    for number in range(20):
+        (root / f"events.out.tfevents.{number}").touch()
+    assert remedy_below(root) is not None
+    assert not [name for name in asked if name.startswith("events")]
 
 
 def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
