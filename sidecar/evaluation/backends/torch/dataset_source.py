@@ -14,18 +14,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
@@ -39,12 +30,15 @@ from sidecar.records import Sharding
 LABELS: Final = "labels"
 """Key of the labels in a batch that is a mapping, as in those of Hugging Face."""
 
-_DISTRIBUTED: Final = (
-    "DistributedSampler repeats or drops examples to give all processes equally many: the examples of the dataset are "
-    "evaluated instead, each once"
+_ONE_PROCESS: Final = (
+    "an IterableDataset is read in one process per worker: with the processes of DataLoader(num_workers=…), each would "
+    "read all examples"
 )
 
+_SHOWN: Final = 4
+
 Collate = Callable[[list[Any]], Any]
+Prepare = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,48 +66,38 @@ class DatasetSource:
     def __init__(self, name: str, eval_set: EvalSet, data: Any, *, batch_size: int | None, shard: Shard) -> None:
         self._name, self._prepare, self._shard = name, eval_set.prepare, shard
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
-        self.notes: tuple[str, ...] = ()
         self._loader: DataLoader[Any] | None = data if isinstance(data, DataLoader) else None
         self._dataset: Any = data if self._loader is None else self._loader.dataset
         self._collate: Collate = default_collate if self._loader is None else self._loader.collate_fn
         self._batch_size = batch_size if self._loader is None else self._loader.batch_size
-        if self._loader is None and batch_size is None:
-            raise self._refused("its source returns a dataset of single examples: give Task(batch_size=…), such as 256")
-        if self._loader is not None and eval_set.prepare is not None:
-            raise self._refused("a DataLoader prepares its own batches: leave EvalSet(prepare=…) out")
-        self._batches: list[Any] | None = None if self._is_iterable else self._listed()
-        if self._is_iterable and self._loader is not None and self._loader.drop_last:
-            raise self._refused("DataLoader(drop_last=True) leaves examples out: give drop_last=False")
+        if self._loader is not None:
+            self._require_plain(self._loader)
+        listing = None if _is_iterable(self._dataset) else self._listed(data, batch_size)
+        self._batches = None if listing is None else listing.batches
+        has_processes = self._loader is not None and self._loader.num_workers > 0
+        self.notes = listing.notes if listing else (_ONE_PROCESS,) if has_processes else ()
 
     def sample(self) -> Batch | None:
         """Return the first batch; None if there are no batches."""
-        if self._batches is None:
-            return next(self._iterated(None), None)
-        return next(self._loaded(self._batches[:1], None), None)
+        return next((batch for _, batch in self._first(None)), None)
 
     def first_prepared(self) -> Iterator[Batch]:
         """Yield at most the first batch of the set, after `prepare`."""
-        if self._batches is None:
-            yield from islice(self._iterated(self._prepare), 1)
-        else:
-            yield from self._loaded(self._batches[:1], self._prepare)
+        yield from (batch for _, batch in self._first(self._prepare))
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""
         if self._batches is None:
-            yield from enumerate(self._iterated(None))
-        else:
-            yield from enumerate(self._loaded(self._batches, None))
+            return self._iterated(None, lambda _: True)
+        return enumerate(self._loaded(self._batches, None))
 
     def own(self) -> Iterator[Batch]:
         """Yield the batches of this rank in order, after `prepare`."""
-        if self._batches is not None:
+        if self._batches is None:
+            yield from (batch for _, batch in self._iterated(self._prepare, self._owns))
+        else:
             owned = [batch for number, batch in enumerate(self._batches) if self._owns(number)]
             yield from self._loaded(owned, self._prepare)
-            return
-        for number, batch in enumerate(self._iterated(self._prepare)):
-            if self._owns(number):
-                yield batch
 
     def leave_to_first(self) -> None:
         """Give all batches to rank 0 from now on, and none to other ranks."""
@@ -158,102 +142,91 @@ class DatasetSource:
         rows = finite_rows(part)
         return [] if all(finite.all() for finite in rows) else rows
 
-    @property
-    def _is_iterable(self) -> bool:
-        return isinstance(self._dataset, IterableDataset) or not hasattr(self._dataset, "__getitem__")
-
     def _owns(self, number: int) -> bool:
         return self.sharding == "own" or self._shard.owns(number)
 
-    def _listed(self) -> list[Any]:
-        """Return the indices of each batch; without automatic batching, the index of each element."""
-        count = len(self._dataset)
-        loader = self._loader
-        if loader is None or (loader.batch_sampler is not None and type(loader.batch_sampler) is BatchSampler):
-            indices = range(count) if loader is None else self._order(loader.sampler)
-            size = self._batch_size
-            assert size is not None
-            if loader is not None and loader.drop_last and len(indices) % size:
-                raise self._refused(
-                    f"DataLoader(drop_last=True) leaves out {len(indices) % size} of {len(indices)} examples: give "
-                    f"drop_last=False"
-                )
-            return [list(indices[start : start + size]) for start in range(0, len(indices), size)]
-        if loader.batch_sampler is None:
-            return list(self._order(loader.sampler))
-        return self._twice(loader.batch_sampler, "batch_sampler")
-
-    def _order(self, sampler: Any) -> Sequence[Any]:
-        """Return the indices in the order in which they are evaluated."""
-        count = len(self._dataset)
-        if isinstance(sampler, SequentialSampler):
-            return range(count)
-        if isinstance(sampler, DistributedSampler):
-            self.notes += (_DISTRIBUTED,)
-            return range(count)
-        if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == count:
-            self.notes += ("RandomSampler (shuffle=True) is replaced by the order of the dataset",)
-            return range(count)
-        if isinstance(sampler, SubsetRandomSampler):
-            self.notes += ("SubsetRandomSampler is replaced by the order of its indices",)
-            return list(sampler.indices)
-        return self._twice(sampler, "sampler")
-
-    def _twice(self, sampler: Iterable[Any], parameter: str) -> list[Any]:
-        """Return what a sampler yields. Raises `EvaluationError` unless it yields the same a second time."""
-        once, again = list(sampler), list(sampler)
-        if once != again:
+    def _require_plain(self, loader: DataLoader[Any]) -> None:
+        """Raise `EvaluationError` for a loader whose batches are not those of its dataset and its collate function."""
+        if self._prepare is not None:
+            raise self._refused("a DataLoader prepares its own batches: leave EvalSet(prepare=…) out")
+        if type(loader).__iter__ is not DataLoader.__iter__:
             raise self._refused(
-                f"DataLoader({parameter}=…) is a {type(sampler).__name__}, which selects other examples each time, so "
-                f"the numbers of two checkpoints could not be compared: leave it out, or give a list of indices"
+                f"its source returns a {type(loader).__module__}.{type(loader).__qualname__}, which makes batches in "
+                f"its own way: return a torch.utils.data.DataLoader, or with Task(batch_size=None) iter(loader)"
             )
-        return once
 
-    def _loaded(self, batches: list[Any], prepare: Callable[..., Any] | None) -> Iterator[LoadedBatch]:
+    def _listed(self, data: Any, batch_size: int | None) -> Listing:
+        if isinstance(data, DataLoader):
+            return list_batches_of(self._name, data)
+        if batch_size is None:
+            raise self._refused("its source returns a dataset of single examples: give Task(batch_size=…), such as 256")
+        return list_batches(self._name, data, batch_size)
+
+    def _first(self, prepare: Prepare | None) -> Iterator[tuple[int, LoadedBatch]]:
+        if self._batches is None:
+            return islice(self._iterated(prepare, lambda _: True), 1)
+        return enumerate(self._loaded(self._batches[:1], prepare))
+
+    def _loaded(self, batches: Sequence[Any], prepare: Prepare | None) -> Iterator[LoadedBatch]:
         """Load batches of a dataset with indices, with the worker processes of the user's loader if it has any."""
         if self._loader is None:
             for indices in batches:
-                examples = [self._prepared(example, prepare) for example in _fetched(self._dataset, indices)]
-                yield LoadedBatch(self._collated(examples), len(examples))
-            return
-        if not batches:
-            return
-        loader = _loader_of(self._loader, batches)
-        for indices, content in zip(batches, loader, strict=True):
-            yield LoadedBatch(content, len(indices) if isinstance(indices, list | tuple) else self._rows(content))
+                yield self._batch_of(_fetched(self._dataset, list(indices)), prepare)
+        elif batches:
+            is_batched = self._loader.batch_sampler is not None
+            contents = iter(_loader_of(self._loader, batches))
+            for indices, content in zip(batches, contents, strict=True):
+                yield LoadedBatch(content, len(indices) if is_batched else self._rows(content))
 
-    def _iterated(self, prepare: Callable[..., Any] | None) -> Iterator[LoadedBatch]:
+    def _iterated(self, prepare: Prepare | None, owns: Callable[[int], bool]) -> Iterator[tuple[int, LoadedBatch]]:
         """Load batches of a dataset without indices, in this process: with several, each would read all examples."""
-        elements = iter(self._dataset)
-        if self._batch_size is None:
-            for element in elements:
-                content = self._collate(element)
-                yield LoadedBatch(content, self._rows(content))
+        elements, size = iter(self._dataset), self._batch_size
+        if size is None:
+            for number, element in enumerate(elements):
+                if owns(number):
+                    content = self._prepared(element, prepare) if self._loader is None else self._collate(element)
+                    yield number, LoadedBatch(content, self._rows(content))
             return
-        while examples := [self._prepared(example, prepare) for example in islice(elements, self._batch_size)]:
-            yield LoadedBatch(self._collated(examples), len(examples))
+        groups = iter(lambda: list(islice(elements, size)), [])
+        for number, examples in enumerate(groups):
+            if self._loader is not None and self._loader.drop_last and len(examples) < size:
+                raise self._refused(f"drop_last=True leaves out {len(examples)} examples: give drop_last=False")
+            if owns(number):
+                yield number, self._batch_of(examples, prepare)
 
-    def _prepared(self, example: Any, prepare: Callable[..., Any] | None) -> Any:
+    def _batch_of(self, examples: list[Any], prepare: Prepare | None) -> LoadedBatch:
+        """Return a batch of prepared examples. Examples before `prepare` may be of a kind that cannot be collated."""
+        if prepare is None and self._prepare is not None:
+            return LoadedBatch(examples, len(examples))
+        return LoadedBatch(self._collated([self._prepared(each, prepare) for each in examples]), len(examples))
+
+    def _prepared(self, example: Any, prepare: Prepare | None) -> Any:
         if prepare is None:
             return example
         return call("EvalSet(prepare=…)", prepare, *(example if isinstance(example, tuple) else (example,)))
 
     def _collated(self, examples: list[Any]) -> Any:
+        if self._loader is not None:
+            return self._collate(examples)
         try:
             return self._collate(examples)
         except (RuntimeError, TypeError) as error:
-            if self._collate is not default_collate:
-                raise
             raise self._refused(
                 f"its examples cannot be made a batch: {_first_line(error)}; return a DataLoader with a collate_fn"
             ) from error
 
     def _rows(self, content: Any) -> int:
-        """Return the number of examples in a batch that the user made."""
-        for leaf in leaves(content):
-            if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim:
-                return len(leaf)
-        raise self._refused(f"yields single examples{unless_batched(None)}")
+        """Return the number of examples in a batch that the user made. Raises `EvaluationError` if it is unclear."""
+        tensors = (leaf for leaf in leaves(content) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim)
+        rows = list(dict.fromkeys(len(tensor) for tensor in tensors))
+        if not rows:
+            raise self._refused(f"yields single examples{unless_batched(None)}")
+        if len(rows) > 1:
+            raise self._refused(
+                f"its batches hold tensors of {' and '.join(map(str, rows[:_SHOWN]))} rows, so their number of "
+                f"examples is unclear: yield single examples, and give a batch_size and a collate_fn"
+            )
+        return rows[0]
 
     def _refused(self, complaint: str) -> EvaluationError:
         return EvaluationError("task_error", f"eval set {self._name!r}: {complaint}")
@@ -265,6 +238,12 @@ def open_source(name: str, eval_set: EvalSet, *, batch_size: int | None, shard: 
     data = call(f"eval set {name!r}", eval_set.source, *([shard] if shards_itself else []))
     if isinstance(data, DataLoader | Dataset) or _is_dataset(data):
         return DatasetSource(name, eval_set, data, batch_size=batch_size, shard=shard)
+    if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
+        raise EvaluationError(
+            "task_error",
+            f"eval set {name!r}: its source returns several datasets, {', '.join(map(repr, data))}: return one of "
+            f"them, and make an eval set of each",
+        )
     return ArraySource(name, eval_set, batch_size=batch_size, shard=shard)
 
 
@@ -276,27 +255,36 @@ def _is_dataset(data: Any) -> bool:
     return has_indices or (type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "__iter__"))
 
 
+def _is_iterable(dataset: Any) -> bool:
+    """Return whether a dataset has no indices. That of Hugging Face has `__getitem__`, for columns."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return True
+    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")
+
+
 def _fetched(dataset: Any, indices: list[Any]) -> list[Any]:
     """Return examples by their indices, as a `DataLoader` fetches them."""
     fetch = getattr(dataset, "__getitems__", None)
     return list(fetch(indices)) if fetch else [dataset[index] for index in indices]
 
 
-def _loader_of(loader: DataLoader[Any], batches: list[Any]) -> DataLoader[Any]:
+def _loader_of(loader: DataLoader[Any], batches: Sequence[Any]) -> DataLoader[Any]:
     """Return a loader like the user's for these batches only."""
-    chosen: dict[str, Any] = (
-        {"sampler": batches, "batch_size": None} if loader.batch_sampler is None else {"batch_sampler": batches}
-    )
+    if loader.batch_sampler is None:
+        chosen: dict[str, Any] = {"sampler": batches, "batch_size": None}
+    else:
+        chosen = {"batch_sampler": [list(indices) for indices in batches]}
+    processes = min(loader.num_workers, len(batches))
     return DataLoader(
         loader.dataset,
         **chosen,
-        num_workers=loader.num_workers,
+        num_workers=processes,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory and torch.cuda.is_available(),
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
-        prefetch_factor=loader.prefetch_factor,
+        prefetch_factor=loader.prefetch_factor if processes else None,
     )
 
 

@@ -22,7 +22,7 @@ from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
-from sidecar.evaluation.data.digest import feed
+from sidecar.evaluation.data.digest import digest_of, feed
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
@@ -117,10 +117,21 @@ class TorchEvaluator:
         return source
 
     def _try_first_batches(self) -> None:
-        """Evaluate the first batch of each eval set with the new model. The results are not used."""
-        for source in self._sources.values():
-            if (first := next(source.first_prepared(), None)) is not None:
-                self._step.run(first, source.examples_in(first), is_trial=True)
+        """Evaluate the first batch of each eval set with the new model. The results are not used.
+
+        Batches after `prepare` are never compared with those of other ranks, so the first one is prepared twice.
+        """
+        for name, source in self._sources.items():
+            if (first := next(source.first_prepared(), None)) is None:
+                continue
+            again = next(source.first_prepared(), None) if self._task.sets()[name].prepare else first
+            if again is None or digest_of(source.arrays(again)) != digest_of(source.arrays(first)):
+                raise EvaluationError(
+                    "stream_differs",
+                    f"eval set {name!r}: EvalSet(prepare=…) returns other values for the same examples each time: "
+                    f"leave random transforms, such as crops and flips, out of an evaluation",
+                )
+            self._step.run(first, source.examples_in(first), is_trial=True)
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states, drawn = self._states(reader), 0

@@ -10,7 +10,7 @@ from torch import nn
 
 from sidecar.evaluation.backends.torch.dataset_source import LABELS, LoadedBatch
 from sidecar.evaluation.backends.torch.loss import TorchLoss
-from sidecar.evaluation.backends.torch.tensors import finite_rows, map_leaves, moved, to_numpy
+from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_leaves, moved, to_numpy
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.eval_loop import BatchOutput
@@ -51,6 +51,8 @@ class Step:
         except RuntimeError as error:
             if _NO_MEMORY in str(error):
                 raise MemoryError(str(error)) from error
+            if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
+                raise EvaluationError("task_error", f"{advice}: {next(iter(str(error).splitlines()))}") from error
             raise
         _require_rows(arrays[1], examples)
         columns = (
@@ -123,6 +125,22 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
 
 def _logits(predictions: Any) -> Any:
     return predictions.logits if hasattr(predictions, "logits") else predictions
+
+
+def _advice_on_types(model: nn.Module, content: Any) -> str:
+    """Return advice on a batch with floats of another type than the model's; an empty text if there are none."""
+    of_model = {value.dtype for value in model.parameters() if value.is_floating_point()}
+    tensors = [leaf for leaf in leaves(content) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    of_batch = {leaf.dtype for leaf in tensors} - of_model
+    if not of_model or not of_batch:
+        return ""
+    found, needed = (
+        " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds)) for kinds in (of_batch, of_model)
+    )
+    return (
+        f"a batch holds {found} and the model {needed}: convert the data, such as x.float() in the dataset or "
+        f"x.astype('float32') for arrays of numpy, which are float64 by default"
+    )
 
 
 def _inputs(content: Any) -> Any:

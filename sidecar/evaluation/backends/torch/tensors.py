@@ -5,6 +5,7 @@ Everything else that is not a tensor is a leaf of its own: texts, numbers, and o
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -87,7 +88,7 @@ def finite_rows(structure: Any) -> list[NDArray[np.bool_]]:
 
 
 def _finite(tensor: torch.Tensor) -> NDArray[np.bool_]:
-    finite = torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
+    finite = torch.isfinite(tensor).reshape(len(tensor), math.prod(tensor.shape[1:])).all(dim=1)
     rows: NDArray[np.bool_] = finite.cpu().numpy()
     return rows
 

@@ -1,0 +1,618 @@
+"""Data as users of PyTorch have them: every way gives torch's own numbers for 1 to 4 ranks, or is refused."""
+
+import multiprocessing
+import os
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from tests_torch import result_of_ranks, torch_evaluator
+
+from sidecar import Task
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.task import EvalSet
+from sidecar.metrics import Accuracy
+
+pytestmark = pytest.mark.torch
+
+BATCH = 8
+REMAINDERS = [1, 7, 8, 9, 31, 32, 33, 40, 47]  # examples: of 1 to 6 batches, so each rank is sometimes without one
+
+
+def net():
+    from torch import nn
+
+    return nn.Linear(4, 3)
+
+
+def tensors(examples):
+    import torch
+
+    x = torch.randn(examples, 4, generator=torch.Generator().manual_seed(2))
+    return x, torch.arange(examples) % 3
+
+
+def dataset(examples=33):
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(*tensors(examples))
+
+
+def loader(examples=33, **options):
+    from torch.utils.data import DataLoader
+
+    return DataLoader(dataset(examples), **{"batch_size": BATCH} | options)
+
+
+def task(source, **changes):
+    from torch import nn
+
+    given = {
+        "build_model": net,
+        "eval_sets": {"test": source},
+        "metrics": lambda: [Accuracy()],
+        "loss": nn.CrossEntropyLoss(),
+        "batch_size": BATCH,
+    }
+    return Task(**given | changes)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    import torch
+
+    torch.manual_seed(4)
+    torch.save(net().state_dict(), tmp_path / "step-1.pt")
+    return tmp_path / "step-1.pt"
+
+
+def truth(checkpoint, examples=33, chosen=None):
+    """Loss and accuracy of a plain loop of torch over these examples as one batch."""
+    import torch
+
+    model = net()
+    model.load_state_dict(torch.load(checkpoint))
+    x, y = tensors(examples)
+    if chosen is not None:
+        x, y = x[chosen], y[chosen]
+    with torch.inference_mode():
+        predictions = model(x)
+        loss = torch.nn.functional.cross_entropy(predictions, y).item()
+    return loss, (predictions.argmax(1) == y).sum().item() / len(y)
+
+
+def evaluate(given, checkpoint, ranks=(1, 2, 3, 4)):
+    """Evaluate with several numbers of ranks, which must give equal bits; return the numbers and notes of one rank."""
+    results = [result_of_ranks(given, checkpoint, count)["test"] for count in ranks]
+    assert [result.values for result in results[1:]] == [results[0].values] * (len(ranks) - 1)
+    return results[0]
+
+
+def assert_right(given, checkpoint, expected, ranks=(1, 2, 3, 4)):
+    result = evaluate(given, checkpoint, ranks)
+    loss, accuracy = expected
+    assert result.values["loss"].value == pytest.approx(loss, rel=1e-6)
+    assert result.values["accuracy"].value == accuracy
+    return result
+
+
+def refused(given, checkpoint=None):
+    with pytest.raises(EvaluationError) as caught:
+        result_of_ranks(given, checkpoint, 1)
+    return caught.value
+
+
+@pytest.mark.parametrize("examples", REMAINDERS)
+def test_a_dataset_with_every_remainder(checkpoint, examples):
+    assert_right(task(lambda: dataset(examples)), checkpoint, truth(checkpoint, examples))
+
+
+@pytest.mark.parametrize("examples", REMAINDERS)
+def test_a_loader_with_every_remainder(checkpoint, examples):
+    assert_right(task(lambda: loader(examples), batch_size=None), checkpoint, truth(checkpoint, examples))
+
+
+@pytest.mark.parametrize("examples", REMAINDERS)
+def test_an_iterable_dataset_with_every_remainder(checkpoint, examples):
+    assert_right(task(lambda: Streamed(examples)), checkpoint, truth(checkpoint, examples))
+
+
+def Streamed(examples=33):  # noqa: N802 - a class that needs torch
+    from torch.utils.data import IterableDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(zip(*tensors(examples), strict=True))
+
+    return Stream()
+
+
+def test_a_map_style_dataset_without_a_base_class(checkpoint):
+    class Plain:
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            x, y = tensors(33)
+            return x[index].numpy(), int(y[index])
+
+    assert_right(task(Plain), checkpoint, truth(checkpoint))
+
+
+def test_the_collate_function_of_a_loader_is_used(checkpoint):
+    """It may change values, and return a list."""
+    import torch
+
+    def collate(examples):
+        return [torch.stack([x for x, _ in examples]) * 1.0, torch.stack([y for _, y in examples])]
+
+    assert_right(task(lambda: loader(collate_fn=collate)), checkpoint, truth(checkpoint))
+
+
+def test_a_batch_sampler_that_is_a_list(checkpoint):
+    """Its batches are evaluated as they are: of unequal sizes, and only the examples that they name."""
+    import torch
+
+    batches = [[0, 1, 2], [9], [3, 4, 5, 6, 7, 8], list(range(10, 20))]
+    for given in (batches, [torch.tensor(batch) for batch in batches], [np.array(batch) for batch in batches]):
+        assert_right(
+            task(lambda given=given: loader(batch_size=1, batch_sampler=given)),
+            checkpoint,
+            truth(checkpoint, chosen=range(20)),
+        )
+
+
+def test_a_batch_sampler_of_torch_around_a_sampler(checkpoint):
+    from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
+
+    def of(sampler, drop_last=False):
+        return task(lambda: loader(batch_size=1, batch_sampler=BatchSampler(sampler, 8, drop_last)))
+
+    assert_right(of(RandomSampler(range(33))), checkpoint, truth(checkpoint))
+    assert_right(of(SubsetRandomSampler(range(24)), drop_last=True), checkpoint, truth(checkpoint, chosen=range(24)))
+    assert "leaves out 1 of 33" in str(refused(of(RandomSampler(range(33)), drop_last=True)))
+
+
+def test_a_loader_without_batches_of_its_own(checkpoint):
+    """`batch_size=None`: each element of the dataset is a batch."""
+    from torch.utils.data import DataLoader
+
+    class Batches:
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return tuple(part[index * 8 : index * 8 + 8] for part in tensors(33))
+
+    assert_right(task(lambda: DataLoader(Batches(), batch_size=None)), checkpoint, truth(checkpoint))
+
+
+@pytest.mark.parametrize("shape", ["single", "ragged"])
+def test_elements_that_are_no_batches(shape):
+    """Their number of examples cannot be known."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    elements = {"single": [(torch.tensor(1.0), 2)], "ragged": [([torch.ones(3, 5), torch.ones(3, 6)], torch.ones(2))]}
+    error = refused(task(lambda: DataLoader(elements[shape], batch_size=None)))
+    assert {"single": "single examples", "ragged": "3 and 2 rows"}[shape] in str(error)
+
+
+def children():
+    """Processes of this one that run or were not reaped, but for the one that tracks resources."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123
+        started = {int(pid) for pid in file.read().split()}
+    tracker = multiprocessing.resource_tracker._resource_tracker._pid
+    return started - {tracker}
+
+
+@pytest.mark.seconds
+def test_worker_processes_of_a_loader_end_with_each_pass(checkpoint):
+    """Also when only the first batch is read, and when a batch fails."""
+    before = children()
+    given = task(lambda: loader(num_workers=2, pin_memory=True, prefetch_factor=3))
+    assert_right(given, checkpoint, truth(checkpoint), ranks=(1, 2))
+    assert children() == before
+
+    calls = []
+
+    def failing(model, batch):
+        calls.append(len(children() - before))
+        if len(calls) == 3:  # the trial, and twice the first batch
+            raise ValueError
+        return batch[1], model(batch[0])
+
+    with pytest.raises(ValueError):  # noqa: PT011 - of the task
+        result_of_ranks(task(lambda: loader(num_workers=2), step=failing), checkpoint, 1, cache_bytes=0)
+    assert calls == [0, 2, 2]
+    assert children() == before
+
+
+@pytest.mark.seconds
+def test_worker_processes_are_started_as_the_loader_starts_them(checkpoint):
+    """A dataset may be usable only in processes that `worker_init_fn` prepared."""
+
+    class Opened:
+        file = None
+
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            return tuple(part[index] for part in self.file)
+
+    def open_file(_worker):
+        from torch.utils.data import get_worker_info
+
+        get_worker_info().dataset.file = tensors(33)
+
+    from torch.utils.data import DataLoader
+
+    def source():
+        return DataLoader(Opened(), batch_size=8, num_workers=2, worker_init_fn=open_file, persistent_workers=True)
+
+    assert_right(task(source), checkpoint, truth(checkpoint), ranks=(1,))
+
+
+def test_samplers_that_permute_or_pad_are_replaced_and_named(checkpoint):
+    from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
+
+    samplers = {
+        "RandomSampler": lambda: RandomSampler(range(33)),
+        "DistributedSampler": lambda: DistributedSampler(range(33), num_replicas=4, rank=2),
+        "SubsetRandomSampler": lambda: SubsetRandomSampler([4, 9, 2, 30, 31, 32, 1, 8, 0, 11]),
+    }
+    for name, sampler in samplers.items():
+        chosen = [4, 9, 2, 30, 31, 32, 1, 8, 0, 11] if "Subset" in name else range(33)
+        result = assert_right(
+            task(lambda sampler=sampler: loader(sampler=sampler())), checkpoint, truth(checkpoint, chosen=chosen)
+        )
+        assert name in " ".join(result.notes)
+    assert "RandomSampler" in evaluate(task(lambda: loader(shuffle=True)), checkpoint).notes[0]
+    assert evaluate(task(loader), checkpoint).notes == ()
+
+
+def test_a_sampler_of_other_indices_than_those_of_the_dataset(checkpoint):
+    """Samplers of torch take any object with a length: only its indices are evaluated, as torch does."""
+    from torch.utils.data import RandomSampler, SequentialSampler
+
+    for sampler in (SequentialSampler(range(20)), RandomSampler(range(20)), range(20), [*range(20)]):
+        given = task(lambda sampler=sampler: loader(sampler=sampler))
+        assert_right(given, checkpoint, truth(checkpoint, chosen=range(20)))
+
+
+def test_an_own_sampler_with_a_fixed_order(checkpoint):
+    from torch.utils.data import Sampler, SequentialSampler
+
+    class Backwards(Sampler):
+        def __iter__(self):
+            return iter(range(32, -1, -1))
+
+    class Even(SequentialSampler):
+        def __iter__(self):
+            return iter(range(0, 33, 2))
+
+    assert_right(task(lambda: loader(sampler=Backwards())), checkpoint, truth(checkpoint))
+    chosen = list(range(0, 33, 2))
+    assert_right(task(lambda: loader(sampler=Even(range(33)))), checkpoint, truth(checkpoint, chosen=chosen))
+
+
+def test_samplers_that_select_other_examples_each_time():
+    import itertools
+
+    import torch
+    from torch.utils.data import DistributedSampler, RandomSampler, WeightedRandomSampler
+
+    class Own(DistributedSampler):
+        def __iter__(self):
+            return iter(range(self.rank, 33, 4))
+
+    class Unseeded:
+        def __iter__(self):
+            return iter(np.random.permutation(33).tolist())  # noqa: NPY002 - as users do
+
+    class Endless:
+        def __iter__(self):
+            return itertools.cycle(range(33))
+
+    seeded = torch.Generator().manual_seed(1)
+    samplers = {
+        "WeightedRandomSampler": WeightedRandomSampler([1.0] * 33, 33),
+        "WeightedRandomSampler, seeded": WeightedRandomSampler([1.0] * 33, 33, generator=seeded),
+        "RandomSampler": RandomSampler(range(33), replacement=True),
+        "RandomSampler, a part": RandomSampler(range(33), num_samples=20),
+        "Unseeded": Unseeded(),
+        "does not end": Endless(),
+        "Own": Own(range(33), num_replicas=4, rank=1),
+    }
+    for name, sampler in samplers.items():
+        assert name.partition(",")[0] in str(refused(task(lambda sampler=sampler: loader(sampler=sampler))))
+
+
+def test_drop_last_is_refused_only_if_it_drops(checkpoint):
+    from torch.utils.data import DataLoader
+
+    assert_right(task(lambda: loader(32, drop_last=True)), checkpoint, truth(checkpoint, 32))
+    assert "leaves out 1 of 33" in str(refused(task(lambda: loader(33, drop_last=True))))
+    streamed = [task(lambda n=n: DataLoader(Streamed(n), batch_size=8, drop_last=True)) for n in (32, 33)]
+    assert_right(streamed[0], checkpoint, truth(checkpoint, 32))
+    assert "leaves out 1 examples" in str(refused(streamed[1], checkpoint))
+
+
+@pytest.mark.seconds
+def test_an_iterable_dataset_in_a_loader_with_processes(checkpoint):
+    """Each process would read all examples, as torch's documentation warns: one process reads, and a note says so."""
+    from torch.utils.data import DataLoader
+
+    result = assert_right(
+        task(lambda: DataLoader(Streamed(), batch_size=8, num_workers=2)), checkpoint, truth(checkpoint)
+    )
+    assert "one process" in result.notes[0]
+
+
+def test_an_iterable_dataset_of_batches(checkpoint):
+    """With `batch_size=None`, in the task or in the loader."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Batches(IterableDataset):
+        def __iter__(self):
+            return iter(loader())
+
+    assert_right(task(Batches, batch_size=None), checkpoint, truth(checkpoint))
+    assert_right(task(lambda: DataLoader(Batches(), batch_size=None)), checkpoint, truth(checkpoint))
+
+
+def test_a_source_that_takes_a_shard(checkpoint):
+    """A map-style or iterable dataset of a part; the last ranks may have nothing."""
+    from torch.utils.data import IterableDataset, Subset
+
+    def part(shard):
+        return Subset(dataset(), range(33)[shard.rank * 16 : (shard.rank + 1) * 16])
+
+    class Part(IterableDataset):
+        def __init__(self, shard):
+            self.shard = shard
+
+        def __iter__(self):
+            return iter(part(self.shard))
+
+    truths = {ranks: truth(checkpoint, chosen=range(min(33, 16 * ranks))) for ranks in (1, 2, 3, 4)}
+    for source in (part, Part):
+        for ranks, expected in truths.items():
+            assert_right(task(source), checkpoint, expected, ranks=(ranks,))
+
+
+@pytest.mark.parametrize("is_iterable", [False, True])
+def test_each_rank_prepares_its_own_examples_only(checkpoint, is_iterable):
+    """`prepare` gets the parts of an example; an example before it may be of any kind that can be compared."""
+    from torch.utils.data import Dataset, IterableDataset
+
+    prepared = []
+    x, y = tensors(33)
+
+    class Paths(Dataset):
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            return f"{index}.png", [index] * (index % 3)
+
+    class Listed(IterableDataset):
+        def __iter__(self):
+            return (Paths()[index] for index in range(33))
+
+    def decode(path, ragged):
+        index = int(path.removesuffix(".png"))
+        assert len(ragged) == index % 3
+        prepared.append(index)
+        return x[index], y[index]
+
+    given = task(EvalSet(Listed if is_iterable else Paths, prepare=decode))
+    assert_right(given, checkpoint, truth(checkpoint))
+    evaluator = torch_evaluator(given, rank=1, ranks=3)
+    evaluator.read(lambda: None)
+    evaluator.restore(str(checkpoint))()
+    prepared.clear()
+    evaluator.evaluate(lambda: None)
+    assert sorted(prepared) == [*range(8, 16), 32]
+
+
+def test_a_prepare_that_draws_random_numbers():
+    """Batches after it are never compared between ranks."""
+    import torch
+
+    error = refused(task(EvalSet(dataset, prepare=lambda x, y: (x + torch.rand(4), y))))
+    assert error.kind == "stream_differs"
+
+
+def test_a_loader_and_prepare():
+    assert "prepare" in str(refused(task(EvalSet(loader, prepare=lambda x, y: (x, y)))))
+
+
+Point = namedtuple("Point", "x y")  # noqa: PYI024 - a plain one, as in torch's documentation
+
+
+@dataclass
+class Example:
+    """A batch that is a data class."""
+
+    features: object
+    target: object
+
+
+def structures():
+    """Batches by form: a collate function, and a step for it."""
+
+    def nested(examples):
+        x, y = stacked(examples)
+        return {"inputs": {"left": x[:, :2], "right": [x[:, 2:]]}, "targets": (y,), "texts": [str(n.item()) for n in y]}
+
+    def of_nested(model, batch):
+        import torch
+
+        assert batch["texts"] == [str(n.item()) for n in batch["targets"][0]]
+        return batch["targets"][0], model(torch.cat([batch["inputs"]["left"], batch["inputs"]["right"][0]], 1))
+
+    return {
+        "named tuple": (lambda e: Point(*stacked(e)), None),
+        "data class": (lambda e: Example(*stacked(e)), lambda m, b: (b.target, m(b.features))),
+        "dict": (lambda e: dict(zip("xy", stacked(e), strict=True)), lambda m, b: (b["y"], m(b["x"]))),
+        "nested": (nested, of_nested),
+    }
+
+
+def stacked(examples):
+    import torch
+
+    return torch.stack([x for x, _ in examples]), torch.stack([y for _, y in examples])
+
+
+@pytest.mark.parametrize("form", ["named tuple", "data class", "dict", "nested"])
+def test_batches_of_any_structure(checkpoint, form):
+    collate, step = structures()[form]
+    assert_right(task(lambda: loader(collate_fn=collate), step=step), checkpoint, truth(checkpoint))
+
+
+def test_a_dict_without_labels_needs_a_step():
+    collate, _ = structures()["dict"]
+    assert "without 'labels'" in str(refused(task(lambda: loader(collate_fn=collate))))
+
+
+def test_ragged_lists_as_in_detection(checkpoint):
+    """`tuple(zip(*batch))`, as in torchvision's references: images of different sizes, and a dict of boxes for each."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Images:
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            x, y = (part[index] for part in tensors(33))
+            image = torch.zeros(1, 4, 3 + index % 5) + x[:, None]
+            return image, {"boxes": torch.zeros(index % 4, 4), "label": y, "path": f"{index}.png"}
+
+    def step(model, batch):
+        images, targets = batch
+        assert all(image.shape[2] in range(3, 8) for image in images)
+        x = torch.stack([image[0, :, 0] for image in images])
+        return torch.stack([target["label"] for target in targets]), model(x)
+
+    source = lambda: DataLoader(Images(), batch_size=8, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))  # noqa: E731
+    assert_right(task(source, step=step), checkpoint, truth(checkpoint))
+
+
+def test_a_collate_function_that_leaves_examples_out(checkpoint):
+    """A usual way to skip broken images: the number of predictions would not be that of the examples."""
+    given = task(lambda: loader(collate_fn=lambda examples: stacked(examples[1:])))
+    assert "each of 8 examples" in str(refused(given, checkpoint))
+
+
+@pytest.mark.parametrize("source", ["numpy", "dataset"])
+def test_float64_data_for_a_float32_model(source):
+    """Numpy's default type; torch's own message does not name the remedy."""
+    from torch.utils.data import TensorDataset
+
+    x, y = tensors(33)
+    given = {"numpy": lambda: (x.double().numpy(), y.numpy()), "dataset": lambda: TensorDataset(x.double(), y)}
+    text = str(refused(task(given[source])))
+    assert "float64" in text
+    assert "x.float()" in text
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.seconds)])
+def test_random_transforms_are_refused(processes, checkpoint):
+    """Random crops of training, left in the transforms of the test set."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Augmented:
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            x, y = dataset()[index]
+            return x + torch.rand(4), y
+
+    given = task(lambda: DataLoader(Augmented(), batch_size=8, num_workers=processes))
+    assert refused(given, checkpoint).kind == "stream_differs"
+
+
+def test_random_transforms_of_numpy_are_refused(checkpoint):
+    class Augmented:
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            x, y = dataset()[index]
+            return x.numpy() + np.random.random(4).astype(np.float32), y  # noqa: NPY002 - as users do
+
+    assert refused(task(Augmented), checkpoint).kind == "stream_differs"
+
+
+def test_objects_that_cannot_be_compared_are_refused():
+    class Graph:
+        pass
+
+    given = task(lambda: loader(collate_fn=lambda examples: (Graph(), stacked(examples)[1])))
+    assert "Graph" in str(refused(given))
+
+
+@pytest.mark.parametrize("reason", ["no length", "no collate", "own loader", "empty", "datasets"])
+def test_what_cannot_be_read_is_refused_with_the_reason(reason):
+    import torch
+    from torch.utils.data import DataLoader, Dataset, Subset
+
+    class NoLength(Dataset):
+        def __getitem__(self, index):
+            return dataset()[index]
+
+    class Ragged(Dataset):
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            return torch.zeros(index), 1
+
+    class OwnLoader(DataLoader):
+        def __iter__(self):
+            return iter([])
+
+    sources = {
+        "no length": (NoLength, "__len__"),
+        "no collate": (Ragged, "collate_fn"),
+        "own loader": (lambda: OwnLoader(dataset(), batch_size=8), "OwnLoader"),
+        "empty": (lambda: Subset(dataset(), []), "is empty"),
+        "datasets": (lambda: {"train": dataset(), "test": dataset()}, "'train', 'test'"),
+    }
+    source, expected = sources[reason]
+    assert expected in str(refused(task(source)))
+
+
+def test_a_dataset_needs_a_batch_size():
+    assert "batch_size" in str(refused(task(dataset, batch_size=None)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("examples", [33, 47])
+def test_bits_with_one_and_two_threads(threads, examples, tmp_path):
+    """A short last batch of convolutions is computed differently with 2 threads, but equally on each rank."""
+    import torch
+    from torch import nn
+
+    def conv():
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 3)
+        )
+
+    torch.manual_seed(3)
+    torch.save(conv().state_dict(), tmp_path / "conv.pt")
+    x = torch.randn(examples, 64, generator=torch.Generator().manual_seed(1))
+    source = lambda: torch.utils.data.TensorDataset(x, torch.arange(examples) % 3)  # noqa: E731
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        evaluate(task(source, build_model=conv), tmp_path / "conv.pt")
+    finally:
+        torch.set_num_threads(before)
