@@ -14,8 +14,9 @@ from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.directory_index import DirectoryIndex
 from sidecar.checkpoints.file_comparison import FileComparison
 from sidecar.checkpoints.file_group import MarkerGroup, group_of
-from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading, KnownCandidate
+from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
+from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.clock import Clock
 from sidecar.errors import CheckpointError

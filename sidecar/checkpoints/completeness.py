@@ -3,8 +3,9 @@
 A checkpoint is complete as soon as all of this holds:
 
 1. Its structure is whole, as its format says: every file is there, and the files agree with one another.
-2. The write is finished: the writer's own state file names the checkpoint and no newer write has begun (`committed`),
-   or its files have not changed for `quiet_seconds`.
+2. The write is finished: the writer's own state file names the checkpoint and no newer write has begun (`committed`);
+   or all content agrees with checksums that the writer adds last, as in zip archives; or its files have not changed for
+   `quiet_seconds`.
 3. The user's marker is there, if `complete_marker` asks for one.
 
 A checkpoint whose structure is not whole waits, and is corrupt once its files have not changed for

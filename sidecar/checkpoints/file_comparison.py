@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from sidecar.bounded_calls import Calls, HangingError
-from sidecar.checkpoints.file_group_reader import KnownCandidate
+from sidecar.checkpoints.known_candidate import KnownCandidate
 
 
 class FileComparison:

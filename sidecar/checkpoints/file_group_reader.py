@@ -17,46 +17,17 @@ from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completene
 from sidecar.checkpoints.files import File, Listing, contents, sampled_digest, stat_files
 from sidecar.checkpoints.formats import Candidate, Format, Inspection
 from sidecar.checkpoints.inspect import as_checkpoint, step_in
+from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
 from sidecar.clock import Clock
 from sidecar.entry_errors import Entry, Meaning, meaning
-from sidecar.errors import CheckpointError, CorruptError, VanishedError
+from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
 from sidecar.records import Settlement
 from sidecar.states import Verdict
 
+_JUST_SECONDS: Final = 60.0  # old files need no haste: a first scan may find thousands
+_QUICKLY_CHECKED_BYTES: Final = 128 * 1024 * 1024  # a CRC-32 of so much takes 0.1 to 0.2 s
 _OLD_SECONDS: Final = 3600.0  # far more than the difference between the clocks of two machines that share storage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownCandidate:
-    """Hold the facts about one candidate that are retained between two scans.
-
-    Args:
-        format: The format of its files.
-        name: The name in its directory.
-        files: All its files. Once the checkpoint is complete, only the files that it needs.
-        unchanged_since: The time since when these files have not changed.
-        inspected_at: The time when the files were last read.
-        verdict: The result of reading the files; None once the checkpoint is complete.
-        accepted: Whether the files count as complete, so that no more time has to pass.
-        given_up: Whether the candidate was reported as corrupt.
-        found: The complete checkpoint, once the candidate is one.
-    """
-
-    format: Format
-    name: str
-    files: tuple[File, ...]
-    unchanged_since: float
-    inspected_at: float
-    verdict: Inspection | CheckpointError | None
-    accepted: bool = False
-    given_up: bool = False
-    found: DiscoveredCheckpoint | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the candidate needs no further reading as long as its files do not change."""
-        return self.given_up or self.found is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,10 +180,13 @@ class FileGroupReader:
         if known is not None and known.files == candidate.files and not self._is_due(known, now):
             return known
         verdict: Inspection | CheckpointError
+        proven = False
         try:
             verdict = format_.inspect(self.root, candidate.name, step_key=self.step_key)
             if not format_.endings:
                 self._require_same_files(format_, candidate)
+            doubtful = known is not None and isinstance(known.verdict, ChecksumError)
+            proven = self._is_proven(format_, candidate, verdict, doubtful=doubtful)
         except (VanishedError, OSError):
             raise
         except CheckpointError as error:
@@ -221,7 +195,15 @@ class FileGroupReader:
             verdict = CorruptError(_failed(error))
         if known is not None and contents(known.files) == contents(candidate.files):
             # Its links changed, or it was repaired, or its last write came within one tick of the clock of file times.
-            return replace(known, files=candidate.files, inspected_at=now, verdict=verdict, given_up=False, found=None)
+            return replace(
+                known,
+                files=candidate.files,
+                inspected_at=now,
+                verdict=verdict,
+                accepted=known.accepted or proven,
+                given_up=False,
+                found=None,
+            )
         return KnownCandidate(
             format=format_,
             name=candidate.name,
@@ -229,6 +211,7 @@ class FileGroupReader:
             unchanged_since=now,
             inspected_at=now,
             verdict=verdict,
+            accepted=proven,
         )
 
     def _require_same_files(self, format_: Format, candidate: Candidate) -> None:
@@ -269,6 +252,19 @@ class FileGroupReader:
             return replace(inspected, given_up=True)
         assert isinstance(inspected.verdict, Inspection)
         return replace(inspected, found=self._found(candidate, inspected, inspected.verdict, now), verdict=None)
+
+    def _is_proven(self, format_: Format, candidate: Candidate, inspection: Inspection, *, doubtful: bool) -> bool:
+        """Return whether checksums prove that a checkpoint is whole.
+
+        Only files that were just written are checked, or are `doubtful`, and no large ones: a scan must end soon.
+        Raises as `Format.check`: `ChecksumError` for content that is not what was written.
+        """
+        just_written = self.clock.wall() - written_at(candidate.files) < _JUST_SECONDS
+        size = inspection.proof_bytes
+        if size is None or size > _QUICKLY_CHECKED_BYTES or not (just_written or doubtful):
+            return False
+        format_.check(self.root, candidate.name)
+        return True
 
     def _completeness(
         self, candidate: Candidate, inspected: KnownCandidate, missing_marker: str | None, now: float

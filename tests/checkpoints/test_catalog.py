@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from catalogs import make_catalog
 
-from sidecar.checkpoints import files
+from sidecar.checkpoints import file_group_reader, files
+from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import restore_path, verify
@@ -586,3 +587,51 @@ def test_a_broken_checkpoint_keeps_no_traceback_in_memory(put, new_catalog, root
     held = [each.verdict for known in catalog._directory._candidates.values() for each in known]
     assert held
     assert all(verdict.__traceback__ is None and verdict.__context__ is None for verdict in held)
+
+
+@pytest.fixture
+def archive(recorded, root, clock):
+    """A `.keras` file that was written this second."""
+
+    def put(content: bytes | None = None) -> Path:
+        path = root / "m-5.keras"
+        path.write_bytes((recorded.kinds / "keras" / "m-5.keras").read_bytes() if content is None else content)
+        os.utime(path, (clock.wall(), clock.wall()))
+        return path
+
+    return put
+
+
+def test_checksums_prove_that_an_archive_is_whole(archive, new_catalog):
+    """Its writer adds them last, so nobody has to wait for the quiet time."""
+    archive()
+    assert [found.checkpoint.name for found in new_catalog(quiet_seconds=30).scan().found] == ["m-5.keras"]
+
+
+def test_an_old_archive_is_not_read_whole(archive, new_catalog, clock, monkeypatch):
+    """A first scan may find thousands; nor is a large one."""
+    path = archive()
+    monkeypatch.setattr(FORMATS["keras"], "check", None, raising=False)
+    os.utime(path, (clock.wall() - 90, clock.wall() - 90))
+    assert new_catalog(quiet_seconds=30).scan().found == ()
+    archive()
+    monkeypatch.setattr(file_group_reader, "_QUICKLY_CHECKED_BYTES", 100)
+    assert new_catalog(quiet_seconds=30).scan().found == ()
+
+
+def test_a_flipped_bit_in_a_new_archive_is_not_evaluated(archive, new_catalog, clock):
+    """Neither Keras nor torch would notice it: the checkpoint waits for a repair, then it is corrupt."""
+    path = archive()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"HDF") + 3000] ^= 1
+    path = archive(bytes(content))
+    catalog = new_catalog(quiet_seconds=3, corrupt_after_seconds=60)
+    for _ in range(7):
+        scan = catalog.scan()
+        assert (scan.found, scan.corrupt) == ((), ())
+        assert "checksum" in dict(scan.waiting)["m-5.keras"]
+        clock.seconds += 9
+    (settlement,) = catalog.scan().corrupt
+    assert "checksum" in settlement.reason
+    archive()
+    assert catalog.scan().found

@@ -33,13 +33,15 @@ class Candidate:
 class Inspection:
     """Describe a checkpoint whose structure is whole: its identity, its training step if any, and its needed files.
 
-    `step_source` says which of its variables holds the step.
+    `step_source` says which of its variables holds the step. `proof_bytes`: how much `check` reads to prove that the
+    checkpoint is whole, as checksums cover all content and are written last; None: it cannot prove that.
     """
 
     digest: str
     step: int | None
     files: tuple[str, ...]
     step_source: StepSource | None = None
+    proof_bytes: int | None = None
 
 
 def shown(name: str | bytes) -> str:

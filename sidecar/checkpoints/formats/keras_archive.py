@@ -59,7 +59,8 @@ class KerasArchive:
         digest = hashlib.sha256(f"{self.name}\0".encode())
         for member in sorted(members, key=lambda member: member.name):
             digest.update(f"{member.name}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
-        return Inspection(digest.hexdigest(), step, (name,), "optimizer")
+        size = sum(member.size for member in members)
+        return Inspection(digest.hexdigest(), step, (name,), "optimizer", proof_bytes=size)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member with its CRC-32. Compressed members are expanded in small parts."""

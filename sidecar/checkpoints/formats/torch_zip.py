@@ -22,6 +22,7 @@ from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
 from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
 from sidecar.errors import CorruptError
+from sidecar.records import StepSource
 
 _PICKLE: Final = "data.pkl"
 _LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
@@ -63,10 +64,13 @@ class TorchZip:
             digest = hashlib.sha256(f"{self.name}\0".encode())
             for inner, member in sorted(members.items()):
                 digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
-            if any(member.size and not member.crc for member in members.values()):
+            has_checksums = all(member.crc for member in members.values() if member.size)
+            if not has_checksums:
                 update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
             step = _step(file, members[_PICKLE], (step_key,) if step_key else _STEP_KEYS)
-        return Inspection(digest.hexdigest(), step, (name,), "step_key" if step_key else "variable")
+        size = sum(member.size for member in members.values())
+        source: StepSource = "step_key" if step_key else "variable"
+        return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=size if has_checksums else None)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
