@@ -8,8 +8,9 @@ count. The order of arguments is that of torch: (predictions, y).
 import copy
 import inspect
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -27,11 +28,36 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
 
 _BY_CLASS: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
+_BY_ELEMENT: Final = (
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.HingeEmbeddingLoss,
+    nn.HuberLoss,
+    nn.KLDivLoss,
+    nn.L1Loss,
+    nn.MSELoss,
+    nn.PoissonNLLLoss,
+    nn.SmoothL1Loss,
+    nn.SoftMarginLoss,
+)
 _AS_MODULES: Final[dict[Any, Callable[..., nn.Module]]] = {
+    functional.binary_cross_entropy: nn.BCELoss,
+    functional.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
     functional.cross_entropy: nn.CrossEntropyLoss,
-    functional.nll_loss: nn.NLLLoss,
+    functional.hinge_embedding_loss: nn.HingeEmbeddingLoss,
+    functional.huber_loss: nn.HuberLoss,
     functional.kl_div: nn.KLDivLoss,
+    functional.l1_loss: nn.L1Loss,
+    functional.mse_loss: nn.MSELoss,
+    functional.multi_margin_loss: nn.MultiMarginLoss,
+    functional.multilabel_margin_loss: nn.MultiLabelMarginLoss,
+    functional.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
+    functional.nll_loss: nn.NLLLoss,
+    functional.poisson_nll_loss: nn.PoissonNLLLoss,
+    functional.smooth_l1_loss: nn.SmoothL1Loss,
+    functional.soft_margin_loss: nn.SoftMarginLoss,
 }
+_REDUCTIONS: Final = ("none", "mean", "sum", "batchmean")
 
 
 class TorchLoss:
@@ -49,10 +75,12 @@ class TorchLoss:
             self._single.to(device)  # it may have class weights
         self._is_sum, self._is_of_examples = reduction == "sum", reduction == "batchmean"
         self._average = Average()
+        self._class_weights: torch.Tensor | None = self._single.weight if isinstance(self._single, _BY_CLASS) else None
+        self._ignored: int | None = self._single.ignore_index if isinstance(self._single, _BY_CLASS) else None
 
     def states(self) -> SetStates:
         """Return new states."""
-        return self._average.states() | {"examples": ExactSum((), "int64")}
+        return self._average.states() | {"examples": ExactSum((), "float32"), "divisor": ExactSum((), "float64")}
 
     def arrays(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
         """Return the losses of one batch, their weights, and whether there is one for each example.
@@ -66,8 +94,12 @@ class TorchLoss:
                 f"Task(loss=…) takes one tensor of predictions and one of labels, found {type(predictions).__name__} "
                 f"and {type(y).__name__}: let Task(step=…) return these",
             )
+        if predictions.dtype in (torch.bfloat16, torch.float16):
+            predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
         if isinstance(self._single, _BY_CLASS):
-            predictions, y, weights = _classes_second(predictions, y, weights)
+            predictions, y = _classes_second(predictions, y)
+        elif isinstance(self._single, _BY_ELEMENT) and predictions.shape != y.shape:
+            raise _mismatched(predictions, y)
         losses = call("Task(loss=…)", self._single, predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
@@ -76,45 +108,65 @@ class TorchLoss:
                 f"Task(loss=…) must return one value for each of {len(predictions)} examples, found {shape}: a mean of "
                 f"a batch cannot be added up exactly. Give a loss of torch, or a function that does not reduce",
             )
-        divisors = self._divisors(losses, y)
-        items = to_numpy(losses).astype(np.float64)
-        given = (
-            None if weights is None else to_numpy(weights) if isinstance(weights, torch.Tensor) else np.asarray(weights)
-        )
-        if divisors is not None:
-            wide = np.broadcast_to(to_numpy(divisors), items.shape)
-            items = np.divide(items, wide, out=np.zeros_like(items), where=wide != 0)
-            given = wide if given is None else wide * _aligned(given, wide)
-        counted = counting("loss", given, items.shape, items)
-        return [counted.arrays[0], counted.weights, np.array([counted.one_per_example]), np.array([len(predictions)])]
+        if losses.numel() > max(predictions.numel(), y.numel()):
+            raise _mismatched(predictions, y)
+        items, given = to_numpy(losses).astype(np.float64), _as_weights(weights)
+        examples = self._examples(len(items), given)
+        counted = counting("loss", self.without_ignored(y, given), items.shape, items)
+        divisors = np.zeros(0)
+        if self._class_weights is not None:
+            divisors = self._divisors(self._class_weights, losses, y)[counted.places] * counted.weights
+        return [counted.arrays[0], counted.weights, np.array([counted.one_per_example]), examples, divisors]
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        for losses, weights, one_per_example, examples in zip(*arrays, strict=True):
+        for losses, weights, one_per_example, examples, divisors in zip(*arrays, strict=True):
             plain = None if (weights == 1).all() else weights
             self._average.add(states, losses, plain, one_per_example=bool(one_per_example[0]))
-            exact_sum(states, "examples").add(np.int64(examples[0]))
+            exact_sum(states, "examples").add_each(examples)
+            exact_sum(states, "divisor").add_each(divisors)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss; NaN if the sum of weights is 0."""
+        total = self._average.total(states)
         if self._is_sum:
-            return MetricResult({"loss": value(self._average.total(states), "min")})
-        if self._is_of_examples:
-            examples = int(exact_sum(states, "examples").integers())
-            return MetricResult(
-                {"loss": value(self._average.total(states) / examples if examples else math.nan, "min")}
-            )
-        return MetricResult({"loss": value(self._average.mean(states), "min", self._average.interval(states))})
+            return MetricResult({"loss": value(total, "min")})
+        if not self._is_of_examples and self._class_weights is None:
+            return MetricResult({"loss": value(self._average.mean(states), "min", self._average.interval(states))})
+        divisor = float(exact_sum(states, "examples" if self._is_of_examples else "divisor").round())
+        return MetricResult({"loss": value(total / divisor if divisor else math.nan, "min")})
 
-    def _divisors(self, losses: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
-        """Return what torch divides the sum of losses by, for each loss; None if that is 1."""
-        single = self._single
-        if not isinstance(single, _BY_CLASS) or y.is_floating_point():
-            return None
-        valid = y != single.ignore_index
-        if single.weight is None:
-            return None if bool(valid.all()) else valid.to(losses.dtype)
-        return torch.where(valid, single.weight[torch.where(valid, y, 0)], 0.0)
+    def without_ignored(self, y: Any, weights: Any) -> Any:
+        """Return weights in which positions that the loss ignores have the weight 0, so that no metric counts them."""
+        if self._ignored is None or not isinstance(y, torch.Tensor) or y.is_floating_point():
+            return weights
+        counted = y != self._ignored
+        if bool(counted.all()):
+            return weights
+        given = _as_weights(weights)
+        plain = counted.cpu().numpy().astype(np.float32)
+        return plain if given is None else plain * _aligned(given, plain)
+
+    def _examples(self, count: int, weights: NDArray[Any] | None) -> NDArray[np.float32]:
+        """Return what a sum of losses is divided by for `batchmean`: the weights of the examples."""
+        if weights is None or not self._is_of_examples:
+            return np.array([count], np.float32)
+        if weights.shape != (count,):
+            raise EvaluationError(
+                "task_error",
+                f"reduction='batchmean' divides by the number of examples: give one weight for each of {count}, found "
+                f"{weights.shape}",
+            )
+        return weights.astype(np.float32)
+
+    def _divisors(self, class_weights: torch.Tensor, losses: torch.Tensor, y: torch.Tensor) -> NDArray[np.float64]:
+        """Return what a mean adds to its divisor for each loss, as a flat array.
+
+        Losses of a class of weight 0 may be above 0: label smoothing spreads a part of them over all classes.
+        """
+        if y.is_floating_point():
+            return np.ones(losses.numel())
+        return to_numpy(class_weights[torch.where(y == self._ignored, 0, y)]).astype(np.float64).reshape(-1)
 
 
 def _unreduced(loss: Any) -> tuple[Callable[..., Any], str]:
@@ -123,10 +175,7 @@ def _unreduced(loss: Any) -> tuple[Callable[..., Any], str]:
         raise EvaluationError("task_error", f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
     if not callable(loss):
         raise EvaluationError("task_error", f"Task(loss={loss!r:.80}) must be a loss of torch, or a function")
-    if isinstance(loss, partial) and loss.func in _AS_MODULES and not loss.args:
-        loss = _AS_MODULES[loss.func](**loss.keywords)
-    elif loss in _AS_MODULES:
-        loss = _AS_MODULES[loss]()
+    loss = _as_module(loss)
     if isinstance(loss, nn.Module):
         if isinstance(loss, nn.KLDivLoss) and loss.reduction == "mean":
             raise EvaluationError(
@@ -134,41 +183,81 @@ def _unreduced(loss: Any) -> tuple[Callable[..., Any], str]:
                 "KLDivLoss(reduction='mean') divides by the number of elements, which is not the KL divergence: give "
                 "reduction='batchmean'",
             )
+        if any(True for _ in loss.parameters()):
+            raise EvaluationError(
+                "task_error",
+                f"Task(loss={type(loss).__name__}(…)) has parameters of its own, which no checkpoint restores: make it "
+                f"a part of the model, and let Task(step=…) return its outputs",
+            )
         single = copy.deepcopy(loss)
         reduction = getattr(single, "reduction", "none")
         if hasattr(single, "reduction"):
             single.reduction = "none"
         return single.eval(), str(reduction)
-    if "reduction" in _parameters_of(loss):
-        return lambda predictions, y: loss(predictions, y, reduction="none"), "mean"
-    return loss, "none"
+    reduction = _parameters_of(loss).get("reduction")
+    if reduction is None:
+        return loss, "none"
+    chosen = reduction.default if reduction.default in _REDUCTIONS else "mean"
+    return lambda predictions, y: loss(predictions, y, reduction="none"), chosen
 
 
-def _parameters_of(function: Callable[..., Any]) -> Collection[str]:
+def _as_module(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the module of `torch.nn` for a function of `torch.nn.functional`, or for a `partial` of one."""
+    function, options = (loss.func, loss.keywords) if isinstance(loss, partial) and not loss.args else (loss, {})
+    module = _AS_MODULES.get(function) if isinstance(function, FunctionType) else None
+    if module is None:
+        return loss
+    try:
+        return module(**options)
+    except TypeError as error:
+        raise EvaluationError(
+            "task_error",
+            f"Task(loss=partial({function.__name__}, …)): {module.__name__} does not take these arguments ({error}): "
+            f"weights of examples or elements are returned by Task(step=…)",
+        ) from error
+
+
+def _parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin
-        return ()
+        return {}
 
 
-def _classes_second(predictions: torch.Tensor, y: torch.Tensor, weights: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
+def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
+    return EvaluationError(
+        "task_error",
+        f"predictions {tuple(predictions.shape)} and labels {tuple(y.shape)} of Task(loss=…) need the same shape: "
+        f"torch would combine each row with others. Let Task(step=…) return predictions.squeeze(-1), or other labels",
+    )
+
+
+def _classes_second(predictions: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return predictions with the classes in the second axis, as torch takes them; (n, …, classes) is accepted, too.
 
     Raises `EvaluationError` if both readings are possible.
     """
     if predictions.ndim != y.ndim + 1 or y.is_floating_point() or y.ndim < 2:  # noqa: PLR2004 - one axis behind the examples
-        return predictions, y, weights
+        return predictions, y
     is_second = predictions.shape[:1] + predictions.shape[2:] == y.shape
     is_last = predictions.shape[:-1] == y.shape
     if is_second and is_last:
         raise EvaluationError(
             "task_error",
-            f"predictions {tuple(predictions.shape)} for labels {tuple(y.shape)} can be read in two ways: let "
-            f"Task(step=…) return logits.flatten(0, -2) and labels.flatten()",
+            f"predictions {tuple(predictions.shape)} for labels {tuple(y.shape)} can be read in two ways: if "
+            f"classes are in the last axis, let Task(step=…) return predictions.unsqueeze(-2) and labels.unsqueeze(-1)",
         )
-    return (predictions.movedim(-1, 1) if is_last else predictions), y, weights
+    return (predictions.movedim(-1, 1) if is_last else predictions), y
+
+
+def _as_weights(weights: Any) -> NDArray[Any] | None:
+    if weights is None:
+        return None
+    return to_numpy(weights) if isinstance(weights, torch.Tensor) else np.asarray(weights)
 
 
 def _aligned(weights: NDArray[Any], items: NDArray[Any]) -> NDArray[Any]:
     """Return weights that are multiplied with items (n, …): the weight of an example applies to all its items."""
+    while weights.ndim > items.ndim and weights.shape[-1] == 1:
+        weights = weights[..., 0]
     return weights.reshape(*weights.shape, *(1,) * (items.ndim - weights.ndim))

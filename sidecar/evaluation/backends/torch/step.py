@@ -22,7 +22,7 @@ from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
 
 _LOSS: Final = "loss"
-_LOSS_ARRAYS: Final = 4
+_LOSS_ARRAYS: Final = 5
 _NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
 
 
@@ -48,6 +48,7 @@ class Step:
                 finite = finite_rows(predictions)
                 loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights)
                 arrays = [_as_numpy(part) for part in (y, predictions, weights)]
+                counted = weights if self._loss is None else self._loss.without_ignored(y, weights)
         except RuntimeError as error:
             if _NO_MEMORY in str(error):
                 raise MemoryError(str(error)) from error
@@ -62,7 +63,9 @@ class Step:
         )
         if all(rows.all() for rows in finite):
             finite = []
-        return BatchOutput([*loss, *self._measurement.arrays(*arrays)], finite, columns)
+        return BatchOutput(
+            [*loss, *self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted))], finite, columns
+        )
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
