@@ -6,6 +6,7 @@ Only worker processes import the task's module; the daemon knows its name: `modu
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
@@ -216,10 +217,25 @@ def _is_count(value: Any) -> bool:
 def call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the user's. Raises `TaskError` if it does not take these arguments."""
     try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
+        mismatch = _mismatch(function, len(arguments))
+    except TypeError:  # an object that cannot be hashed
+        mismatch = _mismatch.__wrapped__(function, len(arguments))
+    if mismatch is not None:
         given = " and ".join(type(argument).__name__ for argument in arguments) or "no argument"
-        raise TaskError(f"{name} is called with {given}, but its function does not match: {error}") from None
+        raise TaskError(f"{name} is called with {given}, but its function does not match: {mismatch}")
+    return function(*arguments)
+
+
+@lru_cache(maxsize=256)
+def _mismatch(function: Callable[..., Any], count: int) -> str | None:
+    """Return why a function does not take this number of arguments; None if it does.
+
+    It is asked for each batch, so answers are kept.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        return str(error)
     except ValueError:
         pass  # a builtin without a signature raises its own error
-    return function(*arguments)
+    return None

@@ -2,12 +2,13 @@
 
 import functools
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from sidecar import EvalSet, Shard, Task
 from sidecar.errors import TaskError
-from sidecar.evaluation.task import MAX_EVAL_SETS
+from sidecar.evaluation.task import MAX_EVAL_SETS, call
 from sidecar.evaluation.task_loader import load
 
 TASK = "from sidecar import Task\nimport neighbour\ndef task():\n    return Task(lambda: 1, {'test': lambda: 2})\n"
@@ -251,3 +252,18 @@ def test_no_framework_is_imported():
     code = f"import {modules}, sys; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"tensorflow", "keras", "torch", "numpy"} & set(eval(done.stdout))
+
+
+def test_functions_that_cannot_be_hashed_are_called_too():
+    """An object of a class with `__eq__` alone, such as many data classes."""
+
+    @dataclass
+    class Scale:
+        factor: int
+
+        def __call__(self, x):
+            return self.factor * x
+
+    assert call("f", Scale(2), 3) == 6
+    with pytest.raises(TaskError, match="called with int and int"):
+        call("f", Scale(2), 3, 4)

@@ -134,6 +134,7 @@ class TorchEvaluator:
             self._step.run(first, source.examples_in(first), is_trial=True)
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
+        self.model.eval()
         states, drawn = self._states(reader), 0
         before = repeatability.versions(self.model)
         first_own: tuple[Batch, int | bytes, BatchOutput] | None = None

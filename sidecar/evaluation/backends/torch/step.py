@@ -41,7 +41,8 @@ class Step:
         `is_trial`: the model may still make variables, which must not be tensors of the inference mode.
         """
         content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
-        self._model.eval()  # the task may have changed it
+        if self._model.training:  # the task may have changed it
+            self._model.eval()
         try:
             with torch.no_grad() if is_trial else torch.inference_mode():
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
