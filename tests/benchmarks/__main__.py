@@ -23,6 +23,7 @@ RESULTS = HERE / "results"
 TOPICS = (
     "latency",
     "scaling",
+    "torch",
     "collectives",
     "far_link",
     "exact_sums",

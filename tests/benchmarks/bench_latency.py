@@ -28,16 +28,16 @@ def measure(quick):
         floor = stack.enter_context(Child("floor.py", "keras", folder=folder))
         saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
         pinned = {"threads": 1}
-        one = _ours(saver, floor, folder / "one", rounds, [{}])
-        two = _ours(saver, floor, folder / "two", rounds, [{"cores": {core}, **pinned} for core in cores[:2]])
-        xla = _ours(saver, floor, folder / "xla", rounds, [{"env": XLA}])
+        one = ours(saver, floor, folder / "one", rounds, [{}])
+        two = ours(saver, floor, folder / "two", rounds, [{"cores": {core}, **pinned} for core in cores[:2]])
+        xla = ours(saver, floor, folder / "xla", rounds, [{"env": XLA}])
     with scratch() as folder:
         peer, by_keras = _peer(folder, rounds)
     measured = {"1 worker": one, "2 workers, a core each": two, "1 worker, XLA auto-jit": xla, "tf_keras": peer}
-    rows = [_row(name, *each) for name, each in measured.items()]
+    rows = [row(name, *each) for name, each in measured.items()]
     figures = [
-        Figure("1 worker, median over the floor", _ratio(one), 1.15),
-        Figure("2 workers on 2 cores, median over the floor", _ratio(two), 1.20),
+        Figure("1 worker, median over the floor", ratio(one), 1.15),
+        Figure("2 workers on 2 cores, median over the floor", ratio(two), 1.20),
     ]
     over = statistics.median(peer[0]) / by_keras
     peers = f"to the end of its evaluation: {over:.2f} × its own warm `model.evaluate` ({by_keras:.3f} s)"
@@ -49,10 +49,10 @@ def measure(quick):
     return Table("Latency: checkpoint saved → gauge served", HOW, COLUMNS, rows, figures, notes)
 
 
-def _ours(saver, floor, folder, rounds, nodes):
+def ours(saver, floor, folder, rounds, nodes, task="conv.py"):
     """Latencies of warm checkpoints, the floor's seconds for the same ones, and phases."""
     with contextlib.ExitStack() as stack:
-        publisher, *_ = start_nodes(stack, folder, "conv.py", nodes)
+        publisher, *_ = start_nodes(stack, folder, task, nodes)
         latencies, floors, accuracies = [], [], []
         for step in range(1, rounds + 3):
             saved = saver.ask(folder=str(folder), step=step)
@@ -100,11 +100,11 @@ def _check_same(ours, floors):
         raise RuntimeError(f"accuracies {ours} are not those of the floor, {floors}")
 
 
-def _ratio(measured):
+def ratio(measured):
     latencies, floors, _ = measured
     return statistics.median(latencies) / statistics.median(floors)
 
 
-def _row(name, latencies, floors, explained):
+def row(name, latencies, floors, explained):
     latency, floor = statistics.median(latencies), statistics.median(floors)
     return (name, latency, max(latencies), floor, latency / floor, *explained.values())

@@ -25,9 +25,9 @@ def measure(quick):
         saver = stack.enter_context(Child("saver.py", "keras", folder=folder))
         limit = _limit(saver, folder / "limit", rounds, cores)
         examples = 5_000 if quick else 30_000
-        computing, first = _compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
+        computing, first = compare(saver, folder / "computing", rounds, cores, "conv.py", examples)
         examples = 256 if quick else 512
-        waiting, second = _compare(saver, folder / "waiting", rounds, cores, "sleepy.py", examples, cache_bytes=0)
+        waiting, second = compare(saver, folder / "waiting", rounds, cores, "sleepy.py", examples, cache_bytes=0)
     rows = [("compute-bound", rounds, *computing), ("input-bound", rounds, *waiting)]
     figures = [
         Figure("compute-bound, phase evaluate", computing[2], 1.85, "at least", " ×"),
@@ -53,7 +53,7 @@ def _limit(saver, folder, rounds, cores):
     return statistics.median(found[1:])  # the first is cold
 
 
-def _compare(saver, folder, rounds, cores, task, examples, **settings):
+def compare(saver, folder, rounds, cores, task, examples, **settings):
     """Medians and speed-ups of the evaluate phase and of the whole; and where their time went."""
     found, explained = {}, []
     with contextlib.ExitStack() as stack:

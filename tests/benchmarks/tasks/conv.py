@@ -1,15 +1,9 @@
 """A small convolutional net on 10,000 examples of 32x32x3, or as many as the environment says."""
 
-import os
-
 import keras
-import numpy as np
+from conv_data import BATCH, CLASSES, arrays
 
 from sidecar import Task
-
-EXAMPLES = int(os.environ.get("BENCH_EXAMPLES", "10000"))
-BATCH = 64
-CLASSES = 10
 
 
 def conv_net(keras):
@@ -27,12 +21,6 @@ def conv_net(keras):
             layers.Dense(CLASSES, activation="softmax"),
         ]
     )
-
-
-def arrays():
-    rng = np.random.default_rng(7)
-    x = rng.normal(size=(EXAMPLES, 32, 32, 3)).astype(np.float32)
-    return x, rng.integers(0, CLASSES, EXAMPLES).astype(np.int32)
 
 
 def task():
