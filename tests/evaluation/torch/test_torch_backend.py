@@ -203,6 +203,28 @@ def test_a_metric_that_needs_the_number_of_examples(checkpoint):
     assert bits(given, checkpoint) == bits(given, checkpoint, 3)
 
 
+def test_a_causal_language_model_needs_a_step_that_shifts():
+    """Its labels are shifted inside the model; compared as they are, they would give a plausible wrong number."""
+    import torch
+    from torch import nn
+
+    class TinyForCausalLM(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Embedding(7, 7)
+
+        def forward(self, input_ids):
+            return self.head(input_ids)
+
+    tokens = torch.arange(20).reshape(4, 5) % 7
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    given = {"build_model": TinyForCausalLM, "metrics": None}
+    with pytest.raises(EvaluationError, match="TinyForCausalLM"):
+        torch_evaluator(task(lambda: torch.utils.data.DataLoader(rows, batch_size=2), **given))
+    shifted = given | {"step": lambda model, batch: (batch["labels"][:, 1:], model(batch["input_ids"])[:, :-1])}
+    torch_evaluator(task(lambda: torch.utils.data.DataLoader(rows, batch_size=2), **shifted))
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -21,6 +21,7 @@ from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_c
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
 
+_CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes in transformers
 _LOSS: Final = "loss"
 _LOSS_ARRAYS: Final = 5
 _NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
@@ -112,6 +113,7 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
                 f"batches are mappings of {', '.join(map(str, batch))}, without {LABELS!r}: give Task(step=…), a "
                 f"function of (model, batch) that returns (y, predictions)",
             )
+        _require_aligned(model)
         rest = {name: part for name, part in batch.items() if name != LABELS}
         return batch[LABELS], _logits(model(**rest)), None
     parts = unpack(tuple(batch) if isinstance(batch, list) else batch)
@@ -125,6 +127,20 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
     if isinstance(x, tuple | list):
         return y, _logits(model(*x)), weights
     return y, _logits(model(**x) if isinstance(x, Mapping) else model(x)), weights
+
+
+def _require_aligned(model: nn.Module) -> None:
+    """Raise `EvaluationError` for a causal language model: its logits at a position are for the next position's label.
+
+    Models of Hugging Face shift the labels only inside, for their own loss. Nothing in the shapes shows that.
+    """
+    causal = next((kind for part in model.modules() if (kind := type(part).__name__).endswith(_CAUSAL)), None)
+    if causal is not None:
+        raise EvaluationError(
+            "task_error",
+            f"{causal} predicts the next token, so labels and logits must be shifted: give "
+            f"Task(step=lambda model, batch: (batch['labels'][:, 1:], model(**batch).logits[:, :-1]))",
+        )
 
 
 def _logits(predictions: Any) -> Any:
