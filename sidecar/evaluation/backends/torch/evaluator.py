@@ -53,14 +53,18 @@ class TorchEvaluator:
         with following_from_code():
             self.model = _built(task).to(device)
             self._step = Step(task, self.model, device)
+        self._of_compilation = repeatability.switch_off_compilation(self.model)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._notes: tuple[str, ...] = ()
         self._weights_digest: Callable[[], str] = lambda: ""
         self._draws: set[str] = set()  # eval sets for which the model draws random numbers, on this rank
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
         self.traces, self.builds, self.loads_graphs = 0, 1, False
+        before = repeatability.attributes(self.model)
         with following_from_code(RuntimeError):
             self._try_first_batches()
+        self._suspects = repeatability.changed_attributes(self.model, before)
+        self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
         self.model.requires_grad_(requires_grad=False)
 
     def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
@@ -74,14 +78,31 @@ class TorchEvaluator:
         loading = self._thread.submit(load, path)
 
         def use() -> None:
+            self.model.train()  # some modules merge weights in the mode of eval(), and undo it in that of train()
             with _vanished_if_gone(path):
                 self._notes = restore(self.model, loading.result(), self._task.checkpoint)
+            self._make_fresh()
 
         return use
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
+        self.model.train()
         with _vanished_if_gone(path), torch.no_grad():
             call("Task(restore=…)", function, self.model, path)
+        self._make_fresh()
+
+    def _make_fresh(self) -> None:
+        """Make a new model with the restored values if a forward pass changes attributes of the model, once."""
+        self.model.requires_grad_(requires_grad=False)
+        if not self._suspects or self._fresh is not None:
+            return
+        fresh = _built(self._task).to(self._device)
+        try:
+            fresh.load_state_dict(self.model.state_dict())
+        except RuntimeError:  # a forward pass has made some of the parts
+            self._suspects = ()
+            return
+        self._fresh = fresh.requires_grad_(requires_grad=False)
 
     def digest(self) -> Callable[[], str]:
         """Begin to hash name, type, shape and value of all variables of the model."""
@@ -131,7 +152,7 @@ class TorchEvaluator:
                     f"eval set {name!r}: EvalSet(prepare=…) returns other values for the same examples each time: "
                     f"leave random transforms, such as crops and flips, out of an evaluation",
                 )
-            self._step.run(first, source.examples_in(first), is_trial=True)
+            self._step.try_out(first, source.examples_in(first))
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         self.model.eval()
@@ -147,6 +168,7 @@ class TorchEvaluator:
             if first_own is None and reader.name not in self._repeated:
                 first_own = batch, place, output
                 self._require_equal(output, self._run(reader, batch, place)[0], "twice")
+                self._compare_with_fresh(reader, batch, place, output)
             return output
 
         evaluated = evaluate_set(
@@ -166,6 +188,20 @@ class TorchEvaluator:
             self._repeated.add(reader.name)
         exact_sum(evaluated, _DRAWN).add(np.int64(drawn))
         return evaluated
+
+    def _compare_with_fresh(self, reader: EvalSetReader, batch: Batch, place: int | bytes, output: BatchOutput) -> None:
+        """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights."""
+        if self._fresh is None:
+            return
+        used, self._step = self._step, Step(self._task, self._fresh, self._device)
+        try:
+            self._step.mode = used.mode
+            other, _ = self._run(reader, batch, place)
+        finally:
+            self._step = used
+        if self._device.type == "cpu":
+            repeatability.require_independent(output.arrays, other.arrays, self._suspects)
+        self._suspects, self._fresh = (), None
 
     def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes) -> tuple[BatchOutput, bool]:
         """Run one batch, and return whether the model drew random numbers. Then these were seeded."""
@@ -190,7 +226,7 @@ class TorchEvaluator:
         source = self._sources[reader.name]
         notes = source.notes if isinstance(source, DatasetSource) else ()
         drawn = (repeatability.NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
-        return replace(numbers, notes=(*numbers.notes, *notes, *drawn, *self._notes))
+        return replace(numbers, notes=(*numbers.notes, *notes, *drawn, *self._notes, *self._of_compilation))
 
     def _states(self, reader: EvalSetReader) -> SetStates:
         return self._step.states(self._sets.info(reader)) | {_DRAWN: ExactSum((), "int64")}

@@ -6,7 +6,10 @@ each batch. A model that changes its own variables, or keeps anything else from 
 """
 
 import hashlib
+import operator
 import random
+import sys
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +24,11 @@ NOTE: Final = (
     "the model draws random numbers in an evaluation: they are seeded by its weights and each batch's number, so the "
     "same weights get the same numbers"
 )
+COMPILED: Final = (
+    "torch.compile is switched off: the kernels that it chooses depend on the shapes that a process saw before"
+)
 _NAMES_SHOWN: Final = 3
+_OF_EVERY_MODULE: Final = vars(nn.Module()).keys()
 
 
 def seed(weights: str, eval_set: str, batch: int | bytes) -> None:
@@ -53,14 +60,30 @@ def generators() -> tuple[Any, ...]:
     )
 
 
+def switch_off_compilation(model: nn.Module) -> tuple[str, ...]:
+    """Let compiled modules and functions run as they were written; return a note if a part of the model is compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return ()
+    torch.compiler.set_stance("force_eager")
+    is_compiled = any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    return (COMPILED,) if is_compiled else ()
+
+
 def versions(model: nn.Module) -> dict[str, bytes | int]:
     """Return a value for each variable of the model that differs once the variable has been changed in place.
 
     For parameters it is the counter of autograd. Some kernels change buffers without counting, such as that of
     BatchNorm, so buffers, which are small, are hashed.
     """
-    counted = {name: tensor._version for name, tensor in model.named_parameters()}  # noqa: SLF001 - no other way
-    return counted | {name: digest_of([bits_of(tensor)]) for name, tensor in model.named_buffers()}
+    values: dict[str, bytes | int] = {}
+    for name, tensor in model.named_parameters():
+        if not tensor.is_inference():  # those have no counter
+            values[name] = tensor._version  # noqa: SLF001 - no other way
+    hashed = dict(model.named_buffers()) | {name: part for name, part in model.named_parameters() if name not in values}
+    return values | {name: digest_of([bits_of(tensor)]) for name, tensor in hashed.items()}
 
 
 def require_unchanged(model: nn.Module, before: dict[str, bytes | int]) -> None:
@@ -77,13 +100,54 @@ def require_unchanged(model: nn.Module, before: dict[str, bytes | int]) -> None:
         )
 
 
-def require_equal(one: list[Any], other: list[Any], when: str) -> None:
-    """Raise `EvaluationError` unless two evaluations of one batch gave arrays that are equal to the bit."""
-    equal = len(one) == len(other) and all(
+def attributes(model: nn.Module) -> dict[str, Any]:
+    """Return what the modules of a model hold in plain attributes, with copies of lists and dicts."""
+    return {
+        f"{place}.{name}" if place else name: copy(value) if isinstance(value, list | dict | set) else value
+        for place, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in _OF_EVERY_MODULE
+    }
+
+
+def changed_attributes(model: nn.Module, before: dict[str, Any]) -> tuple[str, ...]:
+    """Return the attributes that are new or another object since `attributes` returned `before`."""
+    return tuple(
+        name for name, value in attributes(model).items() if name not in before or not _is_same(value, before[name])
+    )
+
+
+def require_independent(one: list[Any], fresh: list[Any], suspects: tuple[str, ...]) -> None:
+    """Raise `EvaluationError` unless a new model with the same values gave arrays that are equal to the bit."""
+    if not _are_equal(one, fresh):
+        raise EvaluationError(
+            "task_error",
+            f"the model keeps what it computed from earlier weights, since a new model with the same weights gives "
+            f"other numbers: see its attributes {', '.join(suspects[:_NAMES_SHOWN])}. Compute them in forward each "
+            f"time, or register them as buffers that Task(restore=…) computes again",
+        )
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
+        return True
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(value[name] is other[name] for name in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(operator.is_, value, other))
+    return isinstance(value, bool | int | float | str | set) and type(value) is type(other) and value == other
+
+
+def _are_equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
         first.shape == second.shape and first.dtype == second.dtype and first.tobytes() == second.tobytes()
         for first, second in zip(one, other, strict=True)
     )
-    if not equal:
+
+
+def require_equal(one: list[Any], other: list[Any], when: str) -> None:
+    """Raise `EvaluationError` unless two evaluations of one batch gave arrays that are equal to the bit."""
+    if not _are_equal(one, other):
         raise EvaluationError(
             "task_error",
             f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "

@@ -61,6 +61,7 @@ def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | 
     Raises:
         EvaluationError: `mismatch` with the names that differ. The model is unchanged then.
     """
+    model = _without_wrappers(model)
     own = model.state_dict()
     entry, bound = _bound(content, where, own)
     wrong = [
@@ -72,6 +73,13 @@ def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | 
         raise EvaluationError("mismatch", f"shapes differ: {_listed(wrong, '; ')}")
     model.load_state_dict(bound, strict=True)
     return _type_notes(entry, bound, own)
+
+
+def _without_wrappers(model: nn.Module) -> nn.Module:
+    """Return the model inside of DataParallel and torch.compile."""
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module) or isinstance(model, nn.DataParallel):
+        model = inner if isinstance(inner, nn.Module) else model.module
+    return model
 
 
 def _bound(

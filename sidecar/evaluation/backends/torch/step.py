@@ -35,17 +35,29 @@ class Step:
         self._loss = None if task.loss is None else TorchLoss(task.loss, device)
         self._measurement = Measurement(task)
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
+        self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
+        """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
 
-    def run(self, batch: Batch, examples: int, *, is_trial: bool = False) -> BatchOutput:
-        """Run the model on one batch of so many examples.
+    def try_out(self, batch: Batch, examples: int) -> None:
+        """Run the model on a first batch, and choose the mode.
 
-        `is_trial`: the model may still make variables, which must not be tensors of the inference mode.
+        The model may still make variables, which must not be tensors of the inference mode.
         """
+        chosen, self.mode = self.mode, torch.no_grad
+        self.run(batch, examples)
+        try:
+            self.mode = chosen
+            self.run(batch, examples)
+        except RuntimeError:
+            self.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
+
+    def run(self, batch: Batch, examples: int) -> BatchOutput:
+        """Run the model on one batch of so many examples."""
         content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
         if self._model.training:  # the task may have changed it
             self._model.eval()
         try:
-            with torch.no_grad() if is_trial else torch.inference_mode():
+            with self.mode():
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
                 finite = finite_rows(predictions)
                 loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights)
@@ -169,7 +181,8 @@ def _inputs(content: Any) -> Any:
 
 
 def _as_numpy(structure: Any) -> Any:
-    return map_leaves(lambda leaf: to_numpy(leaf) if isinstance(leaf, torch.Tensor) else leaf, structure)
+    """Return copies of all tensors as arrays: they stay in memory for a while, and a model may reuse its outputs."""
+    return map_leaves(lambda leaf: np.array(to_numpy(leaf)) if isinstance(leaf, torch.Tensor) else leaf, structure)
 
 
 def _require_rows(predictions: Any, examples: int) -> None:
