@@ -20,7 +20,7 @@ class Accuracy:
     Args:
         labels: "index": numbers of classes (n, …), for scores (n, …, classes). "one_hot": (n, …, classes).
             "binary": 0 or 1 (n, …), for one probability each; a probability above `threshold` means 1.
-        threshold: Threshold for binary labels; 0 for logits.
+        threshold: Threshold for binary labels, such as 0 for logits. None: 0.5, for probabilities only.
         name: Name of the metric and of its number.
         interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
     """
@@ -29,7 +29,7 @@ class Accuracy:
         self,
         labels: Labels = "index",
         *,
-        threshold: float = 0.5,
+        threshold: float | None = None,
         name: str = "accuracy",
         interval: IntervalOf = usual_interval,
     ) -> None:

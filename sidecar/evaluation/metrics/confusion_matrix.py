@@ -43,7 +43,7 @@ class ConfusionMatrix:
         classes: int | Sequence[str],
         labels: Labels = "index",
         *,
-        threshold: float = 0.5,
+        threshold: float | None = None,
         zero_division: float = 0.0,
         name: str | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ from sklearn.metrics import accuracy_score, top_k_accuracy_score
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import wilson
-from sidecar.metrics import Accuracy, EvalBatch, EvalSetInfo, TopK
+from sidecar.metrics import Accuracy, ConfusionMatrix, EvalBatch, EvalSetInfo, TopK
 
 NAN = math.nan
 
@@ -173,6 +173,8 @@ def test_no_weight_is_nan(number, metric):
         (Accuracy("one_hot"), [[0, 0], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("one_hot"), [[0, 0.5], [1, 0]], np.eye(2), "one-hot labels"),
         (Accuracy("binary"), [0, 2], [0.5, 0.5], "binary labels .*found 2"),
+        (Accuracy("binary"), [0, 1], [0.5, -1.5], "found -1.5: give threshold=0"),
+        (ConfusionMatrix(2, "binary"), [0, 1], [0.5, 3.0], "found 3: give threshold=0"),
         (Accuracy("binary"), [0, 1], np.eye(2), r"\(2,\).*\(2, 2\).*same shape"),
         (Accuracy(), ["a", "b"], np.eye(2), "labels .*<U1"),
         (Accuracy(), [0, 1], np.eye(2) * 1j, "predictions .*complex128"),
