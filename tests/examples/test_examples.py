@@ -95,6 +95,23 @@ def test_two_nodes_share_each_evaluation(custom_loop):
     ]
 
 
+@pytest.mark.torch
+@pytest.mark.seconds
+def test_common_mistakes_give_the_numbers_of_the_page(tmp_path):
+    """Every wrong number differs from the exact one, and the page has them all."""
+
+    def table(text):
+        rows = re.findall(r"^\| (.*: .*) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+        return {name: (float(wrong), float(exact)) for name, wrong, exact in rows}
+
+    printed = table(run(copied(tmp_path / "examples"), sys.executable, "common_mistakes.py"))
+    page = table((ROOT / "docs" / "explanation" / "common-mistakes.md").read_text())
+    assert list(printed) == list(page)
+    for name, numbers in page.items():
+        assert printed[name] == pytest.approx(numbers, abs=2e-5)
+        assert numbers[0] != numbers[1]
+
+
 def test_the_page_names_every_program():
     """And stays short."""
     text = (EXAMPLES / "README.md").read_text()
