@@ -174,17 +174,17 @@ class EvalData:
     `sharding` is the way in which the data was divided among n ranks, with these guarantees:
 
     - `batches`: all ranks read the same stream, and batch b went to rank b mod n. Each example counts once, and the
-      bits are those of one worker. Two cases divide differently, with the same guarantee. If a set that is read file
-      by file has fewer files than workers, batch j of file i goes to rank (i + j) mod n. If the model has layers that
-      carry state from batch to batch, all batches go to rank 0.
+      bits are those of one worker. The same holds if batch j of file i went to rank (i + j) mod n (fewer files than
+      workers), or all to rank 0 (layers that carry state). With `sampled`, ranks read their own batches and a sample.
     - `files`: the whole file i went to rank i mod n, and no batch spans two files. The guarantee is the same, except
-      that the contents were not compared: all ranks saw the same list of files with their sizes.
+      that no contents were compared: all ranks saw the same list of files with their sizes.
     - `own`: the set divides itself. Only the counts are guaranteed.
     """
 
-    fingerprint: str | None  # of all batches in order, or of the list of files; None for `own`
+    fingerprint: str | None  # of all batches in order, or of what all ranks compared; None for `own`
     batches: int | None  # None if no rank reads all of them
     sharding: Sharding
+    sampled: int | None = None  # batches whose contents all ranks compared, if these are not all
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.batch_source import Division
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import State
 from sidecar.evaluation.task import Task
-from sidecar.records import Sharding
 from sidecar.workers.messages import Check, Evaluate, Join
 
 BACKENDS: Final = {
@@ -37,14 +37,21 @@ class Stream:
     """The description of an eval set as one rank read it. Ranks can evaluate together only if all have an equal one."""
 
     eval_set: str
-    fingerprint: str  # hex digest of the contents of all batches in order, or of the list of files; empty for `own`
+    fingerprint: str  # hex digest of all batches in order, or of what all ranks can compare; empty for `own`
     batches: int
     examples: int
     own_batches: int
     own_examples: int
     expected: int | None = None  # number of examples according to the task
     refuses_nonfinite: bool = False  # fail if inputs, labels or weights are not finite
-    sharding: Sharding = "batches"  # `files` and `own` are not read in advance: the counts are 0
+    sharding: Division = "batches"  # `files` and `own` are not read in advance: the counts are 0
+
+    sampled: int | None = None  # batches whose contents all ranks compare if the set is divided by `index`
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the numbers of batches and examples are known before the evaluation."""
+        return self.sharding in ("batches", "index")
 
 
 States = dict[str, dict[str, State]]

@@ -77,7 +77,7 @@ def evaluate(
     restored = evaluator.restore(command.path) if command.attempt == 1 else None
     with phase(WorkerPhase.READ, "evaluate"):
         streams = evaluator.read(progress.tick, command.evaluated)
-    is_known = all(stream.sharding == "batches" for stream in streams)  # others are not read in advance
+    is_known = all(stream.is_counted for stream in streams)
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase(WorkerPhase.RESTORE, "restore"):
         (restored or evaluator.restore(command.path))()
@@ -204,8 +204,9 @@ def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
 
 
 def _data(stream: Stream) -> EvalData:
-    batches = stream.batches if stream.sharding == "batches" else None
-    return EvalData(stream.fingerprint or None, batches, stream.sharding)
+    batches = stream.batches if stream.is_counted else None
+    sharding = "batches" if stream.sharding == "index" else stream.sharding
+    return EvalData(stream.fingerprint or None, batches, sharding, stream.sampled)
 
 
 def _few_classes(numbers: MetricResult) -> dict[str, dict[str, Value]]:
@@ -222,7 +223,7 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         evaluated = counted[stream.eval_set]
-        if stream.sharding == "batches" and evaluated != stream.examples:
+        if stream.is_counted and evaluated != stream.examples:
             raise EvaluationError(
                 "count", f"eval set {stream.eval_set!r}: {evaluated} of {stream.examples} examples were evaluated"
             )

@@ -15,6 +15,7 @@ MAX_EVAL_SETS: Final = 64
 """Limit of eval sets: ranks compare one fingerprint per eval set in a message of fixed size."""
 
 NonfinitePolicy = Literal["count", "refuse"]
+CheckPolicy = Literal["sample", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ class EvalSet:
             of the last one remain, and `sidecar_eval_set_checkpoint_step` shows the checkpoint that they belong to.
         nonfinite: Count examples with NaN or infinite inputs, labels or weights ("count"), or let them fail the
             evaluation ("refuse"). Examples with such predictions are always counted.
+        check: How workers compare a dataset of PyTorch that has indices, before they evaluate: its list of batches and
+            the contents of eight of them ("sample"), so that each worker reads its own examples only; or all contents
+            ("all"), which each worker reads once. Other data is always compared as far as possible.
     """
 
     source: Callable[..., Any]
@@ -43,6 +47,7 @@ class EvalSet:
     examples: int | None = None
     every_nth: int = 1
     nonfinite: NonfinitePolicy = "count"
+    check: CheckPolicy = "sample"
 
     def __post_init__(self) -> None:
         if not callable(self.source):
@@ -55,6 +60,8 @@ class EvalSet:
             raise TaskError(f"EvalSet(every_nth={self.every_nth!r}) must be a number from 1; 1 means every evaluation")
         if self.nonfinite not in get_args(NonfinitePolicy):
             raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count' or 'refuse'")
+        if self.check not in get_args(CheckPolicy):
+            raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
 
     @property
     def shards_itself(self) -> bool:

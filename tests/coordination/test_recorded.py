@@ -151,10 +151,14 @@ def without_news(record, former):
     """The record with the fields that were known before, and the records in it likewise."""
     values = field_values(record)
     known = {field.name: values[field.name] for field in dataclasses.fields(former)}
-    for name, value in known.items():
-        if dataclasses.is_dataclass(inner := getattr(former_records, type(value).__name__, None)):
-            known[name] = without_news(value, inner)
-    return former(**known)
+    return former(**{name: value_without_news(value) for name, value in known.items()})
+
+
+def value_without_news(value):
+    if isinstance(value, dict):
+        return {key: value_without_news(inner) for key, inner in value.items()}
+    inner = getattr(former_records, type(value).__name__, None)
+    return without_news(value, inner) if dataclasses.is_dataclass(inner) else value
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ A batch is the input of one step of the framework, such as a nested structure of
 many examples and which arrays it holds.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.records import Sharding
+
+Division = Sharding | Literal["index"]
+"""The way in which data are divided. `index` divides by batches, of which each rank reads its own only."""
 
 Batch = Any
 """A nested structure of arrays or tensors; their first dimension counts the examples."""
@@ -20,7 +23,7 @@ class BatchSource(Protocol):
     """The data of one eval set on one rank. Every method that reads data calls the task's source again."""
 
     @property
-    def sharding(self) -> Sharding:
+    def sharding(self) -> Division:
         """The way in which the data are divided among the ranks."""
         ...
 
@@ -58,4 +61,20 @@ class BatchSource(Protocol):
 
     def finite_rows(self, part: Any) -> list[NDArray[np.bool_]]:
         """Return which rows of each array in a part of a batch are finite; an empty list if all are."""
+        ...
+
+
+class ListedSource(BatchSource, Protocol):
+    """The data of one eval set whose batches are known without reading them: `sharding` is `index`."""
+
+    def sizes(self) -> Sequence[int]:
+        """Return the number of examples in each batch."""
+        ...
+
+    def fingerprint_of_list(self) -> str:
+        """Return the digest of the list of batches, which names the examples of each."""
+        ...
+
+    def chosen(self, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Yield the batches with these numbers, before `prepare`."""
         ...

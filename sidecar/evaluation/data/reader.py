@@ -1,18 +1,20 @@
 """Read eval sets as streams of whole batches: once in full with a fingerprint, then only the batches of this rank.
 
 Batch b belongs to rank b mod n, so a batch holds the same examples for any number of workers, and results are equal to
-the bit. Every rank must see the same stream, which the fingerprint proves. Imports no framework.
+the bit. Every rank must see the same stream, which the fingerprint proves. Of a set whose batches are listed, only a
+sample is compared before, and the own batches are compared with those of the first evaluation. Imports no framework.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import Final
+from typing import Final, cast
 
 from sidecar.evaluation.backend import Stream, Tick
-from sidecar.evaluation.data.batch_source import Batch, BatchSource
+from sidecar.evaluation.data.batch_source import Batch, BatchSource, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
+from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, following_from_code
@@ -46,7 +48,8 @@ class EvalSetReader:
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
         self._sample_digest = None if sample is None else self._digest(sample)
         self._stream: Stream | None = None
-        self._own_digest = b""
+        self._own_digest: bytes | None = None  # of this rank's batches, once they have been read
+        self._listed: ListedSet | None = None
         self._places: list[tuple[int, int | None]] = []  # of this rank's batches: number, and first example in the set
         self._cache = Cache(budget, source.arrays)
         self._check: Callable[[int, int], None] | None = None
@@ -63,9 +66,10 @@ class EvalSetReader:
         self._source.leave_to_first()
 
     def read(self, tick: Tick) -> Stream:
-        """Read the whole stream once, fingerprint it, and cache the batches of this rank if memory allows."""
-        if self._source.sharding == "batches":
-            self._stream = self._stream or self._read_all(tick)
+        """Fingerprint the stream: read all of it once, or a sample. Cache the own batches that are read in full."""
+        if self._source.sharding in ("batches", "index"):
+            read = self._read_all if self._source.sharding == "batches" else self._read_sample
+            self._stream = self._stream or read(tick)
             return self._stream
         stream = self._describe_unread()
         if self._stream not in (None, stream):
@@ -76,7 +80,7 @@ class EvalSetReader:
     @property
     def examples(self) -> int | None:
         """Number of examples of all ranks together, once read; None if it is unknown before the end."""
-        return None if self._stream is None or self._stream.sharding != "batches" else self._stream.examples
+        return None if self._stream is None or not self._stream.is_counted else self._stream.examples
 
     def own(self) -> Iterator[tuple[int, int | None, Batch]]:
         """Yield the batches of this rank in order, each with its number and the number of its first example in the set.
@@ -118,23 +122,35 @@ class EvalSetReader:
     @property
     def _is_compared(self) -> bool:
         """Whether the batches of later reads are compared with those of the first read."""
-        return self._eval_set.prepare is None and self._source.sharding == "batches"
+        return self._eval_set.prepare is None and self._source.sharding in ("batches", "index")
 
     def _own(self) -> Iterator[Batch]:
         if self._cache.complete:
             yield from self._cache
             return
         digest = hashlib.blake2b(digest_size=16)
+        is_first = self._own_digest is None
         self._cache.clear()  # from an interrupted evaluation
-        for batch in self._source.own():
+        for index, batch in enumerate(self._source.own()):
             if self._is_compared:
-                digest.update(self._digest(batch))
-            else:
+                found = self._digest(batch)
+                self._require_as_sampled(index, found)
+                digest.update(found)
+            if is_first or not self._is_compared:
                 self._cache.offer(batch)
             yield batch
-        if not self._is_compared:
+        if is_first or not self._is_compared:
             self._cache.finish()
         elif digest.digest() != self._own_digest:
+            raise self._has_changed()
+        self._own_digest = digest.digest()
+
+    def _require_as_sampled(self, index: int, digest: bytes) -> None:
+        """Raise `EvaluationError` if a batch of this rank has other contents than when it was read as a sample."""
+        if self._listed is None:
+            return
+        number = self._places[index][0] if index < len(self._places) else None
+        if number is not None and self._listed.digests.get(number, digest) != digest:
             raise self._has_changed()
 
     def _has_changed(self) -> EvaluationError:
@@ -143,6 +159,18 @@ class EvalSetReader:
             f"eval set {self.name!r} differs from the first time that it was read: its files have changed, or its "
             f"order changes each time: {_ORDER_ADVICE}",
         )
+
+    def _has_other_order(self) -> EvaluationError:
+        return EvaluationError(
+            "stream_differs",
+            f"eval set {self.name!r} has another order each time that it is read: {_ORDER_ADVICE}",
+        )
+
+    def _require_expected(self, examples: int) -> None:
+        expected = self._eval_set.examples
+        if expected is not None and examples != expected:
+            counted = f"more than {expected}" if examples > expected else str(examples)
+            raise EvaluationError("count", f"eval set {self.name!r} has {counted} examples, EvalSet says {expected}")
 
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
@@ -153,10 +181,7 @@ class EvalSetReader:
         for number, batch in self._source.numbered():
             digest = self._digest(batch)
             if batches == 0 and digest != self._sample_digest:
-                raise EvaluationError(
-                    "stream_differs",
-                    f"eval set {self.name!r} has another order each time that it is read: {_ORDER_ADVICE}",
-                )
+                raise self._has_other_order()
             fingerprint.update(digest)
             size = self._source.examples_in(batch)
             if self._check is not None:
@@ -176,9 +201,7 @@ class EvalSetReader:
             raise EvaluationError(
                 "stream_differs", f"eval set {self.name!r} is empty when it is read a second time: {_ORDER_ADVICE}"
             )
-        if expected is not None and examples != expected:
-            counted = f"more than {expected}" if examples > expected else str(examples)
-            raise EvaluationError("count", f"eval set {self.name!r} has {counted} examples, EvalSet says {expected}")
+        self._require_expected(examples)
         if self._eval_set.prepare is None:
             self._cache.finish()
         self._own_digest = own_digest.digest()
@@ -186,6 +209,19 @@ class EvalSetReader:
         return Stream(
             self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected, refuses
         )
+
+    def _read_sample(self, tick: Tick) -> Stream:
+        """Describe a stream whose batches are listed, from the list and a sample of the batches."""
+        listed = self._listed = read_sample(cast("ListedSource", self._source), self._digest, tick)
+        if listed.digests[0] != self._sample_digest:
+            raise self._has_other_order()
+        self._places = listed.places(self._shard)
+        own_examples = sum(listed.sizes[number] for number, _ in self._places)
+        examples, expected = sum(listed.sizes), self._eval_set.examples
+        self._require_expected(examples)
+        refuses = self._eval_set.nonfinite == "refuse"
+        counts = len(listed.sizes), examples, len(self._places), own_examples
+        return Stream(self.name, listed.fingerprint, *counts, expected, refuses, "index", len(listed.digests))
 
     def _describe_unread(self) -> Stream:
         """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""

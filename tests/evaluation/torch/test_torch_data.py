@@ -616,3 +616,97 @@ def test_bits_with_one_and_two_threads(threads, examples, tmp_path):
         evaluate(task(source, build_model=conv), tmp_path / "conv.pt")
     finally:
         torch.set_num_threads(before)
+
+
+def counted_reads(examples=160):
+    """A dataset of 20 batches that notes the examples that are read."""
+    reads = []
+
+    class Counted:
+        def __len__(self):
+            return examples
+
+        def __getitem__(self, index):
+            reads.append(index)
+            return dataset(examples)[index]
+
+    return Counted, reads
+
+
+def batches_of(reads):
+    return {index // BATCH for index in reads}
+
+
+@pytest.mark.parametrize("check", ["sample", "all"])
+def test_a_rank_reads_its_own_examples_and_a_sample(checkpoint, check):
+    """Or, with `check="all"`, all examples once. The numbers are the same."""
+    from sidecar.evaluation.data.listed import sampled
+
+    source, reads = counted_reads()
+    given = task(EvalSet(source, check=check))
+    assert_right(given, checkpoint, truth(checkpoint, 160))
+    reads.clear()
+    evaluator = torch_evaluator(given, rank=1, ranks=4, cache_bytes=0)
+    (stream,) = evaluator.read(lambda: None)
+    assert (stream.batches, stream.examples, stream.own_batches, stream.own_examples) == (20, 160, 5, 40)
+    assert stream.sharding == {"sample": "index", "all": "batches"}[check]
+    evaluator.restore(str(checkpoint))()
+    evaluator.evaluate(lambda: None)
+    sample = set(sampled(evaluator._sources["test"].fingerprint_of_list(), 20))
+    assert batches_of(reads) == ({1, 5, 9, 13, 17} | sample if check == "sample" else set(range(20)))
+
+
+def test_a_dataset_and_a_loader_of_the_same_batches_have_one_fingerprint():
+    from torch.utils.data import SubsetRandomSampler
+
+    def fingerprint(source, **options):
+        (stream,) = torch_evaluator(task(EvalSet(source, **options))).read(lambda: None)
+        return stream.fingerprint
+
+    assert fingerprint(dataset) == fingerprint(loader)
+    assert fingerprint(dataset, check="all") == fingerprint(loader, check="all")
+    subset = SubsetRandomSampler([*range(16), 17, 16, *range(18, 33)])
+    assert fingerprint(lambda: loader(sampler=subset)) != fingerprint(dataset)
+
+
+def test_areas_under_curves_know_the_number_of_examples(checkpoint):
+    from sidecar.metrics import AUC
+
+    step = lambda m, b: ((b[1] > 0).long(), m(b[0])[:, 0])  # noqa: E731
+    evaluate(task(dataset, step=step, loss=None, metrics=lambda: [AUC()]), checkpoint)
+
+
+def test_data_that_change_between_evaluations(checkpoint):
+    """Own batches that are not in memory are read and compared each time."""
+    import torch
+
+    x, y = tensors(33)
+    evaluator = torch_evaluator(task(lambda: torch.utils.data.TensorDataset(x, y)), cache_bytes=0)
+    for changed in (False, False, True):
+        evaluator.read(lambda: None)
+        evaluator.restore(str(checkpoint))()
+        evaluator.digest()
+        if changed:
+            x[12] += 1
+            with pytest.raises(EvaluationError) as caught:
+                evaluator.evaluate(lambda: None)
+            assert caught.value.kind == "stream_differs"
+        else:
+            evaluator.evaluate(lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["map", "stream", "own", "batches of its own"])
+def test_the_result_says_how_data_was_divided(checkpoint, evaluated, kind):
+    from torch.utils.data import DataLoader
+
+    sources = {
+        "map": (loader, "batches", 5),
+        "stream": (Streamed, "batches", 5),
+        "own": (lambda shard: dataset(), "own", None),  # noqa: ARG005
+        "batches of its own": (lambda: DataLoader([*loader()], batch_size=None), "batches", 5),
+    }
+    source, sharding, batches = sources[kind]
+    data = evaluated(task(source), checkpoint).result.data["test"]
+    assert (data.sharding, data.batches) == (sharding, batches)
+    assert (data.fingerprint is None) == (kind == "own")
+    assert (data.sampled is None) == (kind != "map")

@@ -6,6 +6,7 @@ the same order. `RandomSampler` and `DistributedSampler` are replaced by the ord
 and the latter pads and divides. What would drop or draw examples is refused.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,13 +20,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves
 from sidecar.evaluation.data.array_source import ArraySource
-from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet, call
-from sidecar.records import Sharding
 
 LABELS: Final = "labels"
 """Key of the labels in a batch that is a mapping, as in those of Hugging Face."""
@@ -65,7 +65,6 @@ class DatasetSource:
 
     def __init__(self, name: str, eval_set: EvalSet, data: Any, *, batch_size: int | None, shard: Shard) -> None:
         self._name, self._prepare, self._shard = name, eval_set.prepare, shard
-        self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
         self._loader: DataLoader[Any] | None = data if isinstance(data, DataLoader) else None
         self._dataset: Any = data if self._loader is None else self._loader.dataset
         self._collate: Collate = default_collate if self._loader is None else self._loader.collate_fn
@@ -74,6 +73,7 @@ class DatasetSource:
             self._require_plain(self._loader)
         listing = None if _is_iterable(self._dataset) else self._listed(data, batch_size)
         self._batches = None if listing is None else listing.batches
+        self.sharding = self._sharding(eval_set)
         has_processes = self._loader is not None and self._loader.num_workers > 0
         self.notes = listing.notes if listing else (_ONE_PROCESS,) if has_processes else ()
 
@@ -106,6 +106,24 @@ class DatasetSource:
     def fingerprint_of_files(self) -> str:
         """Raise `NotImplementedError`: datasets are never divided by files."""
         raise NotImplementedError
+
+    def sizes(self) -> Sequence[int]:
+        """Return the number of examples in each batch."""
+        assert self._batches is not None
+        return [len(indices) for indices in self._batches]
+
+    def fingerprint_of_list(self) -> str:
+        """Return the digest of the indices of all batches."""
+        assert self._batches is not None
+        digest = hashlib.blake2b(digest_size=16)
+        for indices in self._batches:
+            digest.update(repr([_as_number(index) for index in indices]).encode())
+        return digest.hexdigest()
+
+    def chosen(self, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Yield the batches with these numbers, before `prepare`."""
+        assert self._batches is not None
+        return self._loaded([self._batches[number] for number in numbers], None)
 
     def parts(self, batch: Batch) -> Iterable[tuple[str, Any]]:
         """Yield inputs, labels and weights of a batch with their places; of a mapping, `labels` are the labels."""
@@ -141,6 +159,12 @@ class DatasetSource:
         """Return which rows of each tensor are finite; an empty list if all are."""
         rows = finite_rows(part)
         return [] if all(finite.all() for finite in rows) else rows
+
+    def _sharding(self, eval_set: EvalSet) -> Division:
+        if eval_set.shards_itself:
+            return "own"
+        is_listed = self._batches is not None and (self._loader is None or self._loader.batch_sampler is not None)
+        return "index" if is_listed and self._batches and eval_set.check == "sample" else "batches"
 
     def _owns(self, number: int) -> bool:
         return self.sharding == "own" or self._shard.owns(number)
@@ -266,6 +290,10 @@ def _fetched(dataset: Any, indices: list[Any]) -> list[Any]:
     """Return examples by their indices, as a `DataLoader` fetches them."""
     fetch = getattr(dataset, "__getitems__", None)
     return list(fetch(indices)) if fetch else [dataset[index] for index in indices]
+
+
+def _as_number(index: Any) -> Any:
+    return index.item() if isinstance(index, torch.Tensor | np.generic) else index
 
 
 def _loader_of(loader: DataLoader[Any], batches: Sequence[Any]) -> DataLoader[Any]:
