@@ -1,85 +1,117 @@
 """Find whole numbers in the mapping that a pickle holds, without loading the pickle.
 
-`pickletools` splits the bytes into opcodes and runs nothing. The numbers are those that follow directly on a text key
-of the outermost mapping. Marks are counted to know how deep an opcode lies.
+`pickletools` splits the bytes into opcodes, and knows how many values each takes from the stack and puts on it. Only
+texts, numbers and the outermost mapping are followed; `_OTHER` stands for every other value. Nothing is imported or
+called.
 """
 
 import pickletools
 from dataclasses import dataclass, field
 from typing import Final
 
-_TEXTS: Final = frozenset({"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"})
-_NUMBERS: Final = frozenset({"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4"})
-_PUTS: Final = frozenset({"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"})  # a value is noted, to refer to it later
+_PUTS: Final = frozenset({"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"})  # the last value is noted, to refer to it later
 _GETS: Final = frozenset({"BINGET", "LONG_BINGET", "GET"})  # a value that was noted
-_CLOSING: Final = frozenset({"SETITEMS", "APPENDS", "TUPLE", "LIST", "DICT", "ADDITEMS", "FROZENSET", "OBJ", "INST"})
+_PLAIN: Final = frozenset(
+    {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4"}
+    | {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}
+)
+_FILLING: Final = frozenset({"SETITEM", "SETITEMS", "APPEND", "APPENDS", "ADDITEMS"})  # the container stays
 _LARGEST: Final = 2**63 - 1
 
 
+class _Value:
+    """Stand for a value that is neither a text nor a number."""
+
+
+_OTHER: Final = _Value()
+_MARK: Final = _Value()
+
+
 def numbers_at_top(data: bytes) -> dict[str, int]:
-    """Return the numbers from 0 on in the outermost mapping by key, as far as `data` reaches; it may be cut off.
+    """Return the numbers from 0 on in the outermost mapping by their keys, as far as `data` reaches.
+
+    `data` may be cut off: then the items that are followed by another key count. Only the rest of the pickle would say
+    whether such a number is the beginning of a tuple, or the mapping is.
 
     >>> import pickle
     >>> numbers_at_top(pickle.dumps({"epoch": 3, "inner": {"step": 1}, "step": 70}, protocol=2))
     {'epoch': 3, 'step': 70}
     """
-    reading = _Reading()
+    stack = _Stack()
     try:
         for opcode, argument, _ in pickletools.genops(data):
-            if not reading.take(opcode.name, argument):
-                break
-    except (ValueError, OverflowError, IndexError):
-        pass  # the rest is cut off, or damaged: what was found so far counts
-    return reading.found
+            if opcode.name == "STOP":
+                return stack.numbers if stack.values == [stack.outermost] else {}
+            if opcode.name not in ("PROTO", "FRAME"):
+                stack.apply(opcode, argument)
+                if not stack.values or stack.values[0] is not stack.outermost:
+                    return {}
+    except (ValueError, OverflowError, IndexError, KeyError, Warning):
+        pass  # the rest is cut off, or damaged: what came before counts
+    stack.take_open_items()
+    return stack.numbers
 
 
 @dataclass(slots=True)
-class _Reading:
-    """Follow the opcodes of one pickle.
+class _Stack:
+    """Follow the stack of one pickle, whose first value must be the outermost mapping.
 
-    A mapping is filled between a mark and SETITEMS or, if it has one item, by SETITEM without a mark. So a number in a
-    mapping of one item is taken for one of the mapping around it, until SETITEM follows.
+    `numbers`: the numbers that were put into that mapping.
     """
 
-    found: dict[str, int] = field(default_factory=dict)
-    _depth: int = 0  # marks that are open
-    _is_outermost: bool | None = None  # whether no other container has begun before the first mark; None: at the start
-    _key: str | None = None  # the last text, if a value may follow
-    _last: str | None = None  # the key of the last number
-    _noted: dict[int, str] = field(default_factory=dict)  # texts
-    _notes: int = 0
-    _text: str | None = None  # the last opcode's, if it is one
+    values: list[object] = field(default_factory=list)
+    outermost: _Value = field(default_factory=_Value)
+    numbers: dict[str, int] = field(default_factory=dict)
+    _noted: dict[int, object] = field(default_factory=dict)
 
-    def take(self, name: str, argument: object) -> bool:
-        """Take the next opcode, and return whether the outermost mapping is still open."""
-        if name in ("PROTO", "FRAME"):
-            return True
+    def apply(self, opcode: pickletools.OpcodeInfo, argument: object) -> None:
+        """Do what an opcode does to the stack. Raises IndexError or KeyError if a value for it is missing."""
+        name = opcode.name
         if name in _PUTS:
-            if self._text is not None:
-                self._noted[argument if isinstance(argument, int) else self._notes] = self._text
-            self._notes += 1
-            return True
-        self._text = self._text_of(name, argument)
-        if self._is_outermost is None:
-            self._is_outermost = name == "EMPTY_DICT"
-            return self._is_outermost
-        if name == "SETITEM" and self._depth == 1 and self._last is not None:
-            del self.found[self._last]
-        self._last = None
-        is_item = self._depth == 1 or (self._depth == 0 and self._is_outermost)
-        if is_item and self._key not in (None, *self.found) and name in _NUMBERS and isinstance(argument, int):
-            self._add(argument)
-        self._key = self._text if is_item and self._key is None else None
-        self._depth += (name == "MARK") - (name in _CLOSING)
-        self._is_outermost = self._is_outermost and not (self._depth == 0 and name.startswith("EMPTY_"))
-        return self._depth >= 0
+            self._noted[argument if isinstance(argument, int) else len(self._noted)] = self.values[-1]
+        elif name in _GETS:
+            assert isinstance(argument, int)
+            self.values.append(self._noted[argument])
+        elif name in _PLAIN:
+            self.values.append(argument)
+        elif name == "MARK":
+            self.values.append(_MARK)
+        elif name == "DUP":
+            self.values.append(self.values[-1])
+        elif name == "EMPTY_DICT" and not self.values:
+            self.values.append(self.outermost)
+        else:
+            self._replace(opcode)
 
-    def _text_of(self, name: str, argument: object) -> str | None:
-        if name in _GETS and isinstance(argument, int):
-            return self._noted.get(argument)
-        return argument if name in _TEXTS and isinstance(argument, str) else None
+    def take_open_items(self) -> None:
+        """Add the items that wait on the stack to be put into the outermost mapping, up to the last text."""
+        if self.values[1:2] != [_MARK]:
+            return
+        end = self.values.index(_MARK, 2) if _MARK in self.values[2:] else len(self.values)
+        waiting = self.values[2:end]
+        while waiting and not isinstance(waiting[-1], str):
+            waiting.pop()
+        self._add(waiting)
 
-    def _add(self, number: int) -> None:
-        assert self._key is not None
-        if 0 <= number <= _LARGEST:
-            self.found[self._key], self._last = number, self._key
+    def _replace(self, opcode: pickletools.OpcodeInfo) -> None:
+        """Take the values that an opcode takes, and put those that it makes."""
+        name, taken = opcode.name, opcode.stack_before
+        items: list[object] = []
+        if pickletools.markobject in taken:
+            while (value := self.values.pop()) is not _MARK:
+                items.append(value)
+            taken = taken[: taken.index(pickletools.markobject)]
+        items.extend(self.values.pop() for _ in taken)
+        items.reverse()
+        is_filling = name in _FILLING
+        if is_filling and items[0] is self.outermost:
+            self._add(items[1:])
+        self.values.extend([items[0] if is_filling else _OTHER] * len(opcode.stack_after))
+
+    def _add(self, items: list[object]) -> None:
+        """Put keys and values, one after the other, into the outermost mapping."""
+        for key, value in zip(items[::2], items[1::2], strict=False):
+            if isinstance(key, str):
+                self.numbers.pop(key, None)
+                if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+                    self.numbers[key] = value
