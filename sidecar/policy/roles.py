@@ -98,10 +98,20 @@ def _from_tf_config(environ: Mapping[str, str]) -> RoleDecision | None:
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> RoleDecision | None:
-    """Return the role by the variables of torchrun; None if they are not set."""
+    """Return the role by the variables of PyTorch's launchers; None if they are not set.
+
+    torchrun numbers and counts nodes, and so does Kubeflow's operator for it (PET_…). Lightning, accelerate and scripts
+    set the number of a node or of a process next to the number of processes. With LOCAL_WORLD_SIZE, that of nodes
+    follows.
+    """
+    for rank, size in (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("PET_NODE_RANK", "PET_NNODES")):
+        if rank in environ and size in environ:
+            return _by_rank(environ, rank, size)
     variable = next((name for name in ("GROUP_RANK", "NODE_RANK", "RANK") if name in environ), None)
     if variable is None or "MASTER_ADDR" not in environ or "WORLD_SIZE" not in environ:
         return None
+    if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]:
+        return None  # all processes are on one node
     return _by_rank(environ, variable, "WORLD_SIZE")
 
 
@@ -114,11 +124,12 @@ def _from_slurm(environ: Mapping[str, str]) -> RoleDecision | None:
 
 def _by_rank(environ: Mapping[str, str], rank: str, size: str) -> RoleDecision | None:
     """Return the role by variables with this process's rank and the size of the job: rank 0 is the chief."""
-    for variable in (rank, size):
-        if not (environ[variable].isascii() and environ[variable].isdecimal()):
+    count = environ[size].rpartition(":")[2]  # an elastic job may have 1:4 nodes
+    for variable, number in ((rank, environ[rank]), (size, count)):
+        if not (number.isascii() and number.isdecimal()):
             raise SettingsError(
                 f"environment {variable}: {environ[variable]!r} is not a number from 0; correct it, or give {_SET_ROLE}"
             )
-    if int(environ[size]) <= 1:
+    if int(count) <= 1:
         return None  # a job with one task does not show which other nodes evaluate
     return RoleDecision("chief" if int(environ[rank]) == 0 else "worker", f"{rank}={environ[rank]}")

@@ -17,6 +17,7 @@ _OF_THE_JOB: Final = (
     "ROLE_*",
     "NODE_RANK",
     "TORCHELASTIC_*",
+    "PET_*",  # torchrun's options, as Kubeflow sets them
     "SLURM_*",
     "NCCL_COMM_ID",
     "NOTIFY_SOCKET",  # only the daemon reports to systemd
