@@ -30,13 +30,17 @@ _NUMBERS: Final = "biufcUSMm"
 class ArraySource:
     """Provide the data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
 
+    `opened` is what the function of the eval set returned, if the caller has called it already.
+
     Raises `EvaluationError` for data that cannot be evaluated.
     """
 
-    def __init__(self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard) -> None:
+    def __init__(
+        self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, opened: Any = None
+    ) -> None:
         self._name, self._eval_set, self._batch_size, self._shard = name, eval_set, batch_size, shard
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
-        data = self._open()
+        data = self._open() if opened is None else self._accepted(opened)
         self._data = None if isinstance(data, Iterator) else self._arrays_of(data)
         self._unused: Iterator[Any] | None = data if isinstance(data, Iterator) else None
         self._form: str | None = None  # types and shapes of the first example of an iterator
@@ -90,6 +94,10 @@ class ArraySource:
         data = call(
             f"eval set {self._name!r}", self._eval_set.source, *([self._shard] if self.sharding == "own" else [])
         )
+        return self._accepted(data)
+
+    def _accepted(self, data: Any) -> Any:
+        """Return arrays as they are, and an iterator for everything else that can be read."""
         if isinstance(data, RecordFiles):
             raise self._refused("TFRecord files need framework = 'tensorflow': give arrays, npz or an iterator")
         if isinstance(data, Iterator | np.ndarray | tuple | list | dict) or hasattr(data, "__array__"):

@@ -7,6 +7,7 @@ batches only. The ranks compare the list, and the contents of a few batches that
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 from sidecar.evaluation.data.batch_source import Batch, ListedSource
@@ -58,6 +59,10 @@ def read_sample(source: ListedSource, digest_of: Callable[[Batch], bytes], tick:
 
 def sampled(fingerprint_of_list: str, batches: int) -> list[int]:
     """Return the numbers of the batches that all ranks read, in order."""
-    hashes = (hashlib.sha256(f"{fingerprint_of_list} {turn}".encode()).digest() for turn in range(_SAMPLED))
-    chosen = {int.from_bytes(digest[:8], "big") % batches for digest in hashes}
-    return sorted(chosen | {0, batches - 1})
+    chosen = {0, batches - 1}
+    for turn in count():
+        if len(chosen) == min(_SAMPLED + 2, batches):
+            break
+        digest = hashlib.sha256(f"{fingerprint_of_list} {turn}".encode()).digest()
+        chosen.add(int.from_bytes(digest[:8], "big") % batches)
+    return sorted(chosen)

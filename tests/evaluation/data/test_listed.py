@@ -99,7 +99,8 @@ def test_the_sample_has_the_first_the_last_and_six_others():
         assert {numbers[0], numbers[-1]} == {0, 9_999}
         assert len(numbers) == 8
     assert len({tuple(numbers) for numbers in chosen.values()}) == len(chosen)
-    assert sampled("a", 1) == [0]
+    assert all(sampled("a", few) == list(range(few)) for few in range(1, 9))
+    assert all(len(sampled("a", more)) == 8 for more in range(9, 40))
 
 
 def test_ranks_with_other_data_have_other_fingerprints():

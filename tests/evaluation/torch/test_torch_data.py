@@ -1,5 +1,6 @@
 """Data as users of PyTorch have them: every way gives torch's own numbers for 1 to 4 ranks, or is refused."""
 
+import math
 import multiprocessing
 import os
 from collections import namedtuple
@@ -710,3 +711,45 @@ def test_the_result_says_how_data_was_divided(checkpoint, evaluated, kind):
     assert (data.sharding, data.batches) == (sharding, batches)
     assert (data.fingerprint is None) == (kind == "own")
     assert (data.sampled is None) == (kind != "map")
+
+
+@pytest.mark.parametrize("form", ["images", "boxes", "tensor"])
+def test_examples_that_are_not_finite_are_counted_in_ragged_lists(checkpoint, evaluated, form):
+    """The last batch has three images of three channels: these are not taken for examples."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Images:
+        def __len__(self):
+            return 11
+
+        def __getitem__(self, index):
+            image, boxes, weight = torch.zeros(3, 4 + index, 4), torch.zeros(3, 4), torch.tensor(1.0)
+            if index == 9:
+                {"images": image[0, 0], "boxes": boxes[2], "tensor": weight}[form].fill_(math.nan)
+            return image, {"boxes": boxes, "label": index % 3, "weight": weight}
+
+    def step(model, batch):
+        images, targets = batch
+        labels = torch.tensor([target["label"] for target in targets])
+        return labels, model(torch.zeros(len(images), 4))
+
+    source = lambda: DataLoader(Images(), batch_size=8, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))  # noqa: E731
+    found = evaluated(task(source, step=step), checkpoint).result.nonfinite["test"]
+    (place,) = found
+    assert place == ("input" if form == "images" else "label")
+    assert (found[place].examples, found[place].first_batch, found[place].first_example) == (1, 1, 9)
+
+
+def test_the_function_of_a_set_of_arrays_is_called_once(checkpoint):
+    """Its arrays may be large."""
+    calls = []
+
+    def source():
+        calls.append(1)
+        return tuple(part.numpy() for part in tensors(33))
+
+    evaluator = torch_evaluator(task(source))
+    evaluator.read(lambda: None)
+    assert calls == [1]
+    assert_right(task(source), checkpoint, truth(checkpoint))

@@ -56,17 +56,20 @@ class BatchRunner:
         self.model.requires_grad_(requires_grad=False)
 
     def note_restored(self) -> None:
-        """Make a new model with the restored values if a forward pass changes attributes of the model, once."""
+        """Prepare the restored model, before its values are hashed and saved in other threads."""
         self.model.requires_grad_(requires_grad=False)
-        if not self._suspects or self._fresh is not None:
-            return
+        self._fresh = self._new_with_these_values() if self._suspects else None
+        self.model.eval()  # some modules merge weights now
+
+    def _new_with_these_values(self) -> nn.Module | None:
+        """Return a new model with the values of the present one; None if a forward pass has to make some parts."""
         fresh = built(self._task).to(self._device)
         try:
             fresh.load_state_dict(self.model.state_dict())
-        except RuntimeError:  # a forward pass has made some of the parts
+        except RuntimeError:
             self._suspects = ()
-            return
-        self._fresh = fresh.requires_grad_(requires_grad=False)
+            return None
+        return fresh.requires_grad_(requires_grad=False)
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of one eval set."""

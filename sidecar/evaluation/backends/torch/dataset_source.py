@@ -17,18 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from sidecar.evaluation.backends.torch.ragged import Key, finite_by_example, lists_of_examples, parts_of
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
-from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet, call
-
-LABELS: Final = "labels"
-"""Key of the labels in a batch that is a mapping, as in those of Hugging Face."""
 
 _ONE_PROCESS: Final = (
     "an IterableDataset is read in one process per worker: with the processes of DataLoader(num_workers=…), each would "
@@ -66,6 +63,7 @@ class DatasetSource:
     def __init__(self, name: str, eval_set: EvalSet, data: Any, *, batch_size: int | None, shard: Shard) -> None:
         self._name, self._prepare, self._shard = name, eval_set.prepare, shard
         self._loader: DataLoader[Any] | None = data if isinstance(data, DataLoader) else None
+        self._lists: frozenset[Key] = frozenset()  # parts of each batch that are lists of examples
         self._dataset: Any = data if self._loader is None else self._loader.dataset
         self._collate: Collate = default_collate if self._loader is None else self._loader.collate_fn
         self._batch_size = batch_size if self._loader is None else self._loader.batch_size
@@ -83,7 +81,9 @@ class DatasetSource:
 
     def first_prepared(self) -> Iterator[Batch]:
         """Yield at most the first batch of the set, after `prepare`."""
-        yield from (batch for _, batch in self._first(self._prepare))
+        for _, batch in self._first(self._prepare):
+            self._lists = lists_of_examples(batch.content, batch.examples)
+            yield batch
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""
@@ -126,14 +126,12 @@ class DatasetSource:
         return self._loaded([self._batches[number] for number in numbers], None)
 
     def parts(self, batch: Batch) -> Iterable[tuple[str, Any]]:
-        """Yield inputs, labels and weights of a batch with their places; of a mapping, `labels` are the labels."""
-        content = batch.content
-        if isinstance(content, Mapping):
-            yield "input", [part for name, part in content.items() if name != LABELS]
-            if LABELS in content:
-                yield "label", content[LABELS]
-        else:
-            yield from placed(tuple(content) if isinstance(content, list) else content)
+        """Yield inputs, labels and weights of a batch with their places."""
+        by_place: dict[str, list[Any]] = {}
+        for key, place, part in parts_of(batch.content):
+            plain = finite_by_example(part) if key in self._lists else part
+            by_place.setdefault(place, []).append(plain)
+        return by_place.items()
 
     def arrays(self, batch: Batch) -> Iterable[NDArray[Any]]:
         """Yield the bits of all tensors, numbers and texts of a batch."""
@@ -268,7 +266,7 @@ def open_source(name: str, eval_set: EvalSet, *, batch_size: int | None, shard: 
             f"eval set {name!r}: its source returns several datasets, {', '.join(map(repr, data))}: return one of "
             f"them, and make an eval set of each",
         )
-    return ArraySource(name, eval_set, batch_size=batch_size, shard=shard)
+    return ArraySource(name, eval_set, batch_size=batch_size, shard=shard, opened=data)
 
 
 def _is_dataset(data: Any) -> bool:

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sidecar.evaluation.backends.torch.dataset_source import LABELS, LoadedBatch
+from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.loss import TorchLoss
+from sidecar.evaluation.backends.torch.ragged import LABELS
 from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_leaves, moved, to_numpy
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import describe, unpack

@@ -1,0 +1,47 @@
+"""Handle parts of batches that are lists of examples, such as images of different sizes and their boxes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from sidecar.evaluation.backends.torch.tensors import leaves
+from sidecar.evaluation.data.elements import placed
+
+LABELS: Final = "labels"
+"""Key of the labels in a batch that is a mapping, as in those of Hugging Face."""
+
+Key = str | int
+
+
+def parts_of(content: Any) -> Iterator[tuple[Key, str, Any]]:
+    """Yield the parts of a batch with key and place; of a mapping, `labels` are the labels."""
+    if isinstance(content, Mapping):
+        for name, part in content.items():
+            yield str(name), "label" if name == LABELS else "input", part
+    else:
+        for index, (place, part) in enumerate(placed(tuple(content) if isinstance(content, list) else content)):
+            yield index, place, part
+
+
+def lists_of_examples(content: Any, examples: int) -> frozenset[Key]:
+    """Return the keys of the parts that hold a structure for each example, instead of tensors with rows for all.
+
+    Let it judge one large batch: for three examples, three images with three channels look like three inputs.
+    """
+    return frozenset(key for key, _, part in parts_of(content) if _is_list_of_examples(part, examples))
+
+
+def finite_by_example(part: Any) -> torch.Tensor:
+    """Return (n,) for a list of n structures: NaN for each that holds numbers that are not finite, otherwise 0."""
+    finite = [
+        all(bool(torch.isfinite(leaf).all()) for leaf in leaves(each) if isinstance(leaf, torch.Tensor))
+        for each in part
+    ]
+    return torch.where(torch.tensor(finite, dtype=torch.bool), 0.0, torch.nan)
+
+
+def _is_list_of_examples(part: Any, examples: int) -> bool:
+    if not isinstance(part, list | tuple) or len(part) != examples:
+        return False
+    return any(leaf.shape[:1] != (examples,) for leaf in leaves(part) if isinstance(leaf, torch.Tensor))
